@@ -1,6 +1,7 @@
 //! Checks of values beyond their kind, and of settings against each other.
 
 mod auth;
+mod forward;
 mod history;
 mod keys;
 mod log;
@@ -88,6 +89,7 @@ pub(crate) fn check_config(config: &Config, read: &mut Read) {
     connect(config, &mut checks);
     events(config, &mut checks);
     topics(config, checks.read);
+    forward::check(config, checks.read);
     keys::check(config, checks.read);
     let level = &config.log.level;
     if let Err(reason) = log::filter(level) {

@@ -1,7 +1,7 @@
 //! Throng's configuration. One table of settings ([`SETTINGS`]) defines the parsers of files,
 //! variables and flags, the commented default file, and the listing of the configuration in force.
-//! [`TOPIC_KEYS`] and [`KEY_KEYS`] do the same for the tables of which a file may have any number: the
-//! rules by topic, and the keys of the API.
+//! [`TOPIC_KEYS`], [`FORWARD_KEYS`] and [`KEY_KEYS`] do the same for the tables of which a file may have
+//! any number: the rules by topic, those that send messages to a back end, and the keys of the API.
 //!
 //! Later sources win: defaults, the file, the environment (`THRONG_<SECTION>_<KEY>`), flags. This
 //! crate reads nothing from the process: the caller passes texts in, and so do tests.
@@ -10,6 +10,7 @@
 
 mod address;
 mod check;
+mod forwards;
 mod key_file;
 mod keys;
 mod parse;
@@ -34,6 +35,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 pub use address::Resolve;
+pub use forwards::{FORWARD_KEYS, ForwardRule};
 pub use key_file::NO_KEY;
 pub use keys::{KEY_KEYS, KeyHash, KeyRule};
 pub use print::{default_file, effective, quoted};
@@ -147,6 +149,7 @@ pub struct Loaded {
     values: values::Values,
     rules: Vec<values::Rule>,
     keys: Vec<values::Rule>,
+    forwards: Vec<values::Rule>,
     old_names: Vec<renames::OldName>,
 }
 
@@ -160,8 +163,8 @@ impl fmt::Debug for Loaded {
 /// The differences between two configurations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Settings that take effect at once. `topics` stands for all rules by topic, `keys` for all keys
-    /// of the API.
+    /// Settings that take effect at once. `topics` stands for all rules by topic, `forward` for all
+    /// that send messages to a back end, `keys` for all keys of the API.
     pub applied: Vec<&'static str>,
     /// Settings that take effect at the next start.
     pub restart: Vec<&'static str>,
@@ -208,12 +211,12 @@ impl Loaded {
     }
 
     fn check(mut read: source::Read) -> Result<Loaded, ConfigError> {
-        let config = table::typed(&read.values, &read.rules, &read.keys);
+        let config = table::typed(&read.values, &read.rules, &read.forwards, &read.keys);
         check::check_config(&config, &mut read);
         match read.errors.is_empty() {
             true => {
-                let source::Read { values, rules, keys, old_names, .. } = read;
-                Ok(Loaded { config, values, rules, keys, old_names })
+                let source::Read { values, rules, keys, forwards, old_names, .. } = read;
+                Ok(Loaded { config, values, rules, keys, forwards, old_names })
             }
             false => Err(ConfigError(read.errors)),
         }
@@ -227,7 +230,9 @@ impl Loaded {
     pub fn reloaded(&self, new: &Loaded) -> Result<Loaded, ConfigError> {
         let (values, old_names) = (new.values.clone(), new.old_names.clone());
         let (rules, keys) = (new.rules.clone(), new.keys.clone());
-        let mut read = source::Read { values, rules, keys, old_names, ..Default::default() };
+        let forwards = new.forwards.clone();
+        let mut read =
+            source::Read { values, rules, keys, forwards, old_names, ..Default::default() };
         for setting in SETTINGS.iter().filter(|setting| !setting.reload) {
             if let Some(value) = self.values.get(setting.key) {
                 read.values.insert(setting.key, value.clone());
@@ -268,6 +273,9 @@ impl Loaded {
         }
         if self.config.topics != new.config.topics {
             changes.applied.push("topics");
+        }
+        if self.config.forwards != new.config.forwards {
+            changes.applied.push("forward");
         }
         if self.config.keys != new.config.keys {
             changes.applied.push("keys");

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::forwards::FORWARD_KEYS;
 use crate::keys::KEY_KEYS;
 use crate::table::SETTINGS;
 use crate::tables::{Absent, TableKey};
@@ -34,6 +35,12 @@ pub fn default_file() -> String {
          # This is one, as an example:\n#[[topics]]\n",
     );
     example(&mut out, TOPIC_KEYS);
+    out.push_str(
+        "\n# Rules that send what clients publish to a back end (live), in the file only: a table each, in\n\
+         # this order. The first whose filter matches a topic wins.\n\
+         # This is one, as an example:\n#[[forward]]\n",
+    );
+    example(&mut out, FORWARD_KEYS);
     out.push_str(
         "\n# Keys of the API beside admin.api_key (live), in the file only: a table each. As soon as\n\
          # there is a key, every call needs one that has the scope for it. throng key new makes one.\n\
@@ -80,6 +87,10 @@ pub fn effective(loaded: &Loaded) -> String {
     for rule in &loaded.rules {
         out.push_str("\n[[topics]]\n");
         table(&mut out, TOPIC_KEYS, rule);
+    }
+    for rule in &loaded.forwards {
+        out.push_str("\n[[forward]]\n");
+        table(&mut out, FORWARD_KEYS, rule);
     }
     for key in &loaded.keys {
         out.push_str("\n[[keys]]\n");

@@ -14,7 +14,7 @@ use crate::renames::{self, OldName};
 use crate::setting::Setting;
 use crate::suggestion::suggest;
 use crate::table::{SETTINGS, setting};
-use crate::table_kinds::{TABLES, TableKind};
+use crate::table_kinds::{Holds, TABLES, TableKind};
 use crate::tables::{Absent, TableKey};
 use crate::values::{Rule, Values};
 use crate::{Origin, SettingError, Value};
@@ -61,6 +61,8 @@ pub(crate) struct Read {
     pub rules: Vec<Rule>,
     /// The keys of the API, in the order of the file.
     pub keys: Vec<Rule>,
+    /// The rules that send messages to a back end, in the order of the file.
+    pub forwards: Vec<Rule>,
     /// Settings with an invalid value. Their real value is unknown, so they are not compared with
     /// others.
     pub invalid: BTreeSet<&'static str>,
@@ -218,9 +220,10 @@ impl Read {
                 }
             });
         }
-        match kind.is_topics() {
-            true => self.rules = rules,
-            false => self.keys = rules,
+        match kind.holds {
+            Holds::Topics => self.rules = rules,
+            Holds::Forwards => self.forwards = rules,
+            Holds::Keys => self.keys = rules,
         }
     }
 

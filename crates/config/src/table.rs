@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use crate::forwards::{self, ForwardRule};
 use crate::keys::{self, KeyRule};
 use crate::setting::{DAY, Kind, MANY, Mode, Setting, TEN_YEARS, TIB};
 use crate::topics::{self, TopicRule};
@@ -42,6 +43,8 @@ macro_rules! settings {
         )*
             /// Rules by topic: the first whose pattern matches a topic wins.
             pub topics: Vec<TopicRule>,
+            /// Rules that send messages to a back end: the first whose filter matches a topic wins.
+            pub forwards: Vec<ForwardRule>,
             /// Keys of the API, beside `admin.api_key`.
             pub keys: Vec<KeyRule>,
         }
@@ -69,8 +72,13 @@ macro_rules! settings {
             }
         )*
 
-        /// Converts the values of all settings, the rules and the keys.
-        pub(crate) fn typed(values: &Values, rules: &[Rule], keys: &[Rule]) -> Config {
+        /// Converts the values of all settings, both kinds of rules, and the keys.
+        pub(crate) fn typed(
+            values: &Values,
+            rules: &[Rule],
+            forwards: &[Rule],
+            keys: &[Rule],
+        ) -> Config {
             let value = |key: &str| values.get(key).map(|(value, _)| value);
             Config {$(
                 $section: $Section {$(
@@ -80,6 +88,7 @@ macro_rules! settings {
                 )*},
             )*
                 topics: rules.iter().map(|rule| topics::typed(&rule.values)).collect(),
+                forwards: forwards.iter().map(|rule| forwards::typed(&rule.values)).collect(),
                 keys: keys.iter().map(|key| keys::typed(&key.values)).collect(),
             }
         }

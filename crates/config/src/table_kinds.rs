@@ -1,8 +1,20 @@
 //! The kinds of tables of which a file may have any number.
 
+use crate::forwards::FORWARD_KEYS;
 use crate::keys::KEY_KEYS;
 use crate::tables::TableKey;
 use crate::topics::TOPIC_KEYS;
+
+/// What the tables of a kind hold.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Holds {
+    /// Rules by topic.
+    Topics,
+    /// Rules that send messages to a back end.
+    Forwards,
+    /// Keys of the API.
+    Keys,
+}
 
 /// One kind of table.
 pub(crate) struct TableKind {
@@ -12,12 +24,15 @@ pub(crate) struct TableKind {
     pub keys: &'static [TableKey],
     /// What one of them is called.
     pub one: &'static str,
+    /// What they hold.
+    pub holds: Holds,
 }
 
 /// All kinds.
-pub(crate) const TABLES: [TableKind; 2] = [
-    TableKind { name: "topics", keys: TOPIC_KEYS, one: "rule" },
-    TableKind { name: "keys", keys: KEY_KEYS, one: "key" },
+pub(crate) const TABLES: [TableKind; 3] = [
+    TableKind { name: "topics", keys: TOPIC_KEYS, one: "rule", holds: Holds::Topics },
+    TableKind { name: "forward", keys: FORWARD_KEYS, one: "rule", holds: Holds::Forwards },
+    TableKind { name: "keys", keys: KEY_KEYS, one: "key", holds: Holds::Keys },
 ];
 
 impl TableKind {
@@ -28,7 +43,7 @@ impl TableKind {
 
     /// Whether it is the tables of rules by topic, some of whose keys had other names.
     pub fn is_topics(&self) -> bool {
-        self.name == TABLES[0].name
+        self.holds == Holds::Topics
     }
 
     /// Whether a variable is called like these tables, alone or with one of their keys behind it.

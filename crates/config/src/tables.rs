@@ -1,5 +1,5 @@
-//! Tables of which a file may have any number: `[[topics]]` and `[[keys]]`. The code that reads,
-//! prints and checks them is derived from their keys.
+//! Tables of which a file may have any number: `[[topics]]`, `[[forward]]` and `[[keys]]`. The code
+//! that reads, prints and checks them is derived from their keys.
 
 use crate::setting::Kind;
 

@@ -68,7 +68,11 @@ fn the_default_file_documents_rules_with_a_valid_example() {
     for key in KEY_KEYS {
         assert!(default.contains(&format!("# {}\n# Takes {}", key.doc, key.wants())), "{default}");
     }
+    for key in FORWARD_KEYS {
+        assert!(default.contains(&format!("# {}\n# Takes {}", key.doc, key.wants())), "{default}");
+    }
     let (rules, keys) = default.split_once("\n# Keys of the API").unwrap();
+    let (rules, forwards) = rules.split_once("\n# Rules that send").unwrap();
     let example: Vec<&str> = rules
         .lines()
         .filter_map(|line| line.strip_prefix('#'))
@@ -78,6 +82,14 @@ fn the_default_file_documents_rules_with_a_valid_example() {
     let rules = load(&example.join("\n")).unwrap().config.topics;
     assert_eq!(rules[0].pattern, "room:*");
     assert!(rules[0].publish.is_some() && rules[0].webhook_url.is_some());
+    let example: Vec<&str> = forwards
+        .lines()
+        .filter_map(|line| line.strip_prefix('#'))
+        .filter(|line| !line.starts_with(' '))
+        .collect();
+    assert_eq!(example.len(), FORWARD_KEYS.len() + 1, "{example:?}");
+    let forwards = load(&example.join("\n")).unwrap().config.forwards;
+    assert_eq!(forwards[0].filter, "requests/#");
     let example: Vec<&str> = keys
         .lines()
         .filter_map(|line| line.strip_prefix('#'))

@@ -7,7 +7,7 @@ use crate::{Origin, Value};
 /// The values by key, and the source of each.
 pub(crate) type Values = BTreeMap<&'static str, (Value, Origin)>;
 
-/// A table of `[[topics]]` or `[[keys]]`: its values by key, defaults included. A key that is unset or invalid
+/// A table of `[[topics]]`, `[[forward]]` or `[[keys]]`: its values by key, defaults included. A key that is unset or invalid
 /// has no value.
 #[derive(Clone, Default)]
 pub(crate) struct Rule {

@@ -53,7 +53,7 @@ pub fn spawn<S: Shards + 'static>(
     Runtime(runtime): Runtime,
     listener: std::net::TcpListener,
     mut node: Node<S>,
-    webhook::Workers { worker, teller }: webhook::Workers,
+    webhook::Workers { worker, teller, forwarder }: webhook::Workers,
 ) -> io::Result<Running> {
     // What the samples take is no connection's.
     node.anonymous_at_start += SampleRing::BYTES;
@@ -64,10 +64,12 @@ pub fn spawn<S: Shards + 'static>(
     let thread = std::thread::Builder::new().name("control".into());
     let thread = thread.spawn(move || {
         raise_priority();
+        let node: Arc<Node> = Arc::new(node);
         runtime.block_on(async {
             tokio::spawn(worker.run());
             tokio::spawn(teller.run());
-            if let Err(error) = serve(listener, Arc::new(node), stopped).await {
+            tokio::spawn(forwarder.run(Arc::new(api::Answered(node.clone()))));
+            if let Err(error) = serve(listener, node, stopped).await {
                 tracing::error!(%error, "the admin port failed");
             }
         });

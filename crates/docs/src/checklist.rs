@@ -27,6 +27,7 @@ fn table() -> String {
     for point in config::CHECKLIST {
         let link = |key: &&str| match *key {
             "topics" => "[`[[topics]]`](configuration.md#rules-by-topic)".to_owned(),
+            "forward" => "[`[[forward]]`](configuration.md#rules-that-forward)".to_owned(),
             "keys" => "[`[[keys]]`](configuration.md#keys-of-the-api)".to_owned(),
             // As the page of settings makes its anchors.
             key => format!("[`{key}`](configuration.md#{})", key.replace('.', "")),

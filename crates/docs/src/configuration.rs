@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use config::{Absent, KEY_KEYS, SECTIONS, SETTINGS, TOPIC_KEYS, TableKey};
+use config::{Absent, FORWARD_KEYS, KEY_KEYS, SECTIONS, SETTINGS, TOPIC_KEYS, TableKey};
 
 /// The page.
 pub fn page() -> String {
@@ -12,6 +12,9 @@ pub fn page() -> String {
         let _ = writeln!(out, "| [`[{section}]`](#{section}) | {doc} |");
     }
     out.push_str("| [`[[topics]]`](#rules-by-topic) | Rules by topic: what clients may do there, and what is retained. |\n");
+    out.push_str(
+        "| [`[[forward]]`](#rules-that-forward) | Rules that send what clients publish to a back end. |\n",
+    );
     out.push_str(
         "| [`[[keys]]`](#keys-of-the-api) | Keys of the API: what each may be used for. |\n",
     );
@@ -27,6 +30,11 @@ pub fn page() -> String {
          [Topics and rules](topics.md).\n",
     );
     table_of(&mut out, "topics", TOPIC_KEYS);
+    out.push_str(
+        "\n## Rules that forward\n\nTables `[[forward]]`, in the file only, all **live**. The first whose filter \
+         matches a topic wins. See [To a back end](forward.md).\n",
+    );
+    table_of(&mut out, "forward", FORWARD_KEYS);
     out.push_str(
         "\n## Keys of the API\n\nTables `[[keys]]`, in the file only, all **live**, beside \
          `admin.api_key`. As soon as there is a key, every call needs one that has the scope for it. \

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use config::{Absent, KEY_KEYS, Kind, SETTINGS, TOPIC_KEYS, TableKey};
+use config::{Absent, FORWARD_KEYS, KEY_KEYS, Kind, SETTINGS, TOPIC_KEYS, TableKey};
 
 /// What people wrote around the tables.
 const TEXT: &str = include_str!("limits.md");
@@ -259,6 +259,17 @@ const ROWS: &[Row] = &[
         "the same",
         "`throng_webhook_told_waiting_bytes`, `throng_webhook_told_total`",
     ),
+    row(
+        "forward.batch_messages_max",
+        "the rest goes with the next request",
+        "`throng_forward_waiting`",
+    ),
+    row(
+        "forward.queue_messages_max",
+        "503, `overloaded`; MQTT: reason code 0x97; with QoS 0 dropped",
+        "`throng_forward_waiting`, `throng_forward_refused_total`, `throng_forward_dropped_total`",
+    ),
+    row("forward.queue_bytes_max", "the same", "`throng_forward_waiting_bytes`"),
     row("auth.revocations_max", "409, `too_many_revocations`", "`throng_token_revocations`"),
     row("admin.body_bytes_max", "413, `body_too_large`", "–"),
     row("admin.bodies_bytes_max", "503, `overloaded`", "`throng_admin_bodies_bytes`"),
@@ -295,6 +306,7 @@ fn of(key: &str) -> Option<(Kind, String)> {
     let (table, name) = key.split_once('.')?;
     let keys: &[TableKey] = match table {
         "topics" => TOPIC_KEYS,
+        "forward" => FORWARD_KEYS,
         "keys" => KEY_KEYS,
         _ => return None,
     };
@@ -370,7 +382,9 @@ mod tests {
             keys.iter().map(|key| format!("{table}.{}", key.key)).collect()
         };
         let settings = SETTINGS.iter().map(|setting| setting.key.to_owned());
-        let all = settings.chain(of_table("topics", TOPIC_KEYS)).chain(of_table("keys", KEY_KEYS));
+        let rules = of_table("topics", TOPIC_KEYS).into_iter();
+        let rules = rules.chain(of_table("forward", FORWARD_KEYS));
+        let all = settings.chain(rules).chain(of_table("keys", KEY_KEYS));
         let limits: Vec<String> = all.filter(|key| key.ends_with("_max")).collect();
         assert!(limits.len() > 60, "{}", limits.len());
         for key in limits {

@@ -12,7 +12,7 @@ use crate::webhook::{Full, Question, Refusal, Webhook, WebhookKind, WebhookReque
 
 /// Requests about one connection that the application has not answered: more are refused, so that no
 /// client fills the queue of all.
-const HOOKS_PENDING_MAX: u32 = 128;
+pub(crate) const HOOKS_PENDING_MAX: u32 = 128;
 
 /// What the application is asked about a connection.
 pub(crate) struct Ask {

@@ -402,6 +402,8 @@ pub enum PendingHook {
     Message(Answer),
     /// A message that is published if the application allows it.
     Publish(Box<Publication>, Answer),
+    /// A message that a back end is to take, and whether it is published then.
+    Forward(Box<Publication>, bool, Answer),
 }
 
 /// What a session's shard is asked.

@@ -40,6 +40,8 @@ mod engine;
 mod entries;
 pub mod filter;
 mod flow;
+mod forward;
+mod forwarding;
 mod full;
 mod handle;
 mod hold;
@@ -92,6 +94,7 @@ pub use command::{
 };
 pub use credentials::Expiry;
 pub use engine::{Config, Engine};
+pub use forward::{ForwardRequest, ForwardRule, Forwards};
 pub use handle::{Addresses, Handle, Queue, Shared};
 pub use hook_events::{HookEvent, HookEvents, Whose};
 pub use metrics::{Counter, Histogram, Limited, Metrics, Refusal};

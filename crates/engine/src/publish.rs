@@ -24,13 +24,15 @@ pub(crate) struct Publishes<'a> {
 }
 
 /// What became of what a client sent.
-enum Sent {
+pub(crate) enum Sent {
     /// It was published, or could not be.
     Published(Result<Position, PublishError>),
     /// The application has answered with the text of a JSON value.
     Answered(Box<str>),
     /// The application did not want it.
     Refused(Box<Refusal>),
+    /// The back end has not taken it; with the reason for MQTT clients.
+    Unforwarded(Box<Refusal>, ReasonCode),
 }
 
 impl Publishes<'_> {
@@ -52,7 +54,9 @@ impl Publishes<'_> {
             return connections.answered(slot, from, respond.keep_alive, out);
         }
         match consent {
-            Consent::Given(permit) if !permit.durable => {
+            Consent::Given(permit)
+                if !permit.durable && connections.core.settings.forwards.of(topic).is_none() =>
+            {
                 let topic = publication.topic.clone();
                 let published = connections.core.publish(publication).map_err(refused);
                 http::publish_answer(&respond, published, out);
@@ -101,7 +105,9 @@ impl Publishes<'_> {
         match consent {
             Consent::Given(permit) => {
                 let publication = core.without_sender(slot, publication, permit, &to);
-                if permit.durable {
+                if let Some(rule) = core.settings.forwards.of(&topic).cloned() {
+                    self.forward(Some(slot), rule, publication, to, out);
+                } else if permit.durable {
                     core.publish_durable(slot, publication, to);
                 } else {
                     let published = core.publish(publication);
@@ -169,6 +175,7 @@ impl Publishes<'_> {
                 | PendingHook::Connect(_)
                 | PendingHook::Refresh(_)
                 | PendingHook::Subscribe(..)
+                | PendingHook::Forward(..)
                 | PendingHook::Mqtt(..) => {}
             }
         }
@@ -227,20 +234,45 @@ impl Publishes<'_> {
         to: Answer,
         out: &mut Vec<u8>,
     ) {
+        let forwards = self.connections.core.settings.forwards.clone();
+        match forwards.of(&publication.topic) {
+            Some(rule) => self.forward(slot, rule.clone(), publication, to, out),
+            None => self.publish_now(slot, publication, to, out),
+        }
+    }
+
+    /// Publishes what somebody else has said yes to. The topic's rule may be another one than when they were
+    /// asked.
+    pub(crate) fn publish_now(
+        &mut self,
+        slot: Option<u32>,
+        publication: Publication,
+        to: Answer,
+        out: &mut Vec<u8>,
+    ) {
         let core = &mut self.connections.core;
-        // The rule may be another one than when the application was asked.
+        let Some(slot) = slot else {
+            let options = Options::default();
+            return core.broker.submit(Publish { publication, options }, None, Box::new(|_| ()));
+        };
         let settings = core.settings.clone();
         let permit = Permit::of(&settings.session.policy.topic(&publication.topic));
-        match slot {
-            Some(slot) if permit.durable => core.publish_durable(slot, publication, to),
-            Some(slot) => {
-                let published = core.publish(publication);
-                self.tell(slot, to, Sent::Published(published), out);
+        let (to, durable) = match to {
+            Answer::Mqtt(ack) => {
+                let (ack, durable) = core.mqtt_arrived(slot, &publication.topic, ack);
+                // Nobody waits for a message that is not confirmed.
+                let durable = ack.qos.is_confirmed() && (durable || permit.durable);
+                (Answer::Mqtt(ack), durable)
             }
-            None => {
-                let options = Options::default();
-                core.broker.submit(Publish { publication, options }, None, Box::new(|_| ()));
+            Answer::Http(_) | Answer::Id(_) | Answer::Phoenix(_) | Answer::MqttAuth(_) => {
+                (to, permit.durable)
             }
+        };
+        if durable {
+            core.publish_durable(slot, publication, to);
+        } else {
+            let published = core.publish(publication);
+            self.tell(slot, to, Sent::Published(published), out);
         }
     }
 
@@ -264,7 +296,7 @@ impl Publishes<'_> {
     }
 
     /// Tells a client what became of what it sent, in `out`; a request, which has waited, is answered.
-    fn tell(&mut self, slot: u32, to: Answer, sent: Sent, out: &mut Vec<u8>) {
+    pub(crate) fn tell(&mut self, slot: u32, to: Answer, sent: Sent, out: &mut Vec<u8>) {
         let Some(protocol) = self.connections.core.protocol(slot) else {
             return;
         };
@@ -275,7 +307,7 @@ impl Publishes<'_> {
                 Sent::Answered(response) => {
                     answer(protocol, &message, Status::Ok, Content::Json(response), out);
                 }
-                Sent::Refused(refusal) => {
+                Sent::Refused(refusal) | Sent::Unforwarded(refusal, _) => {
                     let response = Content::Json(&refusal.response);
                     answer(protocol, &message, Status::Error, response, out);
                 }
@@ -288,6 +320,7 @@ impl Publishes<'_> {
                     }
                     Sent::Published(Err(_)) => Err(ReasonCode::QuotaExceeded),
                     Sent::Refused(_) => Err(ReasonCode::NotAuthorized),
+                    Sent::Unforwarded(_, reason) => Err(*reason),
                 };
                 self.connections.mqtt_published(slot, ack, result, out);
             }
@@ -302,7 +335,7 @@ impl Publishes<'_> {
                     Sent::Answered(response) => {
                         http::json_answer(&respond, response.as_bytes(), out);
                     }
-                    Sent::Refused(refusal) => {
+                    Sent::Refused(refusal) | Sent::Unforwarded(refusal, _) => {
                         let Refusal { status, code, message, .. } = *refusal;
                         let (code, message) = (String::from(code), String::from(message));
                         let rejection = http::Rejection::new(status, code, message);
@@ -358,7 +391,9 @@ impl Connections {
                 Err((error.code(), message.as_str()))
             }
             Sent::Answered(response) => Ok(&**response),
-            Sent::Refused(refusal) => Err((&*refusal.code, &*refusal.message)),
+            Sent::Refused(refusal) | Sent::Unforwarded(refusal, _) => {
+                Err((&*refusal.code, &*refusal.message))
+            }
         };
         protocol.reply(id, result, &mut self.core.codecs, out);
     }

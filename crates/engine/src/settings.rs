@@ -7,7 +7,7 @@ use proxies::Network;
 use quotas::Limits;
 
 use crate::credentials::Expiry;
-
+use crate::forward::Forwards;
 use crate::hook_events::HookEvents;
 
 /// The most seconds that anything may wait for a silent peer: silence is measured in 16 bits, and
@@ -73,6 +73,8 @@ pub struct Settings {
     pub silence_allows: bool,
     /// What the application wants to hear.
     pub events: HookEvents,
+    /// Which messages of clients go to a back end.
+    pub forwards: Forwards,
 }
 
 impl Settings {
@@ -123,6 +125,7 @@ impl Settings {
             presence_meta_bytes_max: 100,
             silence_allows: false,
             events: HookEvents::default(),
+            forwards: Forwards::default(),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use model::{ConnectionId, Data, Name};
 use protocol::request::{Admission, ConnectRequest};
 
+use crate::forward::ForwardRequest;
 use crate::hook_events::HookEvent;
 use crate::reply::Reply;
 use crate::settings::Settings;
@@ -16,6 +17,12 @@ pub trait Webhook: Send + Sync {
     /// Takes requests, which stay together and in their order, and whose `reply` is then called once
     /// each, from any thread; or refuses all of them while too many wait, and then no reply is called.
     fn send(&self, requests: Vec<WebhookRequest>) -> Result<(), Full>;
+
+    /// Takes a message for the back end of a rule, whose `reply` is then called once, from any thread; or
+    /// refuses it while too much waits, and then it is not called.
+    fn forward(&self, _request: ForwardRequest) -> Result<(), Full> {
+        Err(Full)
+    }
 
     /// Takes what has happened on a shard, in its order.
     fn tell(&self, _shard: u16, _events: Vec<HookEvent>) {}

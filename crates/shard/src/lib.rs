@@ -17,10 +17,11 @@ mod start;
 mod wake;
 
 pub use engine::{
-    Answer, Changes, Command, Connecting, ConnectionInfo, Counter, Expiry, Full, Handle, Histogram,
-    HookEvent, HookEvents, HookRefusal, Limited, Listener, LoggedIn, LoginError, Metrics, MqttInfo,
-    PresenceQuery, Question, Refusal, Reply, Revocation, SILENCE_SECONDS_MAX, Settings, Shared,
-    Target, TopicInfo, Webhook, WebhookKind, WebhookRequest, WebhookResponse, Whose, filter, sync,
+    Answer, Changes, Command, Connecting, ConnectionInfo, Counter, Expiry, ForwardRequest,
+    ForwardRule, Forwards, Full, Handle, Histogram, HookEvent, HookEvents, HookRefusal, Limited,
+    Listener, LoggedIn, LoginError, Metrics, MqttInfo, PresenceQuery, Question, Refusal, Reply,
+    Revocation, SILENCE_SECONDS_MAX, Settings, Shared, Target, TopicInfo, Webhook, WebhookKind,
+    WebhookRequest, WebhookResponse, Whose, filter, sync,
 };
 pub use settings::{Options, SenderKind};
 pub use start::{PrepareError, Prepared, Running, prepare};

@@ -54,6 +54,7 @@ pages! {
     acknowledgement: "docs/acknowledgement.md",
     presence: "docs/presence.md",
     webhooks: "docs/webhooks.md",
+    forward: "docs/forward.md",
     subscriptions: "docs/subscriptions.md",
     recipes: "docs/recipes.md",
     configuration: "docs/configuration.md",

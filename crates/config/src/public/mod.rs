@@ -32,7 +32,7 @@ pub struct Point {
     pub name: &'static str,
     /// What it protects, and against whom.
     pub about: &'static str,
-    /// The settings that it is about; `topics` and `keys` are tables.
+    /// The settings that it is about; `topics`, `forward` and `keys` are tables.
     pub settings: &'static [&'static str],
     judge: fn(&Config, u64) -> Judged,
 }
@@ -182,8 +182,8 @@ pub const CHECKLIST: &[Point] = &[
     },
     Point {
         name: "webhooks",
-        about: "Nobody reads or forges what the application is asked and told.",
-        settings: &["webhook.url", "webhook.signing_key", "webhook.secret", "topics"],
+        about: "Nobody reads or forges what the application is asked, told and sent.",
+        settings: &["webhook.url", "webhook.signing_key", "webhook.secret", "topics", "forward"],
         judge: points::webhooks,
     },
     Point {

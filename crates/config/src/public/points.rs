@@ -394,7 +394,8 @@ pub(super) fn api_keys(config: &Config, now_s: u64) -> Judged {
 pub(super) fn webhooks(config: &Config, _: u64) -> Judged {
     let own = config.topics.iter().filter_map(|rule| rule.webhook_url.as_deref());
     let all = || Some(&*config.webhook.url).filter(|url| !url.is_empty()).into_iter();
-    let mut urls = all().chain(own);
+    let forwards = config.forwards.iter().map(|rule| &*rule.url);
+    let mut urls = all().chain(own).chain(forwards);
     if let Some(url) = urls.clone().find(|url| is_plain_http(url)) {
         return error(format!(
             "{url} is asked without TLS: who stands between decides for the application. Write \

@@ -209,7 +209,7 @@ fn a_proxy_that_says_who_is_there_has_the_port_for_itself() {
 fn the_checklist_names_settings_that_there_are() {
     for point in CHECKLIST {
         for key in point.settings {
-            let is_table = ["topics", "keys"].contains(key);
+            let is_table = ["topics", "forward", "keys"].contains(key);
             assert!(is_table || SETTINGS.iter().any(|it| it.key == *key), "{}: {key}", point.name);
         }
     }

@@ -25,6 +25,7 @@ mod top;
 mod topics;
 
 pub use openapi::openapi;
+pub(crate) use publish::Answered;
 pub use tokens::REVOCATIONS;
 pub(crate) use tokens::forget as forget_revocations;
 

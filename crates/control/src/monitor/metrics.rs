@@ -17,7 +17,7 @@ use super::histogram::merged;
 use super::limited::limited;
 use super::process;
 use crate::node::Node;
-use crate::webhook::{ErrorKind, UrlStats};
+use crate::webhook::{ErrorKind, ForwardStats, UrlStats};
 
 /// Everything that is counted, as OpenMetrics text.
 pub(crate) fn openmetrics(node: Arc<Node>) -> String {
@@ -54,6 +54,7 @@ impl Collector for Reading {
         }
         self.tokens(&mut encoder)?;
         self.webhook(&mut encoder)?;
+        self.forward(&mut encoder)?;
         self.admin(&mut encoder)?;
         self.shards(&mut encoder)?;
         self.process(&mut encoder)
@@ -363,6 +364,39 @@ impl Reading {
         counter(encoder, "presence_notices_kept", help, None, stats.notices_delayed as f64)?;
         let sessions = self.0.shared.sessions.load(Ordering::Relaxed) as f64;
         gauge(encoder, "longpoll_sessions", "Phoenix long-poll sessions", None, sessions)
+    }
+
+    /// The rules that send messages to back ends.
+    fn forward(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let rules = self.0.webhook.forward_stats();
+        let of = |read: fn(&ForwardStats) -> u64| -> Labelled {
+            let rows = rules.iter();
+            rows.map(|(name, stats)| ("filter", name.to_string(), read(stats) as f64)).collect()
+        };
+        let help = "Messages of clients that a back end has taken, by filter";
+        counters(encoder, "forward_taken", help, None, of(|stats| stats.taken))?;
+        let help = "Those that it has refused, or not taken in time";
+        counters(encoder, "forward_failed", help, None, of(|stats| stats.failed))?;
+        let help = "Those for which there was no room, and whose publishers were told";
+        counters(encoder, "forward_refused", help, None, of(|stats| stats.refused))?;
+        let help = "Those for which there was no room, and that nobody waited for (QoS 0)";
+        counters(encoder, "forward_dropped", help, None, of(|stats| stats.dropped))?;
+        let help = "Requests with such messages";
+        counters(encoder, "forward_requests", help, None, of(|stats| stats.requests))?;
+        let help = "Those of them that were sent again";
+        counters(encoder, "forward_retries", help, None, of(|stats| stats.retries))?;
+        let help = "Bytes of the bodies of such requests";
+        let (unit, rows) = (Some(Unit::Bytes), of(|stats| stats.bytes));
+        counters(encoder, "forward_sent", help, unit, rows)?;
+        let help = "Messages of back ends' answers that were published, by filter";
+        counters(encoder, "forward_answers", help, None, of(|stats| stats.answered))?;
+        let help = "Those that could not be, and answers that could not be read";
+        counters(encoder, "forward_answers_refused", help, None, of(|stats| stats.rejected))?;
+        let help = "Messages that a back end has still to take";
+        gauges(encoder, "forward_waiting", help, None, of(|stats| stats.waiting))?;
+        let help = "What such messages hold";
+        let (unit, rows) = (Some(Unit::Bytes), of(|stats| stats.waiting_bytes));
+        gauges(encoder, "forward_waiting", help, unit, rows)
     }
 
     /// The admin port.

@@ -584,6 +584,7 @@ pub fn webhook() -> (Arc<Dispatcher>, webhook::Workers) {
         events: Default::default(),
         event_retry: Duration::from_secs(1),
         occupancy: Duration::ZERO,
+        forwards: Vec::new(),
     };
     Dispatcher::new(fixed, settings, webhook::Told::default())
 }

@@ -1,5 +1,6 @@
 //! The API as its callers meet it, against fake shards and a fake broker.
 
+mod answered;
 mod cursors;
 pub(crate) mod fake;
 mod history;

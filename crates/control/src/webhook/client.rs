@@ -34,6 +34,9 @@ pub(super) struct Proof {
     pub key: Option<SigningKey>,
 }
 
+/// The body of an answer that took what was sent, or why there is none to read.
+pub(super) type Taken = Result<Vec<u8>, RequestError>;
+
 /// Connections to all applications.
 #[derive(Clone)]
 pub(super) struct Client(Pool<Connector, Full<Bytes>>);
@@ -80,6 +83,26 @@ impl Client {
     }
 }
 
+impl Client {
+    /// Sends a body that a status of 200 to 299 takes, whether its answer can be read or not.
+    pub async fn forward(
+        &self,
+        url: &str,
+        id: &RequestId,
+        proof: &Proof,
+        messages: usize,
+        body: Vec<u8>,
+    ) -> Result<Taken, RequestError> {
+        let request = request(url, id, proof, body)?;
+        let answer = self.0.request(request).await.map_err(|error| not_sent(&error))?;
+        let bytes_max = ANSWER_BYTES + messages * ANSWER_BYTES_PER_EVENT;
+        match read(answer, bytes_max, false).await {
+            Err(error) if error.kind == ErrorKind::Body => Ok(Err(error)),
+            other => other.map(Ok),
+        }
+    }
+}
+
 fn request(
     url: &str,
     id: &RequestId,
@@ -120,7 +143,8 @@ async fn read(
         let error = RequestError::new(ErrorKind::Status, format!("status {status}{hint}"));
         // What a proxy says while the application behind it starts anew.
         let is_passing = matches!(status.as_u16(), 429 | 502..=504);
-        return Err(RequestError { is_passing, ..error });
+        let is_final = status.is_client_error() && !matches!(status.as_u16(), 408 | 429);
+        return Err(RequestError { is_passing, is_final, ..error });
     }
     let mut body = Vec::new();
     while let Some(frame) = answer.frame().await {

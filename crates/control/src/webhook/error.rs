@@ -81,11 +81,14 @@ pub(super) struct RequestError {
     pub cause: String,
     /// The same request may be answered in a moment: a back end that starts anew, or one of several.
     pub is_passing: bool,
+    /// The same request will never be taken: a status of 400 to 499, but for those that ask for patience.
+    pub is_final: bool,
 }
 
 impl RequestError {
     pub fn new(kind: ErrorKind, cause: impl Into<String>) -> Self {
-        RequestError { kind, cause: cause.into(), is_passing: kind == ErrorKind::Unreachable }
+        let is_passing = kind == ErrorKind::Unreachable;
+        RequestError { kind, cause: cause.into(), is_passing, is_final: false }
     }
 }
 

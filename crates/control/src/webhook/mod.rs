@@ -15,6 +15,8 @@
 //! fails, whether it was sent or not, and a batch is aborted when all of its requests failed.
 //! Those that came later go on with it.
 //!
+//! What is told (`teller.rs`) and what is forwarded (`forward/`) go other ways, with the same client.
+//!
 //! Bounds, besides those of the configuration: no event joins a batch that has 512 KiB; an answer
 //! may have 1 MiB, and 16 KiB more for each event it answers; unused connections are closed after a
 //! second. A status of 200 or 204 is an answer, any other an error.
@@ -26,6 +28,7 @@ mod checked;
 mod client;
 mod error;
 mod events;
+mod forward;
 mod intake;
 mod queue;
 mod signature;
@@ -39,16 +42,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use shard::{Full, Histogram, HookEvent, HookEvents, Webhook, WebhookRequest};
+use shard::{ForwardRequest, Full, Histogram, HookEvent, HookEvents, Webhook, WebhookRequest};
 use tokio::sync::oneshot;
 
 use events::Events;
+use forward::Forwards;
 use intake::{Counts, Intake};
 
 #[cfg(any(test, feature = "testing"))]
 pub use checked::check_answer;
 pub use error::ErrorKind;
 pub use events::{EventLimits, EventStats, EventStore};
+pub use forward::{AnswerCounts, Answers, Forward, ForwardStats, Forwarder, ReplyTo};
 pub use intake::UrlStats;
 pub use signature::SigningKey;
 pub use teller::{Teller, Told};
@@ -94,6 +99,8 @@ pub struct Settings {
     pub event_retry: Duration,
     /// How long a topic must stay occupied or vacated before that is told.
     pub occupancy: Duration,
+    /// Where messages of clients go.
+    pub forwards: Vec<Forward>,
 }
 
 impl Settings {
@@ -118,6 +125,7 @@ impl fmt::Debug for Settings {
             .field("events", &self.events)
             .field("event_retry", &self.event_retry)
             .field("occupancy", &self.occupancy)
+            .field("forwards", &self.forwards)
             .finish()
     }
 }
@@ -150,8 +158,9 @@ pub struct Dispatcher {
     latency: Histogram,
     settings: RwLock<Arc<Settings>>,
     events: Arc<Events>,
-    /// Comes when all that could be told was.
-    told: Mutex<Option<oneshot::Receiver<()>>>,
+    forwards: Arc<Forwards>,
+    /// Come when all that could be told was, and all that could be forwarded.
+    told: Mutex<Option<[oneshot::Receiver<()>; 2]>>,
     stopped: AtomicBool,
 }
 
@@ -161,6 +170,8 @@ pub struct Workers {
     pub worker: Worker,
     /// Tells.
     pub teller: Teller,
+    /// Forwards.
+    pub forwarder: Forwarder,
 }
 
 impl Dispatcher {
@@ -168,6 +179,9 @@ impl Dispatcher {
     pub fn new(fixed: Fixed, settings: Settings, told: Told) -> (Arc<Dispatcher>, Workers) {
         let counts = Arc::new(Counts::default());
         let (done, ended) = oneshot::channel();
+        let (carried, forwarded) = oneshot::channel();
+        let forwards = Arc::new(Forwards::new(told.node.clone()));
+        forwards.set(&settings.forwards, &settings.proof());
         let events = Arc::new(Events::new(fixed.events));
         events.set_occupancy(settings.occupancy);
         let dispatcher = Arc::new(Dispatcher {
@@ -177,17 +191,20 @@ impl Dispatcher {
             latency: Histogram::default(),
             settings: RwLock::new(Arc::new(settings)),
             events,
-            told: Mutex::new(Some(ended)),
+            forwards: forwards.clone(),
+            told: Mutex::new(Some([ended, forwarded])),
             stopped: AtomicBool::new(false),
         });
         let worker = Worker::new(dispatcher.clone(), fixed.requests_max);
         let teller = Teller::new(dispatcher.clone(), told, done);
-        (dispatcher, Workers { worker, teller })
+        let forwarder = Forwarder::new(forwards, carried);
+        (dispatcher, Workers { worker, teller, forwarder })
     }
 
     /// Takes new settings.
     pub fn set(&self, settings: Settings) {
         self.events.set_occupancy(settings.occupancy);
+        self.forwards.set(&settings.forwards, &settings.proof());
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
         // The timeout may have become shorter.
         self.intake.ready.notify_one();
@@ -199,7 +216,7 @@ impl Dispatcher {
     pub fn end(&self) {
         self.stop();
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(told) = told {
+        for told in told.into_iter().flatten() {
             // An error is the end as well.
             let _ = told.blocking_recv();
         }
@@ -210,6 +227,7 @@ impl Dispatcher {
         self.stopped.store(true, Ordering::Relaxed);
         self.intake.close();
         self.events.close();
+        self.forwards.close();
     }
 
     fn has_stopped(&self) -> bool {
@@ -219,6 +237,11 @@ impl Dispatcher {
     /// What was counted of the events that the application is told.
     pub fn event_stats(&self) -> EventStats {
         self.events.stats()
+    }
+
+    /// What was counted of the rules that forward, by filter.
+    pub fn forward_stats(&self) -> Vec<(Arc<str>, ForwardStats)> {
+        self.forwards.stats()
     }
 
     /// The counters now; each is right, but they may be of different moments.
@@ -259,6 +282,10 @@ impl Webhook for Dispatcher {
             (request, url)
         };
         self.intake.put(requests.into_iter().map(with_url).collect())
+    }
+
+    fn forward(&self, request: ForwardRequest) -> Result<(), Full> {
+        self.forwards.put(request)
     }
 
     fn tell(&self, shard: u16, events: Vec<HookEvent>) {

@@ -13,7 +13,7 @@ use super::body;
 use super::intake::PendingRequest;
 
 /// No event joins a batch that has so many bytes: servers reject large bodies, often from 1 MiB.
-const BATCH_BYTES_MAX: usize = 512 << 10;
+pub(super) const BATCH_BYTES_MAX: usize = 512 << 10;
 
 /// Which queue: all requests of a connection for a URL are in one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -12,7 +12,7 @@ use protocol::Delivery;
 use super::Engine;
 use super::sweep::Drain;
 use crate::ask;
-use crate::command::{Command, ConnectionInfo, PendingHook, Target, TopicInfo};
+use crate::command::{Answer, Command, ConnectionInfo, PendingHook, Target, TopicInfo};
 use crate::connections::Connections;
 use crate::core::Core;
 use crate::count::count;
@@ -357,7 +357,8 @@ fn run_command(engine: &mut Engine, command: Command) {
         }
         Command::WebhookAnswered { slot, serial, hook, response } => {
             let here = is_same(&engine.connections.core, slot, serial);
-            if here {
+            let is_counted = !matches!(hook, PendingHook::Forward(_, _, Answer::Mqtt(_)));
+            if here && is_counted {
                 ask::answered(&mut engine.connections.core, slot);
             }
             answered(engine, here.then_some(slot), hook, response);
@@ -439,6 +440,9 @@ fn answered(engine: &mut Engine, slot: Option<u32>, hook: PendingHook, response:
     match (hook, slot) {
         (PendingHook::Publish(publication, to), slot) => {
             Publishes { connections, webhook }.decided(slot, *publication, to, response);
+        }
+        (PendingHook::Forward(publication, deliver, to), slot) => {
+            Publishes { connections, webhook }.forwarded(slot, deliver, *publication, to, response);
         }
         (PendingHook::Message(to), Some(slot)) => {
             Publishes { connections, webhook }.answered(slot, to, response);

@@ -120,11 +120,23 @@ impl Mqtts<'_> {
         if qos.is_confirmed() {
             let topics: Vec<Name> = core.hub.topics_of(slot).cloned().collect();
             let Some(details) = core.mqtt.details_or_new(slot, topics.iter()) else { return };
-            let under_way = details.session.flow.incoming() + usize::from(details.publishing);
+            // A back end has it still, and what becomes of it is answered then.
+            if qos == Qos::ExactlyOnce && details.forwarding.contains(&id) {
+                return;
+            }
+            let under_way = details.session.flow.incoming()
+                + usize::from(details.publishing)
+                + details.forwarding.len();
             let max = usize::from(own.receive_max);
             match qos {
                 Qos::ExactlyOnce => match details.session.flow.receive(id, max) {
-                    Arrival::New if under_way < max => {}
+                    Arrival::New if under_way < max => {
+                        if settings.forwards.of(&publication.topic).is_some() {
+                            // If the connection ends before the back end has it, it must come again.
+                            details.session.flow.release(id);
+                            details.forwarding.push(id);
+                        }
+                    }
                     Arrival::New | Arrival::TooMany => {
                         return self.break_off(slot, ReasonCode::ReceiveMaximumExceeded, out);
                     }
@@ -149,12 +161,7 @@ impl Mqtts<'_> {
         };
         publication.except = self.connections.core.mqtt_except(slot, &publication.topic);
         let core = &self.connections.core;
-        let is_retained = core.history.rule(&publication.topic).is_some();
-        let outlives = core.mqtt.details(slot).is_some_and(|it| it.session.outlives());
-        ack.with = qos == Qos::ExactlyOnce
-            && is_retained
-            && outlives
-            && core.shared.mqtt_sessions.is_stored();
+        ack.with = core.mqtt_stores_with(slot, &publication.topic, qos);
         let consent = match consent {
             Consent::Given(permit) => {
                 let rule = core.history.rule(&publication.topic);

@@ -33,8 +33,11 @@ impl Connections {
         let Some(details) = self.core.mqtt.details_mut(slot) else { return };
         if qos == Qos::AtLeastOnce {
             details.publishing = details.publishing.saturating_sub(1);
-        } else if result.is_err() {
-            details.session.flow.release(id);
+        } else {
+            details.arrived(id);
+            if result.is_err() {
+                details.session.flow.release(id);
+            }
         }
         let outlives = details.session.outlives();
         let mut packet = Vec::new();
@@ -150,6 +153,31 @@ impl Core {
         Some(Box::new(StoredRecord { part: Part::Progress.name(), key, value: Some(value) }))
     }
 
+    /// Whether what is known of a client's message is stored with it.
+    pub(crate) fn mqtt_stores_with(&self, slot: u32, topic: &Name, qos: Qos) -> bool {
+        qos == Qos::ExactlyOnce
+            && self.history.rule(topic).is_some()
+            && self.mqtt.details(slot).is_some_and(|it| it.session.outlives())
+            && self.shared.mqtt_sessions.is_stored()
+    }
+
+    /// A message is published for which somebody else has been waited: how it is confirmed, and whether
+    /// its topic's messages are on disk then.
+    pub(crate) fn mqtt_arrived(
+        &mut self,
+        slot: u32,
+        topic: &Name,
+        ack: MqttAck,
+    ) -> (MqttAck, bool) {
+        if ack.qos == Qos::ExactlyOnce
+            && let Some(details) = self.mqtt.details_mut(slot)
+        {
+            details.arrived(ack.id);
+        }
+        let durable = self.history.rule(topic).is_some_and(|rule| rule.durable);
+        (MqttAck { with: self.mqtt_stores_with(slot, topic, ack.qos), ..ack }, durable)
+    }
+
     /// The client itself, where all of its subscriptions that match a topic leave out what it publishes.
     pub(crate) fn mqtt_except(&self, slot: u32, topic: &Name) -> Option<model::ConnectionId> {
         let subscriptions = match self.mqtt.is_plain(slot) {
@@ -176,7 +204,10 @@ fn close_reason(reason: ReasonCode) -> CloseReason {
         CloseReason::TooBig
     } else if matches!(reason, ReasonCode::NotAuthorized | ReasonCode::BadAuthenticationMethod) {
         CloseReason::Unauthorized
-    } else if matches!(reason, ReasonCode::QuotaExceeded | ReasonCode::ServerBusy) {
+    } else if matches!(
+        reason,
+        ReasonCode::QuotaExceeded | ReasonCode::ServerBusy | ReasonCode::UnspecifiedError
+    ) {
         CloseReason::Overloaded
     } else {
         CloseReason::ProtocolError

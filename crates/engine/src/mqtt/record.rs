@@ -65,6 +65,9 @@ struct DetailsRecord {
     /// The history was asked for something: it is asked again.
     #[n(14)]
     reads: bool,
+    /// Packet identifiers of messages that a back end has to take.
+    #[n(15)]
+    forwarding: Option<Vec<u16>>,
 }
 
 /// A message that waits for its turn.
@@ -158,6 +161,7 @@ impl Details {
             // The hub has nothing for anybody by then.
             brought: _,
             publishing,
+            forwarding,
             asking,
             held,
             is_unsaved: _,
@@ -187,6 +191,7 @@ impl Details {
             held: held.clone().into(),
             pinned: *is_pinned,
             reads: reading.is_some(),
+            forwarding: Some(forwarding.clone()).filter(|ids| !ids.is_empty()),
         }
     }
 }
@@ -217,6 +222,7 @@ impl DetailsRecord {
                 reading: None,
             },
             publishing: self.publishing,
+            forwarding: self.forwarding.unwrap_or_default(),
             asking: self.asking.into_iter().map(AskingRecord::import).collect(),
             held: self.held.into(),
             is_unsaved: false,

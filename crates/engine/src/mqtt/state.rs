@@ -83,6 +83,9 @@ pub(crate) struct Details {
     pub brought: Vec<Arc<Envelope>>,
     /// Messages with QoS 1 of its own that are not confirmed yet.
     pub publishing: u16,
+    /// Packet identifiers of messages with QoS 2 of its own that a back end has to take. The session does
+    /// not know of them: they come again on another connection.
+    pub forwarding: Vec<u16>,
     /// Subscriptions that wait for the application.
     pub asking: Vec<PendingSubscribe>,
     /// Packets that leave when its progress is stored.
@@ -417,6 +420,7 @@ impl Details {
             work,
             brought,
             publishing,
+            forwarding,
             asking,
             held,
             is_unsaved,
@@ -436,6 +440,7 @@ impl Details {
             && work.is_idle()
             && brought.is_empty()
             && *publishing == 0
+            && forwarding.is_empty()
             && asking.is_empty()
             && held.is_empty()
             && !is_unsaved
@@ -451,6 +456,16 @@ impl Details {
                 fits.then_some(Some(only))
             }
             _ => None,
+        }
+    }
+
+    /// A message with QoS 2 is here that a back end had to take, if it is one: from now on it is known by
+    /// its packet identifier.
+    pub fn arrived(&mut self, id: u16) {
+        if let Some(at) = self.forwarding.iter().position(|it| *it == id) {
+            self.forwarding.swap_remove(at);
+            // It has counted for the limit since it came.
+            self.session.flow.receive(id, usize::MAX);
         }
     }
 

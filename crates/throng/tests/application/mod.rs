@@ -109,7 +109,9 @@ fn serve(socket: TcpStream, seen: &Mutex<Vec<Request>>, decide: &Decide) {
         }
         let body = String::from_utf8(body).unwrap();
         let read: Value = serde_json::from_str(&body).unwrap();
-        let events = read["events"].as_array().unwrap().clone();
+        // What is forwarded comes as messages.
+        let events = read["events"].as_array().or_else(|| read["messages"].as_array());
+        let events = events.unwrap().clone();
         let act = decide(&events);
         seen.lock().unwrap().push(Request { head, body, events });
         let answer = match act {

@@ -1,5 +1,6 @@
 //! Publish to a topic, to a user, to everyone; and many of these at once.
 
+mod answered;
 pub(super) mod batch;
 mod mqtt;
 mod options;
@@ -22,6 +23,7 @@ use utoipa::ToSchema;
 use crate::http::access::{Caller, Needs, PUBLISH};
 use crate::http::{Body, ErrorBody, Rejection};
 use crate::node::Node;
+pub(crate) use answered::Answered;
 use mqtt::MqttOptions;
 use options::{IfOffset, PublishOptions, checked_sender};
 pub(super) use pending::DISK_TIMEOUT;
@@ -209,8 +211,8 @@ fn check_scope(node: &Node, caller: &Caller, topic: &str) -> Result<(), Rejectio
     }
 }
 
-/// Publishes without waiting for anyone.
-fn start(node: &Node, submission: Submission<'_>) -> Result<Pending, Rejection> {
+/// The same for the broker, checked.
+fn checked(node: &Node, submission: Submission<'_>) -> Result<broker::Publish, Rejection> {
     let options = submission.options.clone();
     let publication = submission.publication()?;
     let max = node.live().message_bytes_max;
@@ -218,8 +220,14 @@ fn start(node: &Node, submission: Submission<'_>) -> Result<Pending, Rejection> 
         let message = protocol::data::too_large(max);
         return Err(Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, "message_too_large", message));
     }
+    Ok(broker::Publish { publication, options })
+}
+
+/// Publishes without waiting for anyone.
+fn start(node: &Node, submission: Submission<'_>) -> Result<Pending, Rejection> {
+    let publish = checked(node, submission)?;
     let (pending, receipt, done) = pending();
-    node.broker.submit(broker::Publish { publication, options }, Some(receipt), done);
+    node.broker.submit(publish, Some(receipt), done);
     Ok(pending)
 }
 
@@ -229,6 +237,11 @@ impl Publish {
         let topic = Name::from(self.topic.as_str());
         check_scope(node, caller, &topic)?;
         caller.spend(&PUBLISH, node)?;
+        start(node, self.to(node, topic)?)
+    }
+
+    /// The message as one to this topic.
+    fn to(&self, node: &Node, topic: Name) -> Result<Submission<'_>, Rejection> {
         let (attributes, options) = PublishOptions {
             idempotency_key: self.idempotency_key.as_deref(),
             ttl_seconds: self.ttl_seconds,
@@ -241,7 +254,7 @@ impl Publish {
         .checked(node.history(), &topic)?;
         let (event, encoding) = (self.event.as_deref(), self.encoding.as_deref());
         let (data, mqtt) = (&*self.data, self.mqtt.as_ref());
-        start(node, Submission { topic, data, event, encoding, attributes, options, mqtt })
+        Ok(Submission { topic, data, event, encoding, attributes, options, mqtt })
     }
 }
 
@@ -251,6 +264,11 @@ impl Send {
         let topic = personal(&self.user);
         check_scope(node, caller, &topic)?;
         caller.spend(&PUBLISH, node)?;
+        start(node, self.to(node, topic)?)
+    }
+
+    /// The message as one to this topic.
+    fn to(&self, node: &Node, topic: Name) -> Result<Submission<'_>, Rejection> {
         let (attributes, options) = PublishOptions {
             idempotency_key: self.idempotency_key.as_deref(),
             ttl_seconds: self.ttl_seconds,
@@ -263,7 +281,7 @@ impl Send {
         .checked(node.history(), &topic)?;
         let (event, encoding) = (self.event.as_deref(), self.encoding.as_deref());
         let (data, mqtt) = (&*self.data, None);
-        start(node, Submission { topic, data, event, encoding, attributes, options, mqtt })
+        Ok(Submission { topic, data, event, encoding, attributes, options, mqtt })
     }
 }
 

@@ -145,6 +145,7 @@ fn settings(url: &str) -> Settings {
         events: HookEvents::default(),
         event_retry: Duration::from_secs(60),
         occupancy: Duration::ZERO,
+        forwards: Vec::new(),
     }
 }
 

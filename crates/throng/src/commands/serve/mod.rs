@@ -314,10 +314,11 @@ impl Server {
         if let Some(store) = &self.store {
             store.set_idempotency_seconds_max(keys_seconds);
         }
+        // Before the shards: what they forward by a new rule has a place then.
+        self.webhook.set(settings::webhook(&new.config));
         for handle in &self.handles {
             handle.send(shard::Command::Settings(settings.clone()));
         }
-        self.webhook.set(settings::webhook(&new.config));
         self.connections.set(settings::admin(&new.config));
         self.access.set(settings::access(&new.config));
         let now_us = self.started.elapsed().as_micros() as u64;

@@ -215,7 +215,7 @@ pub(super) fn presence(config: &Config) -> presence::Limits {
 }
 
 pub(super) fn webhook(config: &Config) -> control::webhook::Settings {
-    let events = events(config);
+    let (events, forwards) = (events(config), config.forwards.iter().map(forward).collect());
     let config = &config.webhook;
     let text = |text: &str| Some(text).filter(|text| !text.is_empty()).map(str::to_string);
     control::webhook::Settings {
@@ -228,7 +228,31 @@ pub(super) fn webhook(config: &Config) -> control::webhook::Settings {
         events,
         event_retry: Duration::from_secs(config.event_retry_seconds),
         occupancy: Duration::from_millis(config.occupancy_milliseconds),
+        forwards,
     }
+}
+
+/// Where the messages of a rule go.
+fn forward(rule: &config::ForwardRule) -> control::webhook::Forward {
+    control::webhook::Forward {
+        filter: rule.filter.as_str().into(),
+        url: rule.url.as_str().into(),
+        timeout: Duration::from_millis(rule.timeout_milliseconds),
+        retry: Duration::from_secs(rule.retry_seconds),
+        batch_messages_max: held(rule.batch_messages_max),
+        batch_wait: Duration::from_millis(rule.batch_wait_milliseconds),
+        queue_messages_max: held(rule.queue_messages_max),
+        queue_bytes_max: held(rule.queue_bytes_max),
+    }
+}
+
+/// Which messages go to a back end.
+fn forwards(config: &Config) -> shard::Forwards {
+    let rule = |rule: &config::ForwardRule| shard::ForwardRule {
+        filter: rule.filter.as_str().into(),
+        deliver: rule.deliver,
+    };
+    shard::Forwards::new(config.forwards.iter().map(rule).collect())
 }
 
 /// What the application wants to hear.
@@ -422,6 +446,7 @@ pub(super) fn settings(
         },
         silence_allows: config.webhook.silence == config::Silence::Allow,
         events: events(config),
+        forwards: forwards(config),
     }
 }
 

@@ -27,6 +27,7 @@ use subscriptions::Subscriptions;
 use super::*;
 use crate::command::{Command, Revocation, Target};
 use crate::connection::Phase;
+use crate::forward::{ForwardRequest, ForwardRule, Forwards};
 use crate::handle::{Handle, Shared};
 use crate::recovery::simulation::late::Late;
 use crate::settings::Settings;
@@ -35,11 +36,16 @@ use crate::webhook::{Full, Refusal, Webhook, WebhookRequest, WebhookResponse};
 
 /// An application that answers when the scene says so.
 #[derive(Default)]
-struct App(Mutex<Vec<WebhookRequest>>);
+struct App(Mutex<Vec<WebhookRequest>>, Mutex<Vec<ForwardRequest>>);
 
 impl Webhook for App {
     fn send(&self, requests: Vec<WebhookRequest>) -> Result<(), Full> {
         self.0.lock().unwrap().extend(requests);
+        Ok(())
+    }
+
+    fn forward(&self, request: ForwardRequest) -> Result<(), Full> {
+        self.1.lock().unwrap().push(request);
         Ok(())
     }
 }
@@ -99,6 +105,7 @@ fn settings() -> Settings {
         publishes_per_second_max: 4,
         longpoll_seconds: 5,
         presence_meta_bytes_max: 32 << 10,
+        forwards: Forwards::new(vec![ForwardRule { filter: "sent/#".into(), deliver: true }]),
         ..simulated
     }
 }
@@ -318,6 +325,13 @@ impl Scene {
                 }
             }
             Answer(ok) => {
+                for request in std::mem::take(&mut *self.app.1.lock().unwrap()) {
+                    let silent = WebhookResponse::Silent("the back end is away");
+                    let reply = request.reply.into_iter();
+                    reply.for_each(|reply| {
+                        reply(if *ok { WebhookResponse::yes() } else { silent.clone() })
+                    });
+                }
                 let requests = std::mem::take(&mut *self.app.0.lock().unwrap());
                 for request in requests {
                     let response: Box<str> = r#"{"by":"app"}"#.into();

@@ -196,3 +196,42 @@ fn plain_topic() -> SubscribeParts<'static> {
         retain_handling: 0,
     }
 }
+
+/// Messages that a back end takes, or does not, and one that came twice meanwhile.
+#[test]
+fn what_a_back_end_has_to_take_waits_as_before() {
+    for (version, ok) in [(Version::V3, true), (Version::V5, true), (Version::V5, false)] {
+        let peer = Peer { version, framed: false };
+        let publish = |qos, id, dup| {
+            let properties = std::iter::empty();
+            let (topic, payload, retain) = ("sent/1", &b"own"[..], false);
+            let parts = PublishParts { version, dup, qos, retain, topic, id, properties, payload };
+            Send(0, packet(|out| parts.write(out)))
+        };
+        let mut steps = peer.begins(&peer.connect(false));
+        steps.extend(peer.slowly(&peer.subscribe()));
+        steps.extend([
+            Open(1, 1, socket("/ws?user=u1&topic=sent/1", "")),
+            Read(0),
+            Read(1),
+            publish(Qos::AtMostOnce, 0, false),
+            publish(Qos::ExactlyOnce, 9, false),
+            publish(Qos::AtLeastOnce, 3, false),
+            publish(Qos::ExactlyOnce, 9, true),
+            text(1, r#"{"type":"publish","id":4,"topic":"sent/2","data":1}"#),
+            Read(0),
+            Read(1),
+            Answer(ok),
+            Read(0),
+            Read(1),
+            publish(Qos::ExactlyOnce, 9, true),
+            Read(0),
+            Answer(true),
+            Read(0),
+            peer.confirm(ConfirmType::Pubrel, 9),
+            Read(0),
+            Read(1),
+        ]);
+        check("forward", false, &steps);
+    }
+}

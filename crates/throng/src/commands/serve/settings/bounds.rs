@@ -3,7 +3,7 @@
 // These casts widen: they show what a narrower type has truncated before.
 #![allow(clippy::as_conversions)]
 
-use config::{Kind, SETTINGS, Sources, TOPIC_KEYS};
+use config::{FORWARD_KEYS, Kind, SETTINGS, Sources, TOPIC_KEYS};
 use protocol::phoenix::token::Key;
 
 use super::super::storage;
@@ -47,6 +47,16 @@ fn at(pick: fn((u64, u64)) -> u64) -> Loaded {
                 format!("{} = \"{}\"\n", key.key, "*".repeat(pick(bounds) as usize))
             }
             _ if key.key == HISTORY => format!("{HISTORY} = {}\n", pick(bounds).max(1)),
+            _ => format!("{} = {}\n", key.key, pick(bounds)),
+        };
+    }
+    file += "[[forward]]\nurl = \"http://127.0.0.1:9\"\n";
+    for key in FORWARD_KEYS {
+        let Some(bounds) = bounds(key.kind) else { continue };
+        file += &match key.kind {
+            Kind::TextBytes(..) => {
+                format!("{} = \"{}\"\n", key.key, "a".repeat(pick(bounds) as usize))
+            }
             _ => format!("{} = {}\n", key.key, pick(bounds)),
         };
     }
@@ -237,6 +247,23 @@ fn arrived_rule(key: &str, loaded: &Loaded) -> Option<u128> {
     Some(number)
 }
 
+/// The same for a key of a rule that forwards.
+fn arrived_forward(key: &str, loaded: &Loaded) -> Option<u128> {
+    let webhook = webhook(&loaded.config);
+    let forward = webhook.forwards.first()?;
+    let number = match key {
+        "filter" => forward.filter.len() as u128,
+        "timeout_milliseconds" => forward.timeout.as_millis(),
+        "retry_seconds" => forward.retry.as_secs().into(),
+        "batch_messages_max" => forward.batch_messages_max as u128,
+        "batch_wait_milliseconds" => forward.batch_wait.as_millis(),
+        "queue_messages_max" => forward.queue_messages_max as u128,
+        "queue_bytes_max" => forward.queue_bytes_max as u128,
+        _ => return None,
+    };
+    Some(number)
+}
+
 #[test]
 fn both_bounds_of_every_setting_arrive_unchanged() {
     for (pick, loaded) in both() {
@@ -252,6 +279,12 @@ fn both_bounds_of_every_setting_arrive_unchanged() {
                 .unwrap_or_else(|| panic!("{}: say above where it is held", key.key));
             let least = u64::from(key.key == HISTORY);
             assert_eq!(arrived, u128::from(pick(bounds).max(least)), "{}", key.key);
+        }
+        for key in FORWARD_KEYS {
+            let Some(bounds) = bounds(key.kind) else { continue };
+            let arrived = arrived_forward(key.key, &loaded)
+                .unwrap_or_else(|| panic!("{}: say above where it is held", key.key));
+            assert_eq!(arrived, u128::from(pick(bounds)), "{}", key.key);
         }
     }
     let none = "[[topics]]\npattern = \"a\"\nhistory_messages_max = 0\n";

@@ -1,0 +1,35 @@
+//! The keys of a table of `[[forward]]`, which sends what clients publish to a back end.
+
+use model::name::NAME_BYTES_MAX;
+
+use crate::setting::{DAY, Kind, TIB};
+use crate::tables::Absent::{Default, Required};
+use crate::tables::table_keys;
+
+use Kind::{Bool, Bytes, Number, Text, TextBytes};
+
+// A line is: key, type, values, what happens without the key.
+table_keys! {
+    /// All keys of a table of `[[forward]]`.
+    FORWARD_KEYS;
+    /// Where clients' messages go whose topics a filter matches. The first that matches a topic wins.
+    ForwardRule;
+    /// The topics it is for, as an MQTT client subscribes to them: + is one level, # at the end is all that follow.
+    filter: String = TextBytes(1, NAME_BYTES_MAX as u64), Required(r##""requests/#""##);
+    /// Where messages are sent, an http:// or https:// URL without a query. They are signed as all requests to the application are (webhook.signing_key, webhook.secret).
+    url: String = Text, Required(r#""http://127.0.0.1:9000/requests""#);
+    /// Whether the topic's members get the messages, too: when the back end has taken them; those with QoS 0 at once.
+    deliver: bool = Bool, Default("true");
+    /// How long one request may take.
+    timeout_milliseconds: u64 = Number(1, 600_000), Default("5000");
+    /// How long a message is offered to a back end that does not take it; then its publisher is refused. With 0 it is offered once.
+    retry_seconds: u64 = Number(0, DAY), Default("30");
+    /// Messages that one request may carry.
+    batch_messages_max: u64 = Number(1, 10_000), Default("100");
+    /// How long a message waits for others that leave with it, unless as many are there as a request may carry.
+    batch_wait_milliseconds: u64 = Number(0, 60_000), Default("10");
+    /// Messages that the back end may have still to take; more are refused, and dropped where they have QoS 0.
+    queue_messages_max: u64 = Number(1, 10_000_000), Default("10000");
+    /// What those messages may hold; one that is alone may be larger.
+    queue_bytes_max: u64 = Bytes(1, TIB), Default(r#""16MiB""#);
+}

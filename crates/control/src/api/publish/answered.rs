@@ -1,0 +1,166 @@
+//! What back ends answer to the messages that they are sent: more messages.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use model::name::{check_name, check_topic, personal};
+use model::{Name, Publication};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::{MqttOptions, Publish, Send, checked};
+use crate::http::{Rejection, parse};
+use crate::node::Node;
+use crate::webhook::{AnswerCounts, Answers, ReplyTo};
+
+/// Messages of one answer.
+const MESSAGES_MAX: usize = 10_000;
+
+/// Publishes on this node.
+pub(crate) struct Answered(pub Arc<Node>);
+
+/// An answer. What else stands in it is passed over.
+#[derive(Deserialize)]
+struct Answer {
+    #[serde(default)]
+    messages: Vec<Box<RawValue>>,
+}
+
+/// Which kind of message it is.
+#[derive(Deserialize)]
+struct Kind {
+    user: Option<Box<RawValue>>,
+    reply_to: Option<String>,
+}
+
+/// The answer to one message. Where it goes, the message says.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Reply {
+    #[serde(rename = "reply_to")]
+    _reply_to: String,
+    data: Box<RawValue>,
+    event: Option<String>,
+    encoding: Option<String>,
+    ttl_seconds: Option<f64>,
+    #[serde(default)]
+    tags: Vec<String>,
+    key: Option<String>,
+    sender: Option<String>,
+    mqtt: Option<MqttOptions>,
+}
+
+impl Answers for Answered {
+    fn publish(
+        &self,
+        body: &[u8],
+        reply_to: &dyn Fn(&str) -> Option<ReplyTo>,
+        counts: &Arc<AnswerCounts>,
+    ) -> Result<(), String> {
+        if body.trim_ascii().is_empty() {
+            return Ok(());
+        }
+        let Answer { messages } = parse(body).map_err(|Rejection { message, .. }| {
+            counts.rejected.fetch_add(1, Ordering::Relaxed);
+            format!("the answer is not {{\"messages\":[…]}}: {message}")
+        })?;
+        let mut first = Ok(());
+        for (at, message) in messages.iter().enumerate() {
+            match message_of(&self.0, message, reply_to).and_then(|it| in_bounds(at, it)) {
+                Ok(publish) => {
+                    let counts = counts.clone();
+                    let done = move |result: Result<_, _>| {
+                        let count =
+                            if result.is_ok() { &counts.published } else { &counts.rejected };
+                        count.fetch_add(1, Ordering::Relaxed);
+                    };
+                    self.0.broker.submit(publish, None, Box::new(done));
+                }
+                Err(Rejection { message, .. }) => {
+                    counts.rejected.fetch_add(1, Ordering::Relaxed);
+                    if first.is_ok() {
+                        first = Err(format!("message {at} of the answer: {message}"));
+                    }
+                }
+            }
+        }
+        first
+    }
+}
+
+fn in_bounds(at: usize, publish: broker::Publish) -> Result<broker::Publish, Rejection> {
+    if at < MESSAGES_MAX {
+        return Ok(publish);
+    }
+    let message = format!("an answer has at most {MESSAGES_MAX} messages");
+    Err(Rejection::bad_request("batch_too_long", message))
+}
+
+/// A message of an answer, checked as that of a caller who may publish everywhere.
+fn message_of(
+    node: &Node,
+    raw: &RawValue,
+    reply_to: &dyn Fn(&str) -> Option<ReplyTo>,
+) -> Result<broker::Publish, Rejection> {
+    let body = raw.get().as_bytes();
+    match parse(body)? {
+        Kind { reply_to: Some(id), user: None } => {
+            let Some(to) = reply_to(&id) else {
+                let message = format!(
+                    "reply_to: {id:?} is none of the request's messages, or one that names no \
+                     topic for answers and has no user"
+                );
+                return Err(Rejection::bad_request("bad_topic", message));
+            };
+            let reply: Reply = parse(body)?;
+            let (publish, topic) = (reply.with_topic(&to.topic), to.topic.clone());
+            let mut publish = checked(node, publish.to(node, topic)?)?;
+            correlate(&mut publish.publication, to);
+            Ok(publish)
+        }
+        Kind { user: Some(_), reply_to: None } => {
+            let send: Send = parse(body)?;
+            check_name(&send.user).map_err(|error| Rejection::bad_request("bad_user", error))?;
+            checked(node, send.to(node, personal(&send.user))?)
+        }
+        Kind { user: None, reply_to: None } => {
+            let publish: Publish = parse(body)?;
+            let topic = &publish.topic;
+            check_topic(topic).map_err(|error| Rejection::bad_request("bad_topic", error))?;
+            checked(node, publish.to(node, Name::from(topic.as_str()))?)
+        }
+        Kind { user: Some(_), reply_to: Some(_) } => {
+            let message = "a message has one of topic, user and reply_to";
+            Err(Rejection::bad_request("bad_request", message))
+        }
+    }
+}
+
+impl Reply {
+    fn with_topic(self, topic: &Name) -> Publish {
+        let Reply { _reply_to, data, event, encoding, ttl_seconds, tags, key, sender, mqtt } = self;
+        Publish {
+            topic: topic.to_string(),
+            data,
+            event,
+            encoding,
+            idempotency_key: None,
+            ttl_seconds,
+            if_offset: None,
+            no_history: false,
+            tags,
+            key,
+            sender,
+            mqtt,
+        }
+    }
+}
+
+/// Gives an answer that by which its client knows it, unless the back end says another.
+fn correlate(publication: &mut Publication, to: ReplyTo) {
+    if let Some(data) = to.correlation_data {
+        let attributes = publication.attributes.get_or_insert_default();
+        let properties = attributes.properties.get_or_insert_default();
+        properties.correlation_data.get_or_insert(data);
+    }
+}

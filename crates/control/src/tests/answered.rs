@@ -1,0 +1,91 @@
+//! What back ends answer to messages that they are sent.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::fake::{Mood, bench};
+use crate::api::Answered;
+use crate::webhook::{AnswerCounts, Answers, ReplyTo};
+
+/// Where the answer to the message "1" goes.
+fn reply_to(id: &str) -> Option<ReplyTo> {
+    let to = ReplyTo { topic: "@alice".into(), correlation_data: Some([7].into()) };
+    (id == "1").then_some(to)
+}
+
+/// Publishes an answer: its topics, how many could not be published, and why not.
+fn publish(body: &[u8]) -> (Vec<String>, u64, String) {
+    let bench = bench(Mood::Willing);
+    let counts = Arc::new(AnswerCounts::default());
+    let result = Answered(bench.node.clone()).publish(body, &reply_to, &counts);
+    let published = bench.published.lock().unwrap();
+    assert_eq!(published.len() as u64, counts.published.load(Ordering::Relaxed));
+    let topics = published.iter().map(|it| it.topic.to_string()).collect();
+    (topics, counts.rejected.load(Ordering::Relaxed), result.err().unwrap_or_default())
+}
+
+#[tokio::test]
+async fn each_message_is_checked_by_itself() {
+    for empty in ["", " \n", "{}", r#"{"messages":[],"more":1}"#] {
+        assert_eq!(publish(empty.as_bytes()), (Vec::new(), 0, String::new()), "{empty}");
+    }
+    let good = json!({"messages": [
+        {"topic": "a", "data": 1}, {"user": "bob", "data": "x"},
+        {"reply_to": "1", "data": "y", "mqtt": {"qos": 1}},
+    ]});
+    assert_eq!(publish(good.to_string().as_bytes()).0, ["a", "@bob", "@alice"]);
+    let none = json!({"data": 1});
+    for (message, want) in [
+        (json!({"topic": "@bob", "data": 1}), "may not begin with '@'"),
+        (json!({"topic": "a"}), "data"),
+        (json!({"topic": "a", "data": 1, "colour": 1}), "colour"),
+        (json!({"topic": "a", "user": "bob", "data": 1}), "topic"),
+        (json!({"topic": "a", "reply_to": "1", "data": 1}), "topic"),
+        (json!({"user": "bob", "reply_to": "1", "data": 1}), "one of topic, user and reply_to"),
+        (json!({"user": "", "data": 1}), "may not be empty"),
+        (json!({"reply_to": "2", "data": 1}), "none of the request's messages"),
+        (json!({"topic": "a", "data": 1, "mqtt": {"qos": 3}}), "qos"),
+        (none, "topic"),
+        (json!("a"), "this is not what the call takes"),
+    ] {
+        let body = json!({"messages": [message, {"topic": "b", "data": 1}]}).to_string();
+        let (topics, rejected, error) = publish(body.as_bytes());
+        assert_eq!((&topics[..], rejected), (&["b".to_owned()][..], 1), "{body}");
+        assert!(error.starts_with("message 0 of the answer: "), "{error}");
+        assert!(error.contains(want), "{body}: {error}");
+    }
+    for body in ["[]", "no", r#"{"messages":1}"#] {
+        let (topics, rejected, error) = publish(body.as_bytes());
+        assert_eq!((topics.len(), rejected), (0, 1), "{body}");
+        assert!(error.contains("the answer is not"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_has_that_by_which_its_client_knows_it() {
+    let bench = bench(Mood::Willing);
+    let body = json!({"messages": [
+        {"reply_to": "1", "data": 1},
+        {"reply_to": "1", "data": 1, "mqtt": {"correlation_data": "CQ=="}},
+    ]});
+    let counts = Arc::new(AnswerCounts::default());
+    let body = body.to_string();
+    Answered(bench.node.clone()).publish(body.as_bytes(), &reply_to, &counts).unwrap();
+    let published = bench.published.lock().unwrap();
+    let data = |at: usize| published[at].properties().unwrap().correlation_data.clone().unwrap();
+    assert_eq!((&*data(0), &*data(1)), (&[7][..], &[9][..]));
+}
+
+proptest! {
+    #[test]
+    fn whatever_comes_is_published_or_counted(
+        body in r#"\{"messages":\[(\{("(topic|user|reply_to|data|mqtt|event|colour)":("a"|"1"|1|null|\{\}),?){0,4}\},?){0,3}\]\}?"#,
+    ) {
+        let (topics, rejected, error) = publish(body.as_bytes());
+        prop_assert_eq!(rejected > 0, !error.is_empty());
+        prop_assert!(topics.len() as u64 + rejected <= 4);
+    }
+}

@@ -1,0 +1,277 @@
+//! The queue of a rule, and what is counted there.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use model::name::personal;
+use shard::{ForwardRequest, Full, WebhookResponse};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::super::client::Proof;
+use super::super::error::ErrorKind;
+use super::super::queue::BATCH_BYTES_MAX;
+use super::{Forward, ReplyTo, body};
+
+/// What was counted of a rule's messages so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ForwardStats {
+    /// Messages that the back end has taken.
+    pub taken: u64,
+    /// Those that it has not taken in time, or has refused.
+    pub failed: u64,
+    /// Those for which there was no room, and whose clients were told so.
+    pub refused: u64,
+    /// Those for which there was no room, and for which nobody waited.
+    pub dropped: u64,
+    /// HTTP requests that were sent, or could not be.
+    pub requests: u64,
+    /// Those of them that were sent again.
+    pub retries: u64,
+    /// Bytes of the bodies of all requests.
+    pub bytes: u64,
+    /// Messages of answers that were published.
+    pub answered: u64,
+    /// Messages of answers, and whole answers, that could not be.
+    pub rejected: u64,
+    /// Gauge: messages that the back end has still to take.
+    pub waiting: u64,
+    /// Gauge: what they hold, in bytes.
+    pub waiting_bytes: u64,
+}
+
+/// What becomes of the messages that a back end answers.
+#[derive(Debug, Default)]
+pub struct AnswerCounts {
+    /// They were published.
+    pub published: AtomicU64,
+    /// They could not be.
+    pub rejected: AtomicU64,
+}
+
+/// A message that is answered once, with what became of it: dropped without that, the node shuts down.
+pub(super) struct Pending {
+    pub request: ForwardRequest,
+    pub id: String,
+    pub accepted_at: Instant,
+    pub bytes: usize,
+    lane: Arc<Lane>,
+}
+
+impl Pending {
+    /// The back end has taken it.
+    pub fn taken(mut self) {
+        self.lane.taken.fetch_add(1, Ordering::Relaxed);
+        self.end(WebhookResponse::yes());
+    }
+
+    /// It has not, for this reason.
+    pub fn fail(mut self, kind: ErrorKind) {
+        self.end(kind.response());
+    }
+
+    /// Where the answer to it goes.
+    pub fn reply_to(&self) -> Option<ReplyTo> {
+        let properties = self.request.publication.properties();
+        let named = properties.and_then(|it| it.response_topic.clone());
+        let topic = named.or_else(|| self.request.users.first().map(|user| personal(user)))?;
+        let correlation_data = properties.and_then(|it| it.correlation_data.clone());
+        Some(ReplyTo { topic, correlation_data })
+    }
+
+    fn end(&mut self, response: WebhookResponse) {
+        if !matches!(response, WebhookResponse::Ok { .. }) {
+            self.lane.failed.fetch_add(1, Ordering::Relaxed);
+        }
+        self.lane.left(std::mem::take(&mut self.bytes));
+        if let Some(reply) = self.request.reply.take() {
+            reply(response);
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        // What has ended holds nothing.
+        if self.bytes > 0 {
+            self.end(ErrorKind::Stopped.response());
+        }
+    }
+}
+
+/// A rule's queue.
+pub(super) struct Lane {
+    state: Mutex<State>,
+    /// Notified when there is something to look at.
+    pub ready: Notify,
+    pub taken: AtomicU64,
+    failed: AtomicU64,
+    refused: AtomicU64,
+    dropped: AtomicU64,
+    pub requests: AtomicU64,
+    pub retries: AtomicU64,
+    pub bytes: AtomicU64,
+    pub answers: Arc<AnswerCounts>,
+}
+
+struct State {
+    rule: Arc<Forward>,
+    proof: Proof,
+    open: bool,
+    waiting: VecDeque<Pending>,
+    /// Those that wait, and those that are under way.
+    held: usize,
+    held_bytes: usize,
+}
+
+/// What is to be done in a lane.
+pub(super) enum Look {
+    /// These messages are to be sent.
+    Send(VecDeque<Pending>),
+    /// Something is to be looked at then, if nothing comes before.
+    Until(Option<Instant>),
+    /// Nothing will come any more.
+    Ended,
+}
+
+impl Lane {
+    pub fn new(rule: Forward, proof: Proof) -> Self {
+        let state = State {
+            rule: rule.into(),
+            proof,
+            open: true,
+            waiting: VecDeque::new(),
+            held: 0,
+            held_bytes: 0,
+        };
+        Lane {
+            state: state.into(),
+            ready: Notify::new(),
+            taken: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
+            retries: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            answers: Arc::default(),
+        }
+    }
+
+    /// Takes another rule, and what proves who sends.
+    pub fn set(&self, rule: Forward, proof: Proof) {
+        let mut state = self.lock();
+        (state.rule, state.proof) = (rule.into(), proof);
+        drop(state);
+        self.ready.notify_one();
+    }
+
+    /// The rule that is in force, and what proves who sends.
+    pub fn rule(&self) -> (Arc<Forward>, Proof) {
+        let state = self.lock();
+        (state.rule.clone(), state.proof.clone())
+    }
+
+    /// Nothing more comes.
+    pub fn close(&self) {
+        self.lock().open = false;
+        self.ready.notify_one();
+    }
+
+    /// The same, and nobody serves it any more: whoever waits for what is here is told so.
+    pub fn abandon(&self) {
+        let mut state = self.lock();
+        state.open = false;
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        // Their replies are called here, without the lock.
+        drop(waiting);
+    }
+
+    /// Puts a message behind the others, unless as many are there as may be.
+    pub fn put(self: Arc<Self>, request: ForwardRequest, id: String) -> Result<(), Full> {
+        let bytes = body::held_bytes(&request);
+        let mut state = self.lock();
+        let fits = state.held < state.rule.queue_messages_max
+            && (state.held == 0
+                || state.held_bytes.saturating_add(bytes) <= state.rule.queue_bytes_max);
+        if !state.open || !fits {
+            let count = if request.reply.is_some() { &self.refused } else { &self.dropped };
+            count.fetch_add(1, Ordering::Relaxed);
+            return Err(Full);
+        }
+        (state.held, state.held_bytes) = (state.held + 1, state.held_bytes + bytes);
+        let lane = self.clone();
+        state.waiting.push_back(Pending { request, id, accepted_at: Instant::now(), bytes, lane });
+        let waiting = state.waiting.len();
+        // A wake-up is a system call: only what begins or fills a batch wakes.
+        let wakes = waiting == 1 || waiting == state.rule.batch_messages_max;
+        drop(state);
+        if wakes {
+            self.ready.notify_one();
+        }
+        Ok(())
+    }
+
+    /// What is to be done now.
+    pub fn look(&self, now: Instant) -> Look {
+        let mut state = self.lock();
+        let Some(first) = state.waiting.front() else {
+            return if state.open { Look::Until(None) } else { Look::Ended };
+        };
+        let due = first.accepted_at + state.rule.batch_wait;
+        let max = state.rule.batch_messages_max.max(1);
+        if state.open && state.waiting.len() < max && due > now {
+            return Look::Until(Some(due));
+        }
+        let mut bytes = 0;
+        let fitting = state.waiting.iter().take(max).take_while(|pending| {
+            let room = bytes < BATCH_BYTES_MAX;
+            bytes += pending.bytes;
+            room
+        });
+        let fitting = fitting.count();
+        Look::Send(state.waiting.drain(..fitting).collect())
+    }
+
+    /// Takes out what has waited so long, to be failed without the lock.
+    pub fn take_late(&self, now: Instant, patience: Duration) -> Vec<Pending> {
+        let mut state = self.lock();
+        let late = |it: &&Pending| now.saturating_duration_since(it.accepted_at) > patience;
+        let count = state.waiting.iter().take_while(late).count();
+        state.waiting.drain(..count).collect()
+    }
+
+    pub fn stats(&self) -> ForwardStats {
+        let (waiting, waiting_bytes) = {
+            let state = self.lock();
+            (state.held as u64, state.held_bytes as u64)
+        };
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        ForwardStats {
+            taken: get(&self.taken),
+            failed: get(&self.failed),
+            refused: get(&self.refused),
+            dropped: get(&self.dropped),
+            requests: get(&self.requests),
+            retries: get(&self.retries),
+            bytes: get(&self.bytes),
+            answered: get(&self.answers.published),
+            rejected: get(&self.answers.rejected),
+            waiting,
+            waiting_bytes,
+        }
+    }
+
+    fn left(&self, bytes: usize) {
+        let mut state = self.lock();
+        state.held = state.held.saturating_sub(1);
+        state.held_bytes = state.held_bytes.saturating_sub(bytes);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

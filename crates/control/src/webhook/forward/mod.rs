@@ -1,0 +1,215 @@
+//! Carries what clients publish to back ends, and what these answer back: rules of `[[forward]]`.
+//!
+//! Each rule has a lane: a queue of its own, whose messages leave in batches in the order in which they came,
+//! one HTTP request at a time. A batch that is not taken is sent again, until the time of its messages is
+//! over; then they have failed, and whoever waits for them is told. So a back end that does not answer holds
+//! up its own lane alone, and no message overtakes another.
+//!
+//! A status of 200 to 299 takes a batch, one of 400 to 499 refuses it for good but for 408 and 429, and all
+//! else is a failure that may pass. What an answer says is published by [`Answers`], which knows the node.
+
+mod body;
+mod carrier;
+mod lane;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use model::Name;
+use shard::{ForwardRequest, Full, WebhookResponse};
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::client::Proof;
+use carrier::Carrier;
+use lane::Lane;
+pub use lane::{AnswerCounts, ForwardStats};
+
+/// At the end, what waits is sent for so long.
+const END: Duration = Duration::from_secs(3);
+
+/// Where the messages of a rule go, and how. All of it may change while the node runs; the limits hold for
+/// what comes after.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// The rule's filter, which is its name.
+    pub filter: Arc<str>,
+    /// `http://` or `https://`.
+    pub url: Arc<str>,
+    /// How long one request may take.
+    pub timeout: Duration,
+    /// How long a message is offered.
+    pub retry: Duration,
+    /// How many messages a request may carry.
+    pub batch_messages_max: usize,
+    /// How long a message waits for others.
+    pub batch_wait: Duration,
+    /// How many messages may be there that the back end has not taken.
+    pub queue_messages_max: usize,
+    /// What these may hold, in bytes; one that is alone may be larger.
+    pub queue_bytes_max: usize,
+}
+
+/// Where the answer to a message goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplyTo {
+    /// The topic that its client named, else its user's own.
+    pub topic: Name,
+    /// By which the client knows the answer.
+    pub correlation_data: Option<Box<[u8]>>,
+}
+
+/// Publishes what back ends answer.
+pub trait Answers: Send + Sync {
+    /// Publishes the messages of an answer's body and counts what becomes of each. `reply_to` says where the
+    /// answer to a message goes by its id; nothing where it can go nowhere, or was not asked.
+    ///
+    /// # Errors
+    /// What is wrong with the body, or with the first message that can't be published; others are.
+    fn publish(
+        &self,
+        body: &[u8],
+        reply_to: &dyn Fn(&str) -> Option<ReplyTo>,
+        counts: &Arc<AnswerCounts>,
+    ) -> Result<(), String>;
+}
+
+/// The shards' side: the lanes, by their filters.
+pub(super) struct Forwards {
+    /// With what ids begin: that of another run is another.
+    node: String,
+    lanes: RwLock<HashMap<Arc<str>, Arc<Lane>>>,
+    /// Those that nobody serves yet.
+    begun: Mutex<Vec<Arc<Lane>>>,
+    changed: Notify,
+    next: AtomicU64,
+    /// When what waits is sent no longer; nothing before the end.
+    end: watch::Sender<Option<Instant>>,
+}
+
+impl Forwards {
+    /// Without rules. Ids of messages begin with the node's name.
+    pub fn new(node: String) -> Self {
+        Forwards {
+            node,
+            lanes: RwLock::default(),
+            begun: Mutex::default(),
+            changed: Notify::new(),
+            next: AtomicU64::new(1),
+            end: watch::Sender::new(None),
+        }
+    }
+
+    /// Takes rules in place of those before. What waits for one that is gone is sent yet.
+    pub fn set(&self, rules: &[Forward], proof: &Proof) {
+        let mut lanes = self.lanes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut before = std::mem::take(&mut *lanes);
+        for rule in rules {
+            let lane = match before.remove(&rule.filter) {
+                Some(lane) => {
+                    lane.set(rule.clone(), proof.clone());
+                    lane
+                }
+                None => {
+                    let lane = Arc::new(Lane::new(rule.clone(), proof.clone()));
+                    let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+                    begun.push(lane.clone());
+                    lane
+                }
+            };
+            lanes.insert(rule.filter.clone(), lane);
+        }
+        drop(lanes);
+        before.into_values().for_each(|lane| lane.close());
+        self.changed.notify_one();
+    }
+
+    /// Puts a message into its lane. One whose rule is gone goes nowhere, and nobody waits for it.
+    pub fn put(&self, mut request: ForwardRequest) -> Result<(), Full> {
+        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        let lane = lanes.get(&request.filter).cloned();
+        drop(lanes);
+        match lane {
+            Some(lane) => {
+                let id = format!("{}-{}", self.node, self.next.fetch_add(1, Ordering::Relaxed));
+                lane.put(request, id)
+            }
+            None => {
+                if let Some(reply) = request.reply.take() {
+                    reply(WebhookResponse::yes());
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes nothing any more, and ends when all was sent, or soon.
+    pub fn close(&self) {
+        self.end.send_if_modified(|end| {
+            let is_first = end.is_none();
+            end.get_or_insert_with(|| Instant::now() + END);
+            is_first
+        });
+        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        lanes.values().for_each(|lane| lane.close());
+        self.changed.notify_one();
+    }
+
+    /// What was counted, by filter.
+    pub fn stats(&self) -> Vec<(Arc<str>, ForwardStats)> {
+        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> =
+            lanes.iter().map(|(filter, lane)| (filter.clone(), lane.stats())).collect();
+        all.sort_by(|(a, _), (b, _)| a.cmp(b));
+        all
+    }
+
+    fn begun(&self) -> Vec<Arc<Lane>> {
+        std::mem::take(&mut *self.begun.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The control thread's side: sends what is in the lanes.
+pub struct Forwarder {
+    forwards: Arc<Forwards>,
+    /// Tells that this has ended.
+    _done: oneshot::Sender<()>,
+}
+
+impl Forwarder {
+    pub(super) fn new(forwards: Arc<Forwards>, done: oneshot::Sender<()>) -> Self {
+        Forwarder { forwards, _done: done }
+    }
+
+    /// Runs until the dispatcher is told to stop, and a little longer to send what waits. Needs a tokio
+    /// runtime with I/O and time.
+    pub async fn run(self, answers: Arc<dyn Answers>) {
+        let mut lanes = JoinSet::new();
+        let mut end = self.forwards.end.subscribe();
+        loop {
+            for lane in self.forwards.begun() {
+                lanes.spawn(Carrier::new(lane, answers.clone(), end.clone()).run());
+            }
+            if end.borrow_and_update().is_some() && lanes.is_empty() {
+                return;
+            }
+            tokio::select! {
+                () = self.forwards.changed.notified() => {}
+                Some(_) = lanes.join_next() => {}
+            }
+        }
+    }
+}
+
+impl Drop for Forwarder {
+    fn drop(&mut self) {
+        // Nobody would take from the lanes again.
+        self.forwards.close();
+        self.forwards.begun().into_iter().for_each(|lane| lane.abandon());
+    }
+}

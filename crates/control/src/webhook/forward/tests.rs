@@ -1,0 +1,138 @@
+use std::sync::atomic::AtomicUsize;
+
+use model::{Data, Publication};
+use tokio::time::advance;
+
+use super::lane::{Look, Pending};
+use super::*;
+
+fn rule(filter: &str) -> Forward {
+    Forward {
+        filter: filter.into(),
+        url: "http://127.0.0.1:9/a".into(),
+        timeout: Duration::from_secs(1),
+        retry: Duration::from_secs(2),
+        batch_messages_max: 3,
+        batch_wait: Duration::from_millis(10),
+        queue_messages_max: 4,
+        queue_bytes_max: 2_000,
+    }
+}
+
+/// A message whose client counts its answers there, if it waits.
+fn message(data: &str, told: Option<&Arc<AtomicUsize>>) -> ForwardRequest {
+    let told = told.cloned();
+    ForwardRequest {
+        filter: "a".into(),
+        publication: Publication::new("a", Data::Text(data.into())),
+        users: Vec::new(),
+        connection: None,
+        transport: "mqtt",
+        client: None,
+        at_ms: 0,
+        reply: told.map(|told| -> shard::Reply<WebhookResponse> {
+            Box::new(move |_| _ = told.fetch_add(1, Ordering::Relaxed))
+        }),
+    }
+}
+
+fn lane() -> Arc<Lane> {
+    Arc::new(Lane::new(rule("a"), Proof::default()))
+}
+
+fn put(lane: &Arc<Lane>, data: &str, told: Option<&Arc<AtomicUsize>>) -> Result<(), Full> {
+    lane.clone().put(message(data, told), data.into())
+}
+
+fn sent(lane: &Lane) -> Vec<Pending> {
+    match lane.look(Instant::now()) {
+        Look::Send(batch) => batch.into(),
+        Look::Until(_) | Look::Ended => Vec::new(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_leaves_when_it_is_full_or_has_waited() {
+    let lane = lane();
+    assert!(matches!(lane.look(Instant::now()), Look::Until(None)));
+    put(&lane, "1", None).unwrap();
+    advance(Duration::from_millis(4)).await;
+    put(&lane, "2", None).unwrap();
+    assert!(matches!(lane.look(Instant::now()), Look::Until(Some(_))));
+    advance(Duration::from_millis(6)).await;
+    let batch = sent(&lane);
+    assert_eq!(batch.iter().map(|it| &*it.id).collect::<Vec<_>>(), ["1", "2"]);
+    assert_eq!(lane.stats().waiting, 2, "until they are taken");
+    batch.into_iter().for_each(Pending::taken);
+    assert_eq!((lane.stats().waiting, lane.stats().waiting_bytes, lane.stats().taken), (0, 0, 2));
+    (3..7).for_each(|n| put(&lane, &n.to_string(), None).unwrap());
+    assert_eq!(sent(&lane).len(), 3, "as many as a request may carry");
+    assert!(sent(&lane).is_empty());
+    // What waits at the end leaves at once.
+    lane.close();
+    assert_eq!(sent(&lane).len(), 1);
+    assert!(matches!(lane.look(Instant::now()), Look::Ended));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_lane_refuses_who_waits_and_drops_the_rest() {
+    let (lane, told) = (lane(), Arc::new(AtomicUsize::new(0)));
+    (0..4).for_each(|_| put(&lane, "x", Some(&told)).unwrap());
+    assert_eq!(put(&lane, "x", Some(&told)), Err(Full));
+    assert_eq!(put(&lane, "x", None), Err(Full));
+    let stats = lane.stats();
+    assert_eq!((stats.waiting, stats.refused, stats.dropped), (4, 1, 1));
+    let late = lane.take_late(Instant::now(), Duration::from_secs(1));
+    assert!(late.is_empty());
+    advance(Duration::from_secs(2)).await;
+    let late = lane.take_late(Instant::now(), Duration::from_secs(1));
+    assert_eq!(late.len(), 4);
+    drop(late);
+    assert_eq!((lane.stats().failed, told.load(Ordering::Relaxed)), (4, 4));
+    // By bytes, but for one that is alone.
+    put(&lane, &"x".repeat(5_000), None).unwrap();
+    assert_eq!(put(&lane, "x", None), Err(Full));
+    lane.abandon();
+    assert_eq!((lane.stats().waiting_bytes, put(&lane, "x", None)), (0, Err(Full)));
+}
+
+#[tokio::test]
+async fn rules_come_and_go_and_nobody_waits_for_one_that_is_gone() {
+    let (forwards, told) = (Forwards::new("n".into()), Arc::new(AtomicUsize::new(0)));
+    let proof = Proof::default();
+    forwards.set(&[rule("a"), rule("b")], &proof);
+    assert_eq!((forwards.begun().len(), forwards.stats().len()), (2, 2));
+    forwards.put(message("x", Some(&told))).unwrap();
+    forwards.set(&[Forward { batch_messages_max: 9, ..rule("a") }], &proof);
+    let stats = forwards.stats();
+    assert_eq!((stats.len(), stats[0].1.waiting), (1, 1), "what waits stays");
+    forwards.set(&[], &proof);
+    assert!(forwards.begun().is_empty());
+    assert_eq!(told.load(Ordering::Relaxed), 0);
+    forwards.put(message("x", Some(&told))).unwrap();
+    assert_eq!(told.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn an_answer_goes_where_its_client_said_or_to_its_user() {
+    let reply_to = |request: ForwardRequest| {
+        let lane = lane();
+        lane.clone().put(request, "1".into()).unwrap();
+        lane.close();
+        let to = sent(&lane)[0].reply_to();
+        to.map(|to| (to.topic, to.correlation_data))
+    };
+    let properties = model::Properties {
+        response_topic: Some("answers".into()),
+        correlation_data: Some([7].into()),
+        ..model::Properties::default()
+    };
+    assert_eq!(reply_to(message("x", None)), None);
+    let mut request = message("x", None);
+    request.users = vec!["alice".into()];
+    assert_eq!(reply_to(request), Some(("@alice".into(), None)));
+    let mut request = message("x", None);
+    request.users = vec!["alice".into()];
+    request.publication.attributes.get_or_insert_default().properties = Some(properties.into());
+    assert_eq!(reply_to(request), Some(("answers".into(), Some([7].into()))));
+}

@@ -1,0 +1,460 @@
+//! What clients publish goes to a back end, and what it answers comes back: batches, tries, refusals, MQTT's
+//! confirmations, and rules that change while the server runs.
+
+mod application;
+#[path = "mqtt/client.rs"]
+#[allow(dead_code)]
+mod client;
+mod support;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use application::{Act, Application};
+use client::{Connect, Heard, Publish, V3, V5, filter};
+use protocol::mqtt::write::ConfirmType;
+use protocol::mqtt::{Value as Property, id};
+use serde_json::{Value, json};
+use support::*;
+
+/// A configuration that a test may change.
+struct File(PathBuf);
+
+impl File {
+    fn new(text: &str) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("throng-forward-{}-{number}.toml", std::process::id());
+        let file = File(std::env::temp_dir().join(name));
+        file.write(text);
+        file
+    }
+
+    fn write(&self, text: &str) {
+        std::fs::write(&self.0, text).unwrap();
+    }
+
+    fn serve(&self) -> Server {
+        self.serve_with(&[])
+    }
+
+    fn serve_with(&self, flags: &[&str]) -> Server {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        command
+            .args(["--mqtt", "127.0.0.1:0", "--shards", "2", "--config"])
+            .arg(&self.0)
+            .args(flags);
+        Server::run(command, &[("THRONG_LOG_LEVEL", "error")])
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A rule for `requests/#` with these further keys.
+fn rule(app: &Application, more: &str) -> String {
+    format!("[[forward]]\nfilter = \"requests/#\"\nurl = \"{}\"\n{more}\n", app.url())
+}
+
+fn serve(app: &Application, more: &str) -> (Server, File) {
+    let file = File::new(&rule(app, more));
+    (file.serve(), file)
+}
+
+fn answer(status: u16, body: &str) -> Act {
+    Act::Raw(format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
+}
+
+/// One that takes everything.
+fn willing() -> Application {
+    Application::start(|_| answer(200, ""))
+}
+
+/// One that takes nothing until it is told to.
+fn gated(status: u16) -> (Application, Arc<AtomicBool>) {
+    let open = Arc::new(AtomicBool::new(false));
+    let seen = open.clone();
+    let app = Application::start(move |_| match seen.load(Ordering::Relaxed) {
+        true => answer(200, "{}"),
+        false => answer(status, "not now"),
+    });
+    (app, open)
+}
+
+fn count(server: &Server, name: &str) -> f64 {
+    server.metric(&format!("throng_forward_{name}{{filter=\"requests/#\"}}"))
+}
+
+fn requests(app: &Application) -> usize {
+    app.requests.lock().unwrap().len()
+}
+
+#[test]
+fn a_message_is_confirmed_when_the_back_end_has_taken_it() {
+    for version in [V3, V5] {
+        for qos in [1, 2] {
+            let (app, open) = gated(500);
+            let (server, _file) = serve(&app, "");
+            let mut member = Connect::new(version, "member").open(server.client);
+            member.subscribe(&[filter("requests/+", 2)]);
+            let mut client = Connect::new(version, "pump").user("alice").open(server.client);
+            client.send(&Publish { id: 7, ..Publish::new("requests/1", "on", qos) }.bytes(version));
+            app.until("it came twice", |events| events.len() >= 2);
+            client.is_quiet();
+            member.is_quiet();
+            assert_eq!(count(&server, "waiting"), 1.0);
+            open.store(true, Ordering::Relaxed);
+            if qos == 1 {
+                client.hears(&[Heard::Confirm("PUBACK", 7, 0)]);
+            } else {
+                client.hears(&[Heard::Confirm("PUBREC", 7, 0)]);
+                client.confirm(ConfirmType::Pubrel, 7);
+                client.hears(&[Heard::Confirm("PUBCOMP", 7, 0)]);
+            }
+            assert_eq!(member.message().payload, "on");
+            member.is_quiet();
+            assert_eq!((count(&server, "taken_total"), count(&server, "waiting")), (1.0, 0.0));
+            assert!(count(&server, "retries_total") >= 1.0);
+            let events = app.events();
+            let event = &events[0];
+            assert_eq!(event["id"], events[1]["id"], "it is the same message");
+            let connection = event["connection"].clone();
+            assert!(event["time"].as_u64().unwrap() > 1_700_000_000_000, "{event}");
+            let want = json!({
+                "id": event["id"], "topic": "requests/1", "data": "on", "user": "alice",
+                "users": ["alice"], "connection": connection, "transport": event["transport"],
+                "client": "pump", "time": event["time"], "mqtt": {"qos": qos, "retain": false},
+            });
+            assert_eq!(*event, want);
+        }
+    }
+}
+
+#[test]
+fn messages_leave_together_and_in_order() {
+    let app = willing();
+    let (server, _file) = serve(&app, "batch_wait_milliseconds = 100\nbatch_messages_max = 40");
+    let mut client = Connect::new(V5, "pump").open(server.client);
+    let all: Vec<u8> = (1..=90)
+        .flat_map(|n| {
+            let payload = n.to_string();
+            Publish { id: n, ..Publish::new("requests/1", &payload, 1) }.bytes(V5)
+        })
+        .collect();
+    client.send(&all);
+    (1..=90).for_each(|n| client.hears(&[Heard::Confirm("PUBACK", n, 0)]));
+    let events = app.events();
+    let came: Vec<u16> =
+        events.iter().map(|it| it["data"].as_str().unwrap().parse().unwrap()).collect();
+    assert_eq!(came, (1..=90).collect::<Vec<_>>());
+    let sizes: Vec<usize> =
+        app.requests.lock().unwrap().iter().map(|request| request.events.len()).collect();
+    assert!(sizes.len() <= 5 && sizes.iter().all(|size| *size <= 40), "{sizes:?}");
+    assert_eq!(count(&server, "requests_total"), sizes.len() as f64);
+    // Nobody waits for what is sent at most once: members have it at once.
+    let mut member = server.listen("/stream?topic=requests/2");
+    member.object();
+    client.publish("requests/2", "soon", 0);
+    assert_eq!(member.object()["data"], "soon");
+    app.until("it came", |events| events.len() == 91);
+}
+
+#[test]
+fn answers_go_to_response_topics_users_and_topics() {
+    let app = Application::start(|messages| {
+        let mut answers = Vec::new();
+        for message in messages {
+            let id = &message["id"];
+            answers.push(json!({"reply_to": id, "data": {"got": message["data"]}}));
+            answers.push(json!({"user": "bob", "data": "for bob"}));
+            answers.push(json!({"topic": "news", "data": "AP8=", "encoding": "base64"}));
+            // What can't be published leaves the rest.
+            answers.push(json!({"topic": "news", "data": 1, "colour": "red"}));
+            answers.push(json!({"topic": "@bob", "data": 1}));
+            answers.push(json!({"reply_to": "nobody", "data": 1}));
+            answers.push(json!({"user": "bob", "reply_to": id, "data": 1}));
+        }
+        answer(201, &json!({"messages": answers}).to_string())
+    });
+    let file = File::new(
+        &("[[topics]]\npattern = \"closed/*\"\njoin = \"refuse\"\n".to_owned() + &rule(&app, "")),
+    );
+    let server = file.serve();
+    let mut bob = server.listen("/stream?user=bob&topic=news");
+    bob.object();
+    let mut client = Connect::new(V5, "pump").user("alice").open(server.client);
+    client.subscribe(&[filter("answers/7", 1), filter("@alice", 1)]);
+    let ask = |topic: &'static str| {
+        Publish::new("requests/1", "what?", 1)
+            .with((id::RESPONSE_TOPIC, Property::Text(topic)))
+            .with((id::CORRELATION_DATA, Property::Binary(b"c-7")))
+    };
+    client.publish_all(ask("answers/7"));
+    let reply = client.message();
+    assert_eq!((&*reply.topic, &*reply.payload), ("answers/7", r#"{"got":"what?"}"#));
+    assert_eq!(reply.property(id::CORRELATION_DATA), Some("c-7"));
+    let heard: Vec<Value> = (0..2).map(|_| bob.object()["data"].clone()).collect();
+    assert!(heard.contains(&json!("for bob")) && heard.contains(&json!("AP8=")), "{heard:?}");
+    server.until("all are counted", |server| count(server, "answers_refused_total") == 4.0);
+    assert_eq!(count(&server, "answers_total"), 3.0);
+    // Without a topic for answers, the answer goes to the user; so it does where the client may not hear
+    // what is published to the topic that it names.
+    for topic in ["closed/1", "*", "@bob"] {
+        client.publish_all(ask(topic));
+        let own = client.message();
+        assert_eq!(own.payload, r#"{"got":"what?"}"#, "{topic}");
+        let event = app.events().pop().unwrap();
+        assert_eq!(event["mqtt"].get("response_topic"), None, "{event}");
+    }
+}
+
+#[test]
+fn an_answer_that_can_not_be_read_took_the_messages() {
+    for body in ["no JSON", "[]", r#"{"messages":{}}"#] {
+        let app = Application::start(move |_| answer(200, body));
+        let (server, _file) = serve(&app, "");
+        let mut client = Connect::new(V5, "pump").open(server.client);
+        client.publish("requests/1", "x", 1);
+        assert_eq!((count(&server, "answers_refused_total"), requests(&app)), (1.0, 1), "{body}");
+    }
+}
+
+#[test]
+fn who_is_refused_is_told_why() {
+    // A request that is wrong is not sent again.
+    let app = Application::start(|_| answer(422, ""));
+    let (server, _file) = serve(&app, "");
+    let mut client = Connect::new(V5, "pump").open(server.client);
+    client.send(&Publish { id: 3, ..Publish::new("requests/1", "x", 1) }.bytes(V5));
+    client.hears(&[Heard::Confirm("PUBACK", 3, 0x80)]);
+    client.send(&Publish { id: 3, ..Publish::new("requests/1", "x", 2) }.bytes(V5));
+    client.hears(&[Heard::Confirm("PUBREC", 3, 0x80)]);
+    let mut old = Connect::new(V3, "old").open(server.client);
+    old.send(&Publish::new("requests/1", "x", 1).bytes(V3));
+    old.hears(&[Heard::Closed]);
+    assert_eq!((requests(&app), count(&server, "failed_total")), (3, 3.0));
+
+    // One that fails is, until its time is over.
+    let (app, _) = gated(503);
+    let (server, _file) = serve(&app, "retry_seconds = 1");
+    let mut client = Connect::new(V5, "pump").open(server.client);
+    client.send(&Publish { id: 3, ..Publish::new("requests/1", "x", 1) }.bytes(V5));
+    client.hears(&[Heard::Confirm("PUBACK", 3, 0x80)]);
+    assert!(requests(&app) >= 3, "{}", requests(&app));
+}
+
+#[test]
+fn a_full_queue_refuses_and_drops() {
+    let (app, open) = gated(500);
+    let (server, _file) = serve(&app, "queue_messages_max = 2");
+    let mut client = Connect::new(V5, "pump").open(server.client);
+    for id in 1..=3 {
+        client.send(&Publish { id, ..Publish::new("requests/1", "x", 1) }.bytes(V5));
+    }
+    client.hears(&[Heard::Confirm("PUBACK", 3, 0x97)]);
+    client.publish("requests/1", "y", 0);
+    server.until("it is dropped", |server| count(server, "dropped_total") == 1.0);
+    assert_eq!((count(&server, "refused_total"), count(&server, "waiting")), (1.0, 2.0));
+    assert!(count(&server, "waiting_bytes") > 100.0);
+    open.store(true, Ordering::Relaxed);
+    client.hears(&[Heard::Confirm("PUBACK", 1, 0), Heard::Confirm("PUBACK", 2, 0)]);
+}
+
+/// A connection that ends while its message waits: the client sends it again, and with QoS 2 members hear it
+/// once.
+#[test]
+fn what_was_not_confirmed_comes_again() {
+    let (app, open) = gated(500);
+    let (server, _file) = serve(&app, "");
+    let mut member = Connect::new(V5, "member").open(server.client);
+    member.subscribe(&[filter("requests/+", 2)]);
+    let publish = Publish { id: 9, ..Publish::new("requests/1", "once", 2) };
+    let mut client = Connect::kept(V5, "pump").open(server.client);
+    client.send(&publish.bytes(V5));
+    app.until("it came", |events| !events.is_empty());
+    client.cut();
+    open.store(true, Ordering::Relaxed);
+    server.until("the back end has taken it", |server| count(server, "taken_total") == 1.0);
+    member.is_quiet();
+    let mut client = Connect::kept(V5, "pump").open(server.client);
+    assert!(client.session_present);
+    client.send(&Publish { dup: true, ..publish.clone() }.bytes(V5));
+    client.hears(&[Heard::Confirm("PUBREC", 9, 0)]);
+    assert_eq!(member.message().payload, "once");
+    // From here on it is known.
+    client.send(&Publish { dup: true, ..publish }.bytes(V5));
+    client.hears(&[Heard::Confirm("PUBREC", 9, 0)]);
+    client.confirm(ConfirmType::Pubrel, 9);
+    client.hears(&[Heard::Confirm("PUBCOMP", 9, 0)]);
+    member.is_quiet();
+    let datas: Vec<_> = app.events().iter().map(|it| it["id"].clone()).collect();
+    assert_ne!(datas.first(), datas.last(), "it was a message of its own");
+}
+
+/// The server is killed while messages wait: their client sends them again, and what was confirmed is known.
+#[test]
+fn what_a_crash_cuts_off_comes_again() {
+    let (app, open) = gated(500);
+    let file = File::new(&rule(&app, ""));
+    let data = file.0.with_extension("data");
+    let flags = ["--data", data.to_str().unwrap()];
+    let serve = || file.serve_with(&flags);
+    let kill = |mut server: Server| {
+        server.child.kill().unwrap();
+        server.child.wait().unwrap();
+    };
+    let server = serve();
+    let of =
+        |id, dup| Publish { id, dup, ..Publish::new("requests/1", "x", u8::try_from(id).unwrap()) };
+    let mut client = Connect::kept(V5, "pump").open(server.client);
+    for id in [1, 2] {
+        client.send(&of(id, false).bytes(V5));
+    }
+    app.until("both came", |events| events.iter().any(|event| event["mqtt"]["qos"] == 2));
+    kill(server);
+    open.store(true, Ordering::Relaxed);
+
+    let server = serve();
+    let mut member = Connect::new(V5, "member").open(server.client);
+    member.subscribe(&[filter("requests/+", 2)]);
+    let mut client = Connect::kept(V5, "pump").open(server.client);
+    assert!(client.session_present);
+    client.send(&[of(1, true).bytes(V5), of(2, true).bytes(V5)].concat());
+    client.hears(&[Heard::Confirm("PUBACK", 1, 0), Heard::Confirm("PUBREC", 2, 0)]);
+    assert_eq!(member.messages(2).len(), 2);
+    kill(server);
+
+    let server = serve();
+    let mut client = Connect::kept(V5, "pump").open(server.client);
+    assert!(client.session_present);
+    let before = app.events().len();
+    client.send(&of(2, true).bytes(V5));
+    client.hears(&[Heard::Confirm("PUBREC", 2, 0)]);
+    client.confirm(ConfirmType::Pubrel, 2);
+    client.hears(&[Heard::Confirm("PUBCOMP", 2, 0)]);
+    assert_eq!(app.events().len(), before, "it was here");
+    drop(server);
+    std::fs::remove_dir_all(data).unwrap();
+}
+
+#[test]
+fn other_transports_forward_and_hear_what_became_of_it() {
+    let (app, open) = gated(400);
+    let file = File::new(
+        &("[client]\npublish_prefixes = [\"requests/\"]\n".to_owned()
+            + &rule(&app, "deliver = false")),
+    );
+    let server = file.serve();
+    let mut member = server.listen("/stream?topic=requests/1&topic=end");
+    member.object();
+    let mut alice = websocket(&server, "user=alice");
+    let say = json!({"type": "publish", "id": 1, "topic": "requests/1", "data": {"n": 1}});
+    let refused = command(&mut alice, say.clone());
+    assert_eq!(refused["error"]["code"], "unanswered", "{refused}");
+    let post =
+        || json(server.client, "POST", "/publish?topic=requests/1&user=carol", Some(json!(1)), "");
+    let (status, body) = post();
+    assert_eq!((status, body["error"]["code"].as_str()), (503, Some("unanswered")), "{body}");
+    open.store(true, Ordering::Relaxed);
+    assert_eq!(command(&mut alice, say)["ok"], json!({}));
+    assert_eq!(post(), (200, json!({})));
+    let events = app.events();
+    let of = |at: usize, key: &str| events[at][key].clone();
+    assert_eq!(
+        (of(0, "transport"), of(0, "user"), of(0, "data")),
+        (json!("ws"), json!("alice"), json!({"n": 1}))
+    );
+    assert_eq!((of(3, "transport"), of(3, "user")), (json!("http"), json!("carol")));
+    assert!(events.iter().all(|event| event.get("mqtt").is_none()));
+    // Members have got none of it; what the application publishes is not forwarded.
+    server.publish("requests/1", json!("own"));
+    assert_eq!(member.object()["data"], "own");
+    assert_eq!(app.events().len(), 4);
+}
+
+#[test]
+fn the_application_is_asked_first() {
+    let app = willing();
+    let asked = Application::replying(|event| match event["payload"].as_str() {
+        Some("spam") => json!({"status": "error"}),
+        _ => json!({"payload": "tidy"}),
+    });
+    let file = File::new(&format!(
+        "[webhook]\nurl = \"{}\"\n[[topics]]\npattern = \"requests/*\"\npublish = \"ask\"\n{}",
+        asked.url(),
+        rule(&app, "")
+    ));
+    let server = file.serve();
+    let mut client = Connect::new(V5, "pump").open(server.client);
+    client.send(&Publish { id: 4, ..Publish::new("requests/1", "spam", 1) }.bytes(V5));
+    client.hears(&[Heard::Confirm("PUBACK", 4, 0x87)]);
+    for qos in [0, 1, 2] {
+        client.publish("requests/1", "untidy", qos);
+    }
+    let events = app.until("three came", |events| events.len() == 3);
+    assert!(events.iter().all(|event| event["data"] == "tidy"), "{events:?}");
+}
+
+#[test]
+fn rules_change_while_the_server_runs() {
+    let (old, new) = (gated(500).0, willing());
+    let (server, file) = serve(&old, "");
+    let mut client = Connect::new(V5, "pump").open(server.client);
+    client.send(&Publish { id: 1, ..Publish::new("requests/1", "x", 1) }.bytes(V5));
+    old.until("it came", |events| !events.is_empty());
+    // What waits goes where the rule says now.
+    file.write(&rule(&new, ""));
+    server.signal("-HUP");
+    client.hears(&[Heard::Confirm("PUBACK", 1, 0)]);
+    assert_eq!(new.events().len(), 1);
+    file.write(&rule(&new, "").replace("requests/#", "orders/+"));
+    server.signal("-HUP");
+    server.until("the rule is another", |server| {
+        let text = text(server.admin, "GET", "/metrics", None, "").1;
+        text.contains("throng_forward_taken_total{filter=\"orders/+\"}")
+    });
+    // The shards hear of it a moment later.
+    let mut sent = 0;
+    while new.events().len() < 2 {
+        client.publish("orders/1", "x", 1);
+        sent += 1;
+        assert!(sent < 10_000);
+    }
+    client.publish("requests/1", "x", 1);
+    assert_eq!(new.events().len(), 2, "it is forwarded no longer");
+}
+
+#[test]
+fn what_waits_at_the_end_is_sent() {
+    let app = willing();
+    let (mut server, _file) = serve(&app, "batch_wait_milliseconds = 60000");
+    let mut client = Connect::new(V5, "pump").open(server.client);
+    client.publish("requests/1", "last", 0);
+    client.ping();
+    assert_eq!(requests(&app), 0);
+    server.signal("-TERM");
+    assert!(server.child.wait().unwrap().success());
+    assert_eq!(app.events()[0]["data"], "last");
+}
+
+#[test]
+fn a_request_is_signed_as_all_are() {
+    let app = willing();
+    let file = File::new(&format!(
+        "[webhook]\nsecret = \"a-secret-of-the-application\"\n\
+         signing_key = \"0123456789abcdef0123456789abcdef\"\n{}",
+        rule(&app, "")
+    ));
+    let server = file.serve();
+    let mut client = Connect::new(V5, "pump").open(server.client);
+    client.publish("requests/1", "x", 1);
+    let head = app.requests.lock().unwrap()[0].head.clone();
+    assert_eq!(header(&head, "authorization"), Some("Bearer a-secret-of-the-application"));
+    assert!(header(&head, "webhook-signature").unwrap().starts_with("v1,"), "{head}");
+}
