@@ -1,0 +1,130 @@
+//! The back ends of examples/forward-python and examples/forward-go, as processes, with MQTT clients that ask
+//! them.
+
+#[path = "mqtt/client.rs"]
+#[allow(dead_code)]
+mod client;
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use client::{Connect, Publish, V3, V5, filter};
+use protocol::mqtt::{Value as Property, id};
+use serde_json::{Value, json};
+use support::{Server, json as request};
+
+/// A back end; killed at the end of the test.
+struct Backend {
+    child: Child,
+    url: String,
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn folder(of: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(of)
+}
+
+fn start(mut process: Command) -> Backend {
+    process.env("PORT", "0").stdout(Stdio::piped());
+    let mut child = process.spawn().unwrap_or_else(|error| {
+        panic!(
+            "{process:?}: {error}: scripts/test installs the Debian packages python3 and golang-go"
+        )
+    });
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let url = line.trim().to_string();
+    assert!(url.starts_with("http://"), "{process:?} says {line:?}");
+    Backend { child, url }
+}
+
+fn python() -> Backend {
+    let mut process = Command::new("python3");
+    process.arg(folder("forward-python").join("backend.py"));
+    start(process)
+}
+
+/// Built first: `go run` has a child of its own, which would outlive it.
+fn go() -> Backend {
+    let local = Path::new("/usr/local/go/bin/go");
+    let go = if local.exists() { local.as_os_str() } else { "go".as_ref() };
+    let built = std::env::temp_dir().join(format!("throng-forward-go-{}", std::process::id()));
+    let mut build = Command::new(go);
+    build.args(["build", "-o"]).arg(&built).arg(folder("forward-go").join("backend.go"));
+    let done = build.status().unwrap_or_else(|error| {
+        panic!("{go:?}: {error}: scripts/test installs the Debian package golang-go")
+    });
+    assert!(done.success());
+    let backend = start(Command::new(&built));
+    let _ = std::fs::remove_file(built);
+    backend
+}
+
+/// All that the example does.
+fn answers_requests(backend: &Backend, of: &str) {
+    let file = std::fs::read_to_string(folder(of).join("throng.toml")).unwrap();
+    let file = file
+        .replace("http://127.0.0.1:9000/requests", &backend.url)
+        .replace("127.0.0.1:1883", "127.0.0.1:0");
+    assert!(file.contains(&backend.url));
+    let path = std::env::temp_dir().join(format!("throng-{of}-{}.toml", std::process::id()));
+    support::write_secret(&path, &file);
+    let mut throng = Command::new(env!("CARGO_BIN_EXE_throng"));
+    throng.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config"]);
+    throng.arg(&path);
+    let server = Server::run(throng, &[]);
+    std::fs::remove_file(&path).unwrap();
+
+    let mut shop = Connect::new(V3, "shop").open(server.client);
+    shop.subscribe(&[filter("orders", 1), filter("requests/#", 1)]);
+    let mut pump = Connect::new(V5, "pump-7").user("alice").open(server.client);
+    pump.subscribe(&[filter("answers/7", 1), filter("@alice", 1)]);
+    let ask = |topic: &'static str, item: &'static str| {
+        Publish::new(topic, item, 1)
+            .with((id::RESPONSE_TOPIC, Property::Text("answers/7")))
+            .with((id::CORRELATION_DATA, Property::Binary(b"42")))
+    };
+    let said = |payload: &str| -> Value { serde_json::from_str(payload).unwrap() };
+    for (item, want) in [
+        ("tea", json!({"item": "tea", "price": 3})),
+        ("gold", json!({"error": "there is tea and cake"})),
+    ] {
+        pump.publish_all(ask("requests/price", item));
+        let answer = pump.message();
+        assert_eq!((&*answer.topic, said(&answer.payload)), ("answers/7", want));
+        assert_eq!(answer.property(id::CORRELATION_DATA), Some("42"));
+    }
+    // Without a topic for answers it goes to the user. The shop hears of the order, and of nothing else.
+    pump.publish("requests/order", "cake", 2);
+    let answer = pump.message();
+    assert_eq!(said(&answer.payload), json!({"ordered": "cake", "price": 4}));
+    let order = shop.message();
+    assert_eq!((&*order.topic, order.qos), ("orders", 1));
+    assert_eq!(said(&order.payload), json!({"item": "cake", "from": "alice", "client": "pump-7"}));
+    shop.is_quiet();
+    assert_eq!(server.metric("throng_forward_answers_refused_total{filter=\"requests/#\"}"), 0.0);
+    // Whoever has no key is believed nothing.
+    let address = backend.url.split('/').nth(2).unwrap().parse().unwrap();
+    let body = json!({"messages": []});
+    for headers in ["", "webhook-id: a\r\nwebhook-timestamp: 1\r\nwebhook-signature: v1,AAAA\r\n"] {
+        assert_eq!(request(address, "POST", "/requests", Some(body.clone()), headers).0, 401);
+    }
+}
+
+#[test]
+fn the_back_end_in_python_answers_requests() {
+    answers_requests(&python(), "forward-python");
+}
+
+#[test]
+fn the_back_end_in_go_answers_requests() {
+    answers_requests(&go(), "forward-go");
+}

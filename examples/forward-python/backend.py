@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""A back end that answers what clients publish below requests/, with the standard library alone: it tells
+prices, takes orders, and tells the shop of them."""
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import time
+from collections import OrderedDict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock
+
+# webhook.signing_key. One that begins with whsec_ has its bytes in base64 behind that.
+KEY = os.environ.get("SIGNING_KEY", "a key for examples, which others know")
+PORT = int(os.environ.get("PORT", "9000"))
+BODY_BYTES_MAX = 16 << 20
+# Ids that are remembered: a message may come again.
+SEEN_MAX = 100_000
+PRICES = {"tea": 3, "cake": 4}
+
+seen, lock = OrderedDict(), Lock()
+
+
+def is_signed(headers, body, now):
+    """Whether Throng has sent this body, within five minutes."""
+    try:
+        sent = int(headers["webhook-timestamp"])
+    except (KeyError, TypeError, ValueError):
+        return False
+    if abs(now - sent) > 300:
+        return False
+    key = base64.b64decode(KEY[6:]) if KEY.startswith("whsec_") else KEY.encode()
+    signed = f"{headers['webhook-id']}.{sent}.".encode() + body
+    want = "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    # There may be several, with spaces between them.
+    given = (headers["webhook-signature"] or "").split(" ")
+    return any(hmac.compare_digest(want.encode(), one.encode()) for one in given)
+
+
+def handle(message):
+    """The messages that answer one."""
+    # What MQTT clients publish is text; what comes by WebSocket may be JSON.
+    item = message["data"] if isinstance(message["data"], str) else None
+    price = PRICES.get(item)
+    if price is None:
+        return [{"reply_to": message["id"], "data": {"error": "there is tea and cake"}}]
+    if message["topic"] == "requests/price":
+        return [{"reply_to": message["id"], "data": {"item": item, "price": price}}]
+    # An order: its client hears that it is taken, and the shop what to make.
+    order = {"item": item, "from": message["user"], "client": message.get("client")}
+    return [
+        {"reply_to": message["id"], "data": {"ordered": item, "price": price}},
+        {"topic": "orders", "data": order, "mqtt": {"qos": 1}},
+    ]
+
+
+def answers(message):
+    """The same, once for each message: one that comes again gets the answer that it had."""
+    with lock:
+        if message["id"] not in seen:
+            seen[message["id"]] = handle(message)
+            if len(seen) > SEEN_MAX:
+                seen.popitem(last=False)
+        return seen[message["id"]]
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        length = int(self.headers.get("Content-Length") or 0)
+        if length > BODY_BYTES_MAX:
+            self.close_connection = True
+            return self.answer(413, {"error": "too large"})
+        body = self.rfile.read(length)
+        if not is_signed(self.headers, body, time.time()):
+            return self.answer(401, {"error": "the signature is wrong"})
+        messages = json.loads(body)["messages"]
+        self.answer(200, {"messages": [one for it in messages for one in answers(it)]})
+
+    def answer(self, status, value):
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+if __name__ == "__main__":
+    server = ThreadingHTTPServer(("127.0.0.1", PORT), Handler)
+    print(f"http://127.0.0.1:{server.server_port}/requests", flush=True)
+    server.serve_forever()
