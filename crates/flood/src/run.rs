@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use hdrhistogram::Histogram;
 
 use crate::args::Common;
+use crate::backend;
 use crate::crowd::{Crowd, Times, lock};
 use crate::host::{self, Host};
 use crate::preflight;
@@ -256,6 +257,9 @@ impl Run {
     }
 
     fn publish(&mut self) -> Result<()> {
+        if let Some(address) = self.shape.backend {
+            backend::start(address)?;
+        }
         if let Some(context) = &self.context {
             for stream in &self.streams {
                 self.publishers.extend(publisher::start(context, *stream, self.publishers_each)?);

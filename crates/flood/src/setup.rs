@@ -110,6 +110,7 @@ impl Setup {
             cuts: shape.cuts,
             missed: shape.missed,
             acks: common.ack.then_some(acks),
+            kept: is_kept(common, recover),
             heartbeats: !common.no_heartbeats,
         };
         ensure!(
@@ -132,6 +133,7 @@ impl Setup {
         let admin = admin(common, &plan.servers[0])?;
         let users = |stream: &Stream| match stream.to {
             Audience::Users { count, .. } => count.max(plan.connections),
+            Audience::Answered { from, count } => (from + count).max(plan.connections),
             _ => 0,
         };
         let users = streams.iter().map(users).max().unwrap_or(0);
@@ -168,9 +170,15 @@ impl Setup {
                  http://host:8001, or another server's with --publish URL"
             );
         }
+        let mut requests = None;
+        if streams.iter().any(Stream::is_answered) {
+            let server = &plan.servers[0];
+            requests = Some((server.address, common.qos.unwrap_or(1)));
+        }
         let context = api.map(|api| -> Result<PublishContext> {
             Ok(PublishContext {
                 api,
+                requests,
                 user: Template::new(&common.user_template).map_err(anyhow::Error::msg)?,
                 topic,
                 first: plan.first,
@@ -230,10 +238,16 @@ fn read_key(path: &Path) -> Result<String> {
     files::read_secret(path).map_err(|error| anyhow!("--api-key-file {error}"))
 }
 
+/// Whether the sessions of MQTT clients go on between connections.
+fn is_kept(common: &Common, recover: bool) -> bool {
+    let speaks = common.transport.iter().any(|name| name == "mqtt");
+    speaks && common.session.as_deref().map_or(recover, |session| session == "kept")
+}
+
 /// Returns what the targets of MQTT clients say beside users and topics.
 fn mqtt_parameters(common: &Common, recover: bool, run: u32) -> Result<String> {
     let speaks = common.transport.iter().any(|name| name == "mqtt");
-    let kept = common.session.as_deref().map_or(recover, |session| session == "kept");
+    let kept = is_kept(common, recover);
     let qos = common.qos.unwrap_or(u8::from(recover));
     if speaks {
         ensure!(!common.ack, "--ack is not for MQTT, whose clients acknowledge with --qos 1");
@@ -349,7 +363,8 @@ fn streams(common: &Common, shape: &Shape, plan: &Plan, topic: &Template) -> Res
         !common.ack || common.user_template.contains("{n}"),
         "--ack is for messages to users: --user-template must have {{n}} in it"
     );
-    let to_users = |stream: &Stream| matches!(stream.to, Audience::Users { .. });
+    let to_users =
+        |stream: &Stream| matches!(stream.to, Audience::Users { .. } | Audience::Answered { .. });
     ensure!(
         !streams.iter().any(to_users) || !common.user_template.is_empty(),
         "this run publishes to users: --user-template can't be empty"
@@ -368,7 +383,7 @@ fn streams(common: &Common, shape: &Shape, plan: &Plan, topic: &Template) -> Res
         );
     }
     ensure!(
-        streams.iter().filter(|stream| to_users(stream)).count() <= 1,
+        common.send_rate.is_none() || streams.iter().filter(|it| to_users(it)).count() <= 1,
         "this scenario publishes to users already: leave out --send-rate"
     );
     ensure!(

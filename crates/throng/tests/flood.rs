@@ -68,6 +68,14 @@ fn mqtt_clients_that_are_cut_miss_nothing_and_log_in_and_out() {
     let end = flood(&format!("{run} {}", at(&server)));
     end.errors([]);
     assert!(end.count("left") >= 40 && end.count("messages") > 0, "{:#}", end.summary);
+    let backend = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let config = format!("[[forward]]\nfilter = \"requests/#\"\nurl = \"http://{backend}/\"\n");
+    let server = configured("gateway", &config, &["--mqtt", "127.0.0.1:0"]);
+    let run = format!("{run} --requests 50 --backend {backend}");
+    let end = flood(&format!("{run} {}", at(&server)));
+    end.errors([]);
+    let forwarded = server.metric("throng_forward_taken_total{filter=\"requests/#\"}");
+    assert!(forwarded > 50.0 && end.count("messages") > 50, "{forwarded} {:#}", end.summary);
     let output = command(&format!("cut {} -t mqtt --qos 0", at(&server))).output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(2) && text.contains("--qos 1 or 2"), "{text}");

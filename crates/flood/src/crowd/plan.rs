@@ -53,6 +53,8 @@ pub struct Plan {
     pub missed: u32,
     /// How users' messages are acknowledged.
     pub acks: Option<AckPlan>,
+    /// Whether the sessions of MQTT clients go on between connections.
+    pub kept: bool,
     /// Whether clients send heartbeats, where their transport has them.
     pub heartbeats: bool,
 }
@@ -132,7 +134,7 @@ impl Plan {
 
     /// Returns whether connections have a resume state, which outlives their reconnects.
     pub(super) fn has_resume_states(&self) -> bool {
-        self.recover || self.acks.is_some()
+        self.recover || self.kept || self.acks.is_some()
     }
 
     /// Returns true when clients of some transport send heartbeats.

@@ -39,8 +39,6 @@ pub(super) struct Receiver<'a> {
     /// The connection subscribes by commands once it is open. Its sequences begin when the server
     /// confirms a subscription.
     pub subscribes: bool,
-    /// The server has the session of an earlier connection.
-    pub session: bool,
     /// The next message may have come before, and that is no fault.
     pub may_be_again: bool,
     /// The next message has come before.
@@ -72,7 +70,11 @@ impl Receiver<'_> {
                 self.outcome.opened = true;
                 self.opened();
             }
-            Event::Session => self.session = true,
+            Event::Session => {
+                if let Some(resume_state) = &mut self.resume_state {
+                    resume_state.has_session = true;
+                }
+            }
             Event::Delivery { id, again, exactly } => self.delivery(id, again, exactly),
             Event::Released(id) => {
                 if let Some(resume_state) = &mut self.resume_state {
@@ -128,20 +130,21 @@ impl Receiver<'_> {
     }
 
     fn opened(&mut self) {
-        if self.session {
-            // What comes was published before, or not.
-            self.trackers = Trackers::anywhere();
-            return;
-        }
         self.trackers = self.now();
-        let lost = self.resume_state.as_ref();
-        if lost.is_some_and(|it| it.style == ResumeStyle::Session && it.was_open) {
-            self.anomalies.cause("recovery: the server has the session no longer".into());
-            self.recovered(false);
-        }
-        if let Some(resume_state) = &mut self.resume_state {
-            resume_state.was_open = true;
+        if let Some(resume_state) =
+            self.resume_state.as_deref_mut().filter(|it| it.style == ResumeStyle::Session)
+        {
+            let was_open = std::mem::replace(&mut resume_state.was_open, true);
+            if resume_state.has_session {
+                // Its sequences go on. What comes of everyone's was published before, or not.
+                self.trackers = Trackers::anywhere();
+                return;
+            }
             resume_state.unreleased.clear();
+            if was_open {
+                self.anomalies.cause("recovery: the server has the session no longer".into());
+                self.recovered(false);
+            }
         }
         if !self.subscribes {
             self.begin();
@@ -388,7 +391,6 @@ mod tests {
             resume_state: None,
             names: &[],
             subscribes: false,
-            session: false,
             may_be_again: false,
             is_again: false,
             outcome: ReadOutcome::default(),

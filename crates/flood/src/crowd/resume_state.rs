@@ -78,6 +78,8 @@ pub(super) struct ResumeState {
     pub acks: Option<Box<Acks>>,
     /// It was open before, so that the server should have its session.
     pub was_open: bool,
+    /// The server has said that it does.
+    pub has_session: bool,
     /// Numbers of messages that come exactly once, and have come.
     pub unreleased: Vec<u16>,
 }
@@ -101,6 +103,7 @@ impl ResumeState {
             attempts: 0,
             acks: acknowledges.then(Box::default),
             was_open: false,
+            has_session: false,
             unreleased: Vec::new(),
         }
     }
@@ -110,6 +113,7 @@ impl ResumeState {
     pub fn begin_attempt(&mut self, now_ns: u64) -> bool {
         self.begun_ns = now_ns;
         self.attempts += 1;
+        self.has_session = false;
         (self.current, self.announced) = (None, None);
         let (style, base, last) = (self.style, self.base.is_some(), self.token.is_some());
         let returns = |progress: &Progress| match style {

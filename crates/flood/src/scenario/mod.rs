@@ -10,6 +10,8 @@ mod random_users;
 mod rooms;
 mod storm;
 
+use std::net::SocketAddr;
+
 use clap::Subcommand;
 
 use crate::args::Common;
@@ -82,6 +84,8 @@ pub struct Shape {
     pub memberships: Option<Memberships>,
     /// How connections are cut.
     pub cuts: Option<Cuts>,
+    /// Where the run answers requests as a back end.
+    pub backend: Option<SocketAddr>,
     /// Whether the run ends when the publishers end.
     pub ends_when_published: bool,
 }
@@ -100,6 +104,7 @@ impl Shape {
             recover: false,
             memberships: None,
             cuts: None,
+            backend: None,
             ends_when_published: false,
         }
     }

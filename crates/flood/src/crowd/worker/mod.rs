@@ -287,6 +287,9 @@ impl Worker<'_> {
             if self.connections[index as usize].stage == Stage::Open {
                 let orderly = self.common.plan.lifetime.orderly;
                 let gently = orderly || self.random.bits() & 1 == 0;
+                if gently {
+                    self.say_farewell(index);
+                }
                 self.disconnect(index, gently);
                 self.away.push(index);
                 return;
@@ -448,7 +451,6 @@ impl Worker<'_> {
             resume_state: resume_state.as_deref_mut(),
             names: &names,
             subscribes,
-            session: false,
             may_be_again: false,
             is_again: false,
             outcome: ReadOutcome::default(),
@@ -506,8 +508,11 @@ impl Worker<'_> {
         if !self.reply.is_empty()
             && let Some(socket) = &self.connections[index as usize].socket
         {
-            // Bytes that don't fit are dropped, as a slow network would.
-            let _ = send(socket, &self.reply, SendFlags::NOSIGNAL);
+            let sent = send(socket, &self.reply, SendFlags::NOSIGNAL);
+            // Pongs that don't fit are dropped, as a slow network would; a confirmation is awaited.
+            if !self.client(index).is_http() && sent != Ok(self.reply.len()) {
+                return self.end(index, CloseReason::Unsent);
+            }
         }
         if outcome.join {
             self.join(index);

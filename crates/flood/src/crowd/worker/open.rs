@@ -122,19 +122,11 @@ impl Worker<'_> {
 
     /// Closes a connection from the client's side; with a reset unless `gently`.
     pub(super) fn disconnect(&mut self, index: u32, gently: bool) {
-        let client = self.client(index);
         let connection = &mut self.connections[index as usize];
-        if let Some(socket) = connection.socket.take() {
-            if gently {
-                self.request.clear();
-                client.farewell(&mut self.request);
-                if !self.request.is_empty() {
-                    // Where it doesn't fit, the close says the same less politely.
-                    let _ = send(&socket, &self.request, SendFlags::NOSIGNAL);
-                }
-            } else {
-                reset(&socket);
-            }
+        if let Some(socket) = connection.socket.take()
+            && !gently
+        {
+            reset(&socket);
         }
         let was = std::mem::replace(&mut connection.stage, Stage::Away);
         connection.clear_poll_position();
@@ -148,6 +140,18 @@ impl Worker<'_> {
             }
             Stage::Connecting | Stage::Requested => self.in_flight -= 1,
             Stage::Away => {}
+        }
+    }
+
+    /// Says what clients of the transport say before they leave in order.
+    pub(super) fn say_farewell(&mut self, index: u32) {
+        self.request.clear();
+        self.client(index).farewell(&mut self.request);
+        if let Some(socket) = &self.connections[index as usize].socket
+            && !self.request.is_empty()
+        {
+            // Where it doesn't fit, the close says the same less politely.
+            let _ = send(socket, &self.request, SendFlags::NOSIGNAL);
         }
     }
 

@@ -1,0 +1,116 @@
+//! A back end that answers each request with what it says, to the user whom its topic names.
+//!
+//! It speaks as much HTTP/1.1 as a server that forwards needs of it: `POST` with a length, on connections that
+//! stay. Its threads end with the process.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::publisher::REQUESTS;
+
+/// Bytes of a batch of requests.
+const BODY_BYTES_MAX: usize = 64 << 20;
+/// Bytes of a head.
+const HEAD_BYTES_MAX: u64 = 64 << 10;
+
+#[derive(Deserialize)]
+struct Batch {
+    messages: Vec<Request>,
+}
+
+#[derive(Deserialize)]
+struct Request {
+    topic: String,
+    data: serde_json::Value,
+}
+
+/// Listens at this address.
+///
+/// # Errors
+/// If something else does, or the address is none of this machine's.
+pub(crate) fn start(address: SocketAddr) -> Result<()> {
+    let name = || format!("--backend {address}");
+    let listener = TcpListener::bind(address).with_context(name)?;
+    let accept = move || {
+        for socket in listener.incoming().flatten() {
+            // One that can't be served is closed, and the server asks again.
+            let serve = move || drop(serve(&socket));
+            let _ = std::thread::Builder::new().name("backend".into()).spawn(serve);
+        }
+    };
+    std::thread::Builder::new().name("backend".into()).spawn(accept).with_context(name)?;
+    Ok(())
+}
+
+fn serve(socket: &TcpStream) -> Result<()> {
+    socket.set_nodelay(true)?;
+    let mut reader = BufReader::new(socket);
+    while let Some(body) = body(&mut reader)? {
+        let (status, answer) = match answer(&body) {
+            Ok(answer) => ("200 OK", answer),
+            Err(error) => ("400 Bad Request", format!("{error:#}")),
+        };
+        let length = answer.len();
+        let answer = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{answer}");
+        (&mut &*socket).write_all(answer.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// The body of the next request; nothing where the connection has ended.
+fn body(reader: &mut impl BufRead) -> Result<Option<Vec<u8>>> {
+    let (mut length, mut line) = (0, String::new());
+    let mut head = reader.by_ref().take(HEAD_BYTES_MAX);
+    loop {
+        line.clear();
+        if head.read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+        let line = line.trim_end();
+        if line.is_empty() {
+            break;
+        }
+        if let Some((name, value)) = line.split_once(':')
+            && name.eq_ignore_ascii_case("content-length")
+        {
+            length = value.trim().parse().context("Content-Length")?;
+        }
+    }
+    ensure!(length <= BODY_BYTES_MAX, "a body of {length} bytes");
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    Ok(Some(body))
+}
+
+/// What answers a batch.
+fn answer(body: &[u8]) -> Result<String> {
+    let batch: Batch = serde_json::from_slice(body).context("a batch of requests")?;
+    let answer = |request: Request| {
+        let user = request.topic.strip_prefix(REQUESTS)?.to_string();
+        Some(json!({"user": user, "data": request.data}))
+    };
+    let messages: Vec<_> = batch.messages.into_iter().filter_map(answer).collect();
+    Ok(json!({ "messages": messages }).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_answered_to_the_user_whom_the_topic_names() {
+        let body =
+            br#"{"messages":[{"id":"1","topic":"requests/u7","data":"x"},{"topic":"a","data":1}]}"#;
+        assert_eq!(answer(body).unwrap(), r#"{"messages":[{"data":"x","user":"u7"}]}"#);
+        assert!(answer(b"{}").is_err());
+        let request = [b"POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\nabc".as_slice(); 2].concat();
+        let mut reader = BufReader::new(request.as_slice());
+        assert_eq!(self::body(&mut reader).unwrap().as_deref(), Some(b"abc".as_slice()));
+        assert_eq!(self::body(&mut reader).unwrap().as_deref(), Some(b"abc".as_slice()));
+        assert_eq!(self::body(&mut reader).unwrap(), None);
+    }
+}
