@@ -73,6 +73,13 @@ pub enum Confirmed {
     Mismatched,
 }
 
+impl Confirmed {
+    /// Whether the client was to say that it has the message.
+    pub fn is_expected(&self) -> bool {
+        matches!(self, Confirmed::Done(_) | Confirmed::Release)
+    }
+}
+
 /// What a message with QoS 2 from the client is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Incoming {
@@ -124,6 +131,20 @@ impl Flow {
         };
         self.out.push_back(Outgoing { id, state, source: source.map(Box::new) });
         Some(id)
+    }
+
+    /// Where a message can be read again that the client has not confirmed.
+    pub fn source(&self, id: u16) -> Option<&Source> {
+        self.out.iter().find(|outgoing| outgoing.id == id)?.source.as_deref()
+    }
+
+    /// How far the client has a topic when it has confirmed the message at this offset: everything up to the
+    /// place before the first that it has not.
+    pub fn has_through(&self, topic: &str, offset: u64) -> u64 {
+        let sources = self.out.iter().filter_map(|outgoing| outgoing.source.as_deref());
+        let before = sources.filter(|source| source.topic == topic && !source.retained);
+        let before = before.map(|source| source.offset.saturating_sub(1)).min();
+        before.map_or(offset, |before| before.min(offset))
     }
 
     /// PUBACK has come.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use history::{
     Answer, Asker, Completion, Gone, HistoryError, Matching, Piece, Pull, TopicCursor, TopicHash,
 };
-use model::{CloseReason, Envelope, Name, Retention};
+use model::{CloseReason, Envelope, Name};
 use sessions::{Outgoing, Source, State, SubscriptionOptions};
 
 use super::deliver::mqtt_source;
@@ -185,9 +185,7 @@ impl Connections {
         let (after, from, through) = (behind.after, behind.from, details.work.through);
         // What was on its way when the client fell behind comes before what came later.
         let is_before = |message: &Arc<Envelope>| {
-            message.retention == Retention::History
-                && message.id.offset <= from
-                && message.id.offset > through
+            message.is_retained() && message.id.offset <= from && message.id.offset > through
         };
         if core.hub.owed(slot, None).into_iter().any(is_before) {
             return Step::Stop;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use model::event::is_reserved;
 use model::filter::{check_name, matches};
-use model::{CloseReason, Envelope, FilterKey, Message, Name, Qos, Retention, TopicKind};
+use model::{CloseReason, Envelope, FilterKey, Message, Name, Qos, TopicKind};
 use protocol::mqtt::{Mqtt, Stamp};
 use sessions::{Session, Source, State, Subscription, SubscriptionOptions};
 
@@ -316,7 +316,7 @@ impl Core {
         };
         // What the hub has still for it was published before, and nobody else will bring it.
         for message in &self.mqtt_owed(slot, None) {
-            let is_due = message.retention == Retention::History
+            let is_due = message.is_retained()
                 && message.id.offset <= live
                 && message.id.offset > work.through
                 && self.mqtt_way_read(slot, message).is_some();
@@ -329,7 +329,7 @@ impl Core {
         let waits = details.waiting.iter().filter(|it| it.qos.is_confirmed());
         session.refs.extend(waits.filter_map(|it| {
             let message = &it.message.message;
-            let can_be_read = it.retained || message.retention == Retention::History;
+            let can_be_read = it.retained || message.is_retained();
             can_be_read.then(|| Source {
                 topic: message.publication.topic.clone(),
                 offset: message.id.offset,
@@ -358,7 +358,7 @@ impl Core {
 
 /// Where a message can be read again for a session that goes on.
 pub(super) fn mqtt_source(session: &Session, message: &Message) -> Option<Source> {
-    let is_in_history = message.retention == Retention::History;
+    let is_in_history = message.is_retained();
     (session.outlives() && is_in_history).then(|| Source {
         topic: message.publication.topic.clone(),
         offset: message.id.offset,
@@ -513,7 +513,7 @@ fn live_turn(
 ) -> Turn {
     let work = &mut details.work;
     let is_in_order = details.waiting.is_empty() && details.session.refs.is_empty();
-    if !(details.session.outlives() && message.retention == Retention::History) {
+    if !(details.session.outlives() && message.is_retained()) {
         return match details.waiting.len() {
             _ if is_in_order && work.again.is_empty() && room > 0 => Turn::Send,
             waiting if waiting < queue_max => Turn::Wait,
@@ -547,7 +547,7 @@ fn chosen_turn(details: &Details, message: &Message, (room, queue_max): (usize, 
     if is_in_order && room > 0 {
         return Turn::Send;
     }
-    match (session.outlives() && message.retention == Retention::History, queue_max) {
+    match (session.outlives() && message.is_retained(), queue_max) {
         (true, max) if session.refs.len() < max => Turn::Read,
         (false, max) if waiting.len() < max => Turn::Wait,
         _ => Turn::Full,

@@ -2,15 +2,16 @@
 
 use auth::{Action, Consent, Permit};
 use model::name::check_topic;
-use model::{CloseReason, Name, Publication, Qos, TopicKind};
+use model::{CloseReason, Name, Position, Publication, Qos, TopicKind};
 use protocol::mqtt::{Confirm, ConfirmKind, Incoming, Publish, ReasonCode};
-use protocol::request::TokenPurpose;
+use protocol::request::{Acknowledgement, TokenPurpose};
 use sessions::{Confirmed, Incoming as Arrival};
 
 use super::state::MqttAck;
 use crate::command::Answer;
 use crate::connection::PendingToken;
 use crate::connections::Connections;
+use crate::core::Core;
 use crate::metrics::Limited;
 use crate::publish::Publishes;
 use crate::webhook::Webhook;
@@ -205,6 +206,8 @@ impl Mqtts<'_> {
         };
         let stored = details.session.outlives() && core.shared.mqtt_sessions.is_stored();
         let flow = &mut details.session.flow;
+        let has = matches!(kind, ConfirmKind::Acknowledged | ConfirmKind::Received) && !failed;
+        let source = flow.source(id).filter(|source| has && !source.retained).cloned();
         let confirmed = match kind {
             ConfirmKind::Acknowledged => flow.acknowledged(id),
             ConfirmKind::Received => flow.received(id, failed),
@@ -222,6 +225,14 @@ impl Mqtts<'_> {
                 return self.connections.mqtt_flush(slot, &mut Vec::new());
             }
         };
+        let through = source.map(|source| {
+            let offset = flow.has_through(&source.topic, source.offset);
+            (source.topic, offset)
+        });
+        if let Some((topic, offset)) = through.filter(|_| confirmed.is_expected()) {
+            core.mqtt_acknowledged(slot, topic, offset);
+        }
+        let Some(details) = core.mqtt.details_mut(slot) else { return };
         match confirmed {
             Confirmed::Done(_) => {
                 core.mqtt.changed(slot);
@@ -245,5 +256,20 @@ impl Mqtts<'_> {
             Confirmed::Unknown => {}
             Confirmed::Mismatched => self.break_off(slot, ReasonCode::ProtocolError, out),
         }
+    }
+}
+
+impl Core {
+    /// A client has a topic's messages up to an offset: where users acknowledge them, its user does so by that.
+    fn mqtt_acknowledged(&mut self, slot: u32, topic: Name, offset: u64) {
+        let rule = self.history().rule(&topic);
+        if rule.is_none_or(|rule| rule.acknowledge.is_none()) {
+            return;
+        }
+        let id = Position { epoch: self.history().epoch(), offset };
+        let acknowledged = Acknowledgement { user: None, topic: Some(topic), id };
+        let principal = self.principal(slot);
+        // Nobody asked, so nobody is told why not.
+        let _ = self.acknowledge(Some(slot), &principal, acknowledged);
     }
 }

@@ -235,14 +235,14 @@ impl DetailsRecord {
 impl WaitingRecord {
     fn new(waiting: &Waiting) -> Self {
         let Waiting { message, qos, retained, ids } = waiting;
-        let Message { id, topic_hash: _, published_us, at_ms, retention, publication } =
+        let Message { id, topic_hash: _, published_us, at_ms, retention: _, publication } =
             &message.message;
         WaitingRecord {
             publication: publication.into(),
             id: Text(*id),
             published_us: *published_us,
             at_ms: *at_ms,
-            in_history: *retention == Retention::History,
+            in_history: message.message.is_retained(),
             qos: qos.number(),
             retained: *retained,
             ids: ids.to_vec(),

@@ -251,3 +251,41 @@ fn sessions_end_in_their_time() {
     assert!(!kept("long", 1_000).open(server.client).session_present);
     assert!(!Connect::kept(V3, "three").open(server.client).session_present);
 }
+
+#[test]
+fn what_a_client_confirms_its_user_has_acknowledged() {
+    for (version, qos) in [(V3, 1), (V5, 2)] {
+        let server = serve(&[("THRONG_INBOX_ENABLED", "true")]);
+        let mut client = Connect::kept(version, "phone").user("alice").open(server.client);
+        client.subscribe(&[filter("@alice", qos)]);
+        let ids: Vec<String> = (0..3)
+            .map(|n| {
+                let sent =
+                    server.post("/api/send", serde_json::json!({"user": "alice", "data": n}));
+                sent["id"].as_str().unwrap().to_string()
+            })
+            .collect();
+        let until = |id: &str| {
+            server.until(id, |server| {
+                server.api("GET", "/api/cursors/alice", None).1["acknowledged"] == id
+            });
+        };
+        let messages = [client.unconfirmed(), client.unconfirmed(), client.unconfirmed()];
+        let kind = if qos == 1 { ConfirmType::Puback } else { ConfirmType::Pubrec };
+        client.confirm(kind, messages[0].id);
+        until(&ids[0]);
+        // Who confirms out of order has at least not said too much.
+        client.confirm(kind, messages[2].id);
+        client.confirm(kind, messages[1].id);
+        until(&ids[1]);
+        if qos == 2 {
+            continue;
+        }
+        // An inbox waits for a session like any history.
+        drop(client);
+        server.post("/api/send", serde_json::json!({"user": "alice", "data": "away"}));
+        let mut client = Connect::kept(version, "phone").user("alice").open(server.client);
+        assert!(client.session_present);
+        assert_eq!(client.unconfirmed().payload, "away");
+    }
+}
