@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use broker::{Delivery, Inbox};
+use mailbox::Filter;
 use model::NodeId;
 use presence::Presence;
 use protocol::Protocols;
@@ -14,7 +15,6 @@ use sessions::{Retained, Sessions};
 use subscriptions::Subscriptions;
 
 use crate::command::Command;
-use crate::filter::Filter;
 use crate::metrics::Metrics;
 use crate::users::Users;
 use crate::waiting::Waiting;

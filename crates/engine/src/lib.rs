@@ -38,7 +38,6 @@ mod credentials;
 mod deliver;
 mod engine;
 mod entries;
-pub mod filter;
 mod flow;
 mod forward;
 mod forwarding;
@@ -78,7 +77,6 @@ mod reply;
 mod roomy;
 mod settings;
 mod subscribe;
-pub mod sync;
 #[cfg(test)]
 mod testing;
 mod tokens;

@@ -6,7 +6,6 @@
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
 mod listen;
-pub mod mailbox;
 mod permits;
 mod poller;
 mod sender;
@@ -21,7 +20,7 @@ pub use engine::{
     ForwardRule, Forwards, Full, Handle, Histogram, HookEvent, HookEvents, HookRefusal, Limited,
     Listener, LoggedIn, LoginError, Metrics, MqttInfo, PresenceQuery, Question, Refusal, Reply,
     Revocation, SILENCE_SECONDS_MAX, Settings, Shared, Target, TopicInfo, Webhook, WebhookKind,
-    WebhookRequest, WebhookResponse, Whose, filter, sync,
+    WebhookRequest, WebhookResponse, Whose,
 };
 pub use settings::{Options, SenderKind};
 pub use start::{PrepareError, Prepared, Running, prepare};

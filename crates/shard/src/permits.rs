@@ -12,7 +12,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::mailbox::Wake;
+use mailbox::Wake;
+
 use crate::wake::Commands;
 
 /// How long a shard holds its permit while others wait, in microseconds.

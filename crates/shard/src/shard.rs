@@ -180,7 +180,7 @@ impl Shard {
         }
     }
 
-    /// Clears the wake-up before the mailbox is emptied: see [`crate::mailbox::Mailbox`].
+    /// Clears the wake-up before the mailbox is emptied: see [`mailbox::Mailbox`].
     pub(crate) fn wake(&mut self) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.commands.waker().0, &mut count);

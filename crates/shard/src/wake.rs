@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use engine::{Command, Queue};
+use mailbox::{Mailbox, Wake};
 use rustix::event::EventfdFlags;
 use rustix::fd::OwnedFd;
-
-use crate::mailbox::{Mailbox, Wake};
 
 /// The commands of one shard.
 pub(crate) type Commands = Mailbox<Command, EventWake>;
