@@ -129,10 +129,13 @@ pub(crate) fn read(sources: &Sources<'_>) -> Read {
 
 impl Read {
     fn file(&mut self, name: &str, text: &str) {
+        let newlines: Vec<usize> = text.match_indices('\n').map(|(offset, _)| offset).collect();
         let at = |offset: usize| {
-            let before = &text[..text.floor_char_boundary(offset)];
-            let line = before.matches('\n').count() + 1;
-            let column = before.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;
+            let offset = text.floor_char_boundary(offset);
+            let lines_before = newlines.partition_point(|newline| *newline < offset);
+            let line_start = lines_before.checked_sub(1).map_or(0, |last| newlines[last] + 1);
+            let line = lines_before + 1;
+            let column = text[line_start..offset].chars().count() + 1;
             Origin::File { name: name.into(), line, column }
         };
         let file = File { text, at: &at };
