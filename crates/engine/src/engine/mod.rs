@@ -245,7 +245,9 @@ impl Engine {
     /// Ends all connections at once.
     pub fn end_all(&mut self) {
         for slot in 0..self.connections.core.table.end() {
-            self.connections.end(slot, CloseReason::Drain);
+            if self.connections.core.table.get(slot).is_some() {
+                self.connections.end(slot, CloseReason::Drain);
+            }
         }
         tell(self);
     }
