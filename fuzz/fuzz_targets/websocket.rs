@@ -1,36 +1,3 @@
-//! A peer's frames, as a server and as a client, with compression and without: no panic, and the
-//! same messages and the same error when the bytes come one by one.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use protocol::websocket::deflate::Inflater;
-use protocol::websocket::frame::HEAD_BYTES_MAX;
-use protocol::websocket::{Context, Decoder, Limits, Role, WsError};
-
-fn decode(role: Role, deflate: bool, bytes: &[u8], step: usize) -> (Vec<String>, Option<WsError>) {
-    let limits = Limits { frame_bytes_max: 1 << 12, message_bytes_max: 1 << 12 };
-    let (mut events, mut rest, mut decoder) = (Vec::new(), Vec::new(), Decoder::default());
-    let mut inflater = Inflater::new();
-    for piece in bytes.chunks(step) {
-        rest.extend_from_slice(piece);
-        let mut cx = Context { role, limits, inflater: deflate.then_some(&mut inflater) };
-        match decoder.feed(&mut cx, &mut rest, &mut |event| events.push(format!("{event:?}"))) {
-            Ok(taken) => drop(rest.drain(..taken)),
-            Err(error) => return (events, Some(error)),
-        }
-        assert!(rest.len() < HEAD_BYTES_MAX);
-        if decoder.is_idle() {
-            // A server has none between messages.
-            decoder = Decoder::default();
-        }
-    }
-    (events, None)
-}
-
-fuzz_target!(|bytes: &[u8]| {
-    let Some((mode, bytes)) = bytes.split_first() else { return };
-    let role = if mode & 1 == 0 { Role::Server } else { Role::Client };
-    let deflate = mode & 2 != 0;
-    let whole = decode(role, deflate, bytes, usize::MAX);
-    assert_eq!(decode(role, deflate, bytes, 1), whole);
-});
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_targets::websocket(data));
