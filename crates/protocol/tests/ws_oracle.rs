@@ -13,6 +13,7 @@ use std::io::{self, Read, Write};
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use protocol::websocket::frame::{Opcode, encode, encode_masked};
 use protocol::websocket::{Context, Decoder, Event, Limits, Role, WsError};
 use tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
@@ -202,8 +203,17 @@ fn written(reader: Role, messages: &[Message], close: Option<Option<CloseFrame>>
     std::mem::take(&mut socket.get_mut().output)
 }
 
+/// An input that fails is kept beside this file, to be committed.
+fn config(cases: u32) -> ProptestConfig {
+    let file = FileFailurePersistence::Direct("tests/ws_oracle.regressions");
+    ProptestConfig {
+        failure_persistence: Some(Box::new(file)),
+        ..ProptestConfig::with_cases(cases)
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config(256))]
 
     #[test]
     fn we_read_what_tungstenite_writes(

@@ -2,6 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use protocol::websocket::deflate::{Deflater, Inflater};
 use protocol::websocket::frame::{HEAD_BYTES_MAX, Head, Opcode, apply_mask};
 use protocol::websocket::{Context, Decoder, Event, Limits, Role, WsError};
@@ -169,8 +170,17 @@ fn noise() -> impl Strategy<Value = Vec<u8>> {
     vec(frame, 0..8).prop_map(|frames| frames.concat())
 }
 
+/// An input that fails is kept beside this file, to be committed.
+fn config(cases: u32) -> ProptestConfig {
+    let file = FileFailurePersistence::Direct("tests/ws_properties.regressions");
+    ProptestConfig {
+        failure_persistence: Some(Box::new(file)),
+        ..ProptestConfig::with_cases(cases)
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config(256))]
 
     #[test]
     fn sent_messages_are_read_however_they_are_split(
@@ -231,7 +241,7 @@ proptest! {
 
 proptest! {
     // Looking at every bit is slow.
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
+    #![proptest_config(config(48))]
 
     #[test]
     fn a_small_window_reaches_back_no_farther(

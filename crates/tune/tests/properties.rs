@@ -6,6 +6,7 @@ use std::path::Path;
 use proptest::collection::btree_map;
 use proptest::option;
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use tune::{Cgroup, Host, IoUring, Level, Want, advise, json, sysctl_drop_in, systemd_unit, text};
 
 /// Returns the names of all settings that the checks read. The recorded host has them all.
@@ -76,10 +77,17 @@ prop_compose! {
     }
 }
 
+/// An input that fails is kept beside this file, to be committed.
+fn config(cases: u32) -> ProptestConfig {
+    let file = FileFailurePersistence::Direct("tests/properties.regressions");
+    ProptestConfig {
+        failure_persistence: Some(Box::new(file)),
+        ..ProptestConfig::with_cases(cases)
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 250, failure_persistence: None, ..ProptestConfig::default()
-    })]
+    #![proptest_config(config(250))]
 
     #[test]
     fn advice_for_any_host_renders_safely(host in hosts(), want in wants(u64::MAX)) {

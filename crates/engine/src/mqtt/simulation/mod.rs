@@ -297,7 +297,7 @@ fn nothing_is_lost_and_with_qos_2_nothing_comes_twice() {
     if let Some(seed) = number("SHARD_SEED") {
         return run(seed);
     }
-    for seed in 0..number("SHARD_SEEDS").unwrap_or(150) {
+    for seed in 0..number("SHARD_SEEDS").unwrap_or(30) {
         if let Err(error) = std::panic::catch_unwind(|| run(seed)) {
             eprintln!("SHARD_SEED={seed}");
             std::panic::resume_unwind(error);

@@ -570,7 +570,7 @@ fn run_all(is_late: bool, topics: Range<usize>) {
     if let Some(seed) = number("SHARD_SEED") {
         return run(seed, 400, is_late, topics);
     }
-    let seeds = number("SHARD_SEEDS").unwrap_or(100);
+    let seeds = number("SHARD_SEEDS").unwrap_or(30);
     let next = AtomicU64::new(0);
     let runs = || {
         let mut failed = Vec::new();
