@@ -7,7 +7,6 @@ mod mosquitto;
 mod rumqtt;
 mod support;
 
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -15,6 +14,9 @@ use std::time::Duration;
 use rumqttc::{Event, MqttOptions, Packet, QoS};
 use serde_json::json;
 use support::*;
+
+/// May name the program with Eclipse's clients in Go, built before.
+const GO_CLIENTS: &str = "TEST_GO_MQTT";
 
 fn server(settings: &[(&str, &str)]) -> Server {
     Server::with(&["--mqtt", "127.0.0.1:0", "--shards", "2"], settings)
@@ -46,11 +48,17 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mqtt_clients")
 }
 
+/// Starts a client that writes to pipes.
+fn spawn(command: &mut Command) -> Child {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap_or_else(|error| {
+        panic!("{command:?}: {error}; scripts/test clients installs what it needs")
+    })
+}
+
 /// Runs a client to its end, which is a good one.
 fn run(command: &mut Command) -> Output {
-    let output = command.output().unwrap_or_else(|error| {
-        panic!("{command:?}: {error}; scripts/test clients installs what it needs")
-    });
+    let output = printed_within(spawn(command));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(
         output.status.success(),
@@ -73,18 +81,18 @@ fn mosquitto(server: &Server, program: &str, args: &[&str]) -> Command {
 /// A subscriber, killed at the end.
 struct Subscriber {
     child: Child,
-    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+    lines: Lines,
 }
 
 impl Subscriber {
     fn new(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut child = spawn(command.stderr(Stdio::inherit()));
+        let lines = Lines::of(child.stdout.take().unwrap());
         Subscriber { child, lines }
     }
 
     fn line(&mut self) -> String {
-        self.lines.next().unwrap().unwrap()
+        self.lines.next().expect("the subscriber has ended")
     }
 }
 
@@ -101,10 +109,10 @@ fn mosquittos_clients_publish_and_subscribe() {
     for version in ["mqttv31", "mqttv311", "mqttv5"] {
         let topic = format!("sensors/{version}/temp");
         let args =
-            ["-V", version, "-t", "sensors/+/temp", "-q", "2", "-F", "%t %q %p", "-u", "alice"];
+            ["-V", version, "-t", "sensors/+/temp", "-q", "2", "-F", "%t %q %p", "-u", version];
         let mut subscriber = Subscriber::new(mosquitto(&server, "mosquitto_sub", &args));
         server.until("it has subscribed", |server| {
-            let (_, users) = server.api("GET", "/api/users/alice", None);
+            let (_, users) = server.api("GET", &format!("/api/users/{version}"), None);
             users.to_string().contains("sensors")
         });
         for qos in ["0", "1", "2"] {
@@ -117,7 +125,7 @@ fn mosquittos_clients_publish_and_subscribe() {
         // What is retained comes to who comes later.
         let kept = ["-V", version, "-t", "state/light", "-r", "-m", "on", "-q", "1"];
         run(&mut mosquitto(&server, "mosquitto_pub", &kept));
-        let later = ["-V", version, "-t", "state/#", "-C", "1", "-W", "10"];
+        let later = ["-V", version, "-t", "state/#", "-C", "1"];
         let output = run(&mut mosquitto(&server, "mosquitto_sub", &later));
         assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "on");
     }
@@ -129,8 +137,7 @@ fn mosquittos_request_is_answered() {
     let args = ["-V", "mqttv5", "-t", "questions", "-F", "%R %p", "-C", "1", "-u", "answerer"];
     let mut asked = Subscriber::new(mosquitto(&server, "mosquitto_sub", &args));
     server.until_members("questions", 1);
-    let args =
-        ["-V", "mqttv5", "-t", "questions", "-e", "answers/1", "-m", "how much?", "-W", "10"];
+    let args = ["-V", "mqttv5", "-t", "questions", "-e", "answers/1", "-m", "how much?"];
     let mut asking = mosquitto(&server, "mosquitto_rr", &args);
     let asking = std::thread::spawn(move || run(&mut asking));
     assert_eq!(asked.line(), "answers/1 how much?");
@@ -151,7 +158,7 @@ fn a_token_is_the_password() {
     token.args(["token", "make", "--user", "alice", "--subscribe", "news", "--publish", "news"]);
     let token = run(token.env("THRONG_AUTH_HMAC_KEY", KEY));
     let token = String::from_utf8(token.stdout).unwrap().trim().to_string();
-    let args = ["-t", "news", "-t", "@alice", "-C", "2", "-W", "10", "-u", "alice", "-P", &token];
+    let args = ["-t", "news", "-t", "@alice", "-C", "2", "-u", "alice", "-P", &token];
     let mut subscriber = Subscriber::new(mosquitto(&server, "mosquitto_sub", &args));
     server.until_members("news", 1);
     let publish = ["-t", "news", "-m", "hello", "-q", "1", "-u", "alice", "-P", &token];
@@ -159,8 +166,8 @@ fn a_token_is_the_password() {
     server.post("/api/send", json!({"user": "alice", "data": "to alice"}));
     assert_eq!([subscriber.line(), subscriber.line()], ["hello", "to alice"]);
     // Nobody comes in without one.
-    let refused =
-        mosquitto(&server, "mosquitto_pub", &["-t", "news", "-m", "no"]).output().unwrap();
+    let args = ["-t", "news", "-m", "no"];
+    let refused = printed_within(spawn(&mut mosquitto(&server, "mosquitto_pub", &args)));
     assert!(!refused.status.success());
     let text = String::from_utf8_lossy(&refused.stderr);
     assert!(text.contains("not authorised") || text.contains("Not authorized"), "{text}");
@@ -177,14 +184,29 @@ fn eclipses_client_in_python() {
     run(python.arg(folder().join("eclipse.py")).args([&host, &port, "/mqtt"]));
 }
 
-#[test]
-fn eclipses_clients_in_go() {
-    let server = server(&[]);
+/// The program with Eclipse's clients in Go: one that was built before, or one that is built here, which takes minutes
+/// the first time and has no deadline.
+fn go_clients(scratch: &Scratch) -> PathBuf {
+    if let Some(built) = std::env::var_os(GO_CLIENTS) {
+        return built.into();
+    }
+    let built = scratch.path().join("go-mqtt");
     let toolchain = Path::new("/usr/local/go/bin/go");
     let go = if toolchain.exists() { toolchain } else { Path::new("go") };
     let mut go = Command::new(go);
-    go.current_dir(folder().join("go")).args(["run", "."]);
-    run(go.args([&server.client.to_string(), &format!("ws://{}/mqtt", server.client)]));
+    go.current_dir(folder().join("go")).args(["build", "-o"]).arg(&built).arg(".");
+    let output = spawn(&mut go).wait_with_output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{go:?}: {}", String::from_utf8_lossy(&text));
+    built
+}
+
+#[test]
+fn eclipses_clients_in_go() {
+    let scratch = Scratch::new("go-mqtt");
+    let mut clients = Command::new(go_clients(&scratch));
+    let server = server(&[]);
+    run(clients.args([&server.client.to_string(), &format!("ws://{}/mqtt", server.client)]));
 }
 
 #[test]
@@ -211,6 +233,7 @@ fn rumqttc_and_a_phone_in_one_room() {
         MqttOptions::new("rust", server.client.ip().to_string(), server.client.port());
     options.set_keep_alive(Duration::from_secs(30));
     let (client, mut connection) = rumqttc::Client::new(options, 10);
+    connection.eventloop.network_options.set_connection_timeout(TIMEOUT.as_secs());
     client.subscribe("room/#", QoS::ExactlyOnce).unwrap();
     client.publish("room/1", QoS::ExactlyOnce, false, "from Rust").unwrap();
     let (mut message, mut complete) = (None, false);

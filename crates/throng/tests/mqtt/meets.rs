@@ -1,7 +1,5 @@
 //! MQTT and the other transports in the same topics.
 
-use std::time::Duration;
-
 use protocol::mqtt::{Value, id};
 use serde_json::json;
 
@@ -131,7 +129,8 @@ fn the_server_tells_of_itself() {
     let server = server(&[("THRONG_MQTT_SYS_SECONDS", "1")]);
     let _away = Connect::kept(V5, "away").open(server.client);
     let mut client = Connect::new(V5, "watches").open(server.client);
-    client.subscribe(&[filter("$SYS/broker/clients/+", 0), filter("$SYS/broker/version", 0)]);
+    let filters = ["$SYS/broker/clients/+", "$SYS/broker/version", "$SYS/broker/uptime"];
+    client.subscribe(&filters.map(|it| filter(it, 0)));
     let mut told = std::collections::BTreeMap::new();
     server.until("both are counted", |_| {
         let message = client.message();
@@ -145,7 +144,13 @@ fn the_server_tells_of_itself() {
     assert!(told["$SYS/broker/version"].starts_with("throng "), "{told:?}");
     let mut other = Connect::new(V5, "wild").open(server.client);
     other.subscribe(&[filter("#", 0), filter("+/broker/uptime", 0)]);
-    assert_eq!(other.within(Duration::from_millis(1_500)), None);
+    // The server has told of itself twice since, for everybody at once.
+    client.drain();
+    let mut uptimes = 0;
+    while uptimes < 2 {
+        uptimes += u32::from(client.message().topic == "$SYS/broker/uptime");
+    }
+    other.is_quiet();
 }
 
 #[test]
@@ -181,7 +186,6 @@ fn packets_in_frames_are_split_and_merged_at_will() {
         .body(())
         .unwrap();
     let stream = crate::support::connect(server.client);
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let (mut socket, answer) = tungstenite::client(request, stream).unwrap();
     let chosen = answer.headers()["sec-websocket-protocol"].to_str().unwrap().to_string();
     assert!(["mqtt", "mqttv3.1"].contains(&chosen.as_str()), "{chosen}");

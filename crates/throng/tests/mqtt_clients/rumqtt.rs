@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -167,14 +167,22 @@ macro_rules! version {
                     }
                 }
 
+                /// Nothing has come before what it sends to itself.
                 pub fn is_quiet(&mut self) {
-                    let heard = self.heard.recv_timeout(Duration::from_millis(100));
-                    assert!(heard.is_err() && self.aside.is_empty());
+                    let end = message("version_end", "end", 1, false);
+                    self.subscribe(&[(&end.0, 1)]);
+                    self.publish(end.clone());
+                    self.hears(&[end]);
                 }
 
                 pub fn goodbye(mut self) {
                     self.client.disconnect().unwrap();
                     // It ends by itself, with an error or because the server has closed.
+                    let is_over = |heard| match heard {
+                        Err(RecvTimeoutError::Timeout) => panic!("the connection has not ended"),
+                        heard => heard.is_err(),
+                    };
+                    while !is_over(self.heard.recv_timeout(TIMEOUT)) {}
                     self.thread.take().unwrap().join().unwrap();
                 }
 
@@ -301,7 +309,9 @@ fn connect_3(
         let will = rumqttc::LastWill::new(topic, payload, rumqttc::QoS::AtLeastOnce, false);
         options.set_last_will(will);
     }
-    rumqttc::Client::new(options, 10)
+    let (client, mut connection) = rumqttc::Client::new(options, 10);
+    connection.eventloop.network_options.set_connection_timeout(TIMEOUT.as_secs());
+    (client, connection)
 }
 
 fn connect_5(
@@ -315,6 +325,7 @@ fn connect_5(
     use rumqttc::v5::mqttbytes::v5::LastWill;
     let mut options = rumqttc::v5::MqttOptions::new(id, "127.0.0.1", server.client.port());
     options.set_credentials("alice", password).set_clean_start(!kept);
+    options.set_connection_timeout(TIMEOUT.as_secs());
     if kept {
         options.set_session_expiry_interval(Some(3_600));
     }

@@ -1,16 +1,44 @@
 //! Sessions that outlive their connections, and the server.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use protocol::mqtt::id;
 use protocol::mqtt::write::ConfirmType;
 
 use crate::client::*;
-use crate::{Folder, serve};
+use crate::support::wait_within;
+use crate::{Folder, Server, serve};
 
 fn kept(client: &str, seconds: u32) -> Connect {
     let connect = Connect { clean: false, ..Connect::new(V5, client) };
     connect.with(number(id::SESSION_EXPIRY_INTERVAL, seconds))
+}
+
+/// The same, with a will that waits for so many seconds.
+fn dying(client: &str, seconds: u32, topic: &'static str, delay_s: u32) -> Connect {
+    let mut connect = kept(client, seconds).will(topic, "gone", 1);
+    connect.will.as_mut().unwrap().properties.push(number(id::WILL_DELAY_INTERVAL, delay_s));
+    connect
+}
+
+/// Waits until these clients have a session and no connection.
+fn until_away(server: &Server, clients: &[&str]) {
+    for client in clients {
+        server.until(&format!("{client} is away"), |server| {
+            let (status, session) = session(server, client);
+            status == 200 && session["connected"] == false
+        });
+    }
+}
+
+/// Waits until so many sessions have ended because nobody came back to them.
+fn until_expired(server: &Server, sessions: f64) {
+    let expired = "throng_mqtt_sessions_ended_total{why=\"expired\"}";
+    server.until("they have expired", |server| server.metric(expired) == sessions);
+}
+
+fn session(server: &Server, client: &str) -> (u16, serde_json::Value) {
+    server.api("GET", &format!("/api/mqtt/sessions/{client}"), None)
 }
 
 #[test]
@@ -45,7 +73,7 @@ fn a_restart_keeps_subscriptions_retained_messages_and_what_is_under_way() {
                 drop(server);
             } else {
                 server.signal("-TERM");
-                server.child.wait().unwrap();
+                wait_within(&mut server.child);
             }
 
             let server = folder.serve(&[]);
@@ -89,27 +117,31 @@ fn a_restart_keeps_subscriptions_retained_messages_and_what_is_under_way() {
 fn a_restart_publishes_the_wills_of_who_does_not_come_back() {
     let folder = Folder::new();
     let server = folder.serve(&[]);
-    let mut witness = kept("witness", 100).open(server.client);
+    let mut witness = kept("witness", 1_000).open(server.client);
     witness.subscribe(&[filter("will/+", 1)]);
-    let delay = || number(id::WILL_DELAY_INTERVAL, 3);
-    let dying = |client: &str, topic: &'static str| {
-        let mut connect = kept(client, 100).will(topic, "gone", 1);
-        connect.will.as_mut().unwrap().properties.push(delay());
-        connect
+    // SUBACK says that a session is on disk, with its will: nothing else does, and the server is killed.
+    let stored = |client, topic, delay_s| {
+        let mut client = dying(client, 1_000, topic, delay_s).open(server.client);
+        client.subscribe(&[filter("any", 0)]);
+        client
     };
-    let _connected = dying("connected", "will/connected").open(server.client);
-    let back = dying("back", "will/back").open(server.client);
-    dying("away", "will/away").open(server.client).cut();
-    back.cut();
-    server.until("they are away", |server| server.metric("throng_mqtt_sessions_away") == 2.0);
+    let _connected = stored("connected", "will/connected", 3);
+    stored("back", "will/back", 500).cut();
+    stored("away", "will/away", 3).cut();
+    until_away(&server, &["back", "away"]);
     drop(server);
     let server = folder.serve(&[]);
-    let _back = kept("back", 100).open(server.client);
-    let mut witness = kept("witness", 100).open(server.client);
+    let back = kept("back", 1_000).open(server.client);
+    assert!(back.session_present);
+    let mut witness = kept("witness", 1_000).open(server.client);
     let mut wills: Vec<String> = witness.messages(2).into_iter().map(|(topic, _)| topic).collect();
     wills.sort();
     assert_eq!(wills, ["will/away", "will/connected"]);
-    assert_eq!(witness.within(Duration::from_secs(3)), None);
+    // The end of its session would publish a will that waited still.
+    back.cut();
+    until_away(&server, &["back"]);
+    assert_eq!(server.api("DELETE", "/api/mqtt/sessions/back", None).0, 200);
+    witness.is_quiet();
 }
 
 #[test]
@@ -158,27 +190,26 @@ fn of_many_who_come_with_one_id_at_once_one_stays() {
         let threads: Vec<_> = (0..30).map(|_| scope.spawn(come)).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    let mut stayed = Vec::new();
+    // Each is let in, or told to go: before CONNACK there is no word for it.
+    let mut let_in = Vec::new();
     for mut client in all {
-        // Those before it are let in and told to go, or only told.
-        let mut heard = Vec::new();
-        while let Some(next) =
-            client.within(Duration::from_millis(if heard.is_empty() { 5_000 } else { 300 }))
-        {
-            heard.push(next);
-            if heard.last() == Some(&Heard::Closed) {
-                break;
-            }
+        match client.next() {
+            Heard::Connack(true, 0, _) => let_in.push(client),
+            heard => assert_eq!(heard, Heard::Closed),
         }
-        match heard.last() {
-            // Before CONNACK there is no word for it.
-            Some(Heard::Closed) if heard.len() == 1 => {}
-            Some(Heard::Closed) => {
-                let told = |it: &Heard| matches!(it, Heard::Disconnect(0x8e, _));
-                assert!(heard.iter().any(told), "{heard:?}");
+    }
+    // All have had their turn. A client is let in when the one before it has been told to go, so that nobody
+    // else has an answer to a ping.
+    let mut stayed = Vec::new();
+    for mut client in let_in {
+        client.send_ping();
+        match client.next() {
+            Heard::Pong => stayed.push(client),
+            Heard::Disconnect(reason, _) => {
+                assert_eq!(reason, 0x8e);
+                client.hears(&[Heard::Closed]);
             }
-            Some(Heard::Connack(true, 0, _)) => stayed.push(client),
-            _ => panic!("{heard:?}"),
+            other => panic!("{other:?}"),
         }
     }
     assert_eq!(stayed.len(), 1);
@@ -191,65 +222,73 @@ fn a_will_waits_for_its_client_to_come_back() {
     let server = serve(&[]);
     let mut witness = Connect::new(V5, "witness").open(server.client);
     witness.subscribe(&[filter("will/+", 1)]);
-    let dying = |client: &str, topic: &'static str, seconds, delay| {
-        let mut connect = kept(client, seconds).will(topic, "gone", 1);
-        connect.will.as_mut().unwrap().properties.push(number(id::WILL_DELAY_INTERVAL, delay));
-        connect
-    };
     // It comes back in time, and its will is not published; nor is it when it leaves in order.
-    dying("back", "will/back", 100, 2).open(server.client).cut();
-    std::thread::sleep(Duration::from_millis(300));
-    let back = kept("back", 100).open(server.client);
+    dying("back", 1_000, "will/back", 500).open(server.client).cut();
+    until_away(&server, &["back"]);
+    let back = kept("back", 1_000).open(server.client);
     assert!(back.session_present);
-    dying("polite", "will/polite", 100, 0).open(server.client).disconnect();
+    dying("polite", 1_000, "will/polite", 0).open(server.client).disconnect();
+    until_away(&server, &["polite"]);
     // One that does not, and one whose session ends before its delay has passed.
-    dying("away", "will/away", 100, 1).open(server.client).cut();
-    dying("short", "will/short", 1, 60).open(server.client).cut();
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
+    dying("away", 1_000, "will/away", 3).open(server.client).cut();
+    dying("short", 2, "will/short", 500).open(server.client).cut();
     let mut wills: Vec<String> = witness.messages(2).into_iter().map(|(topic, _)| topic).collect();
     wills.sort();
     assert_eq!(wills, ["will/away", "will/short"]);
-    assert!(begun.elapsed() > Duration::from_millis(500), "{:?}", begun.elapsed());
-    assert_eq!(witness.within(Duration::from_millis(2_500)), None);
+    // The server counts in whole seconds: 3 are 2 at the least.
+    assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
+    // The end of their sessions would publish wills that waited still.
+    back.cut();
+    until_away(&server, &["back"]);
+    for client in ["back", "polite"] {
+        let target = format!("/api/mqtt/sessions/{client}");
+        assert_eq!(server.api("DELETE", &target, None).0, 200);
+    }
+    witness.is_quiet();
     // Who begins a new session ends the one before, and its will is due.
-    dying("anew", "will/anew", 100, 60).open(server.client).cut();
-    std::thread::sleep(Duration::from_millis(300));
+    dying("anew", 1_000, "will/anew", 500).open(server.client).cut();
+    until_away(&server, &["anew"]);
     let _anew = Connect::new(V5, "anew").open(server.client);
     assert_eq!(witness.message().topic, "will/anew");
 }
 
 #[test]
 fn sessions_end_in_their_time() {
-    let server = serve(&[("THRONG_MQTT_SESSION_SECONDS_MAX", "2")]);
+    let server = serve(&[("THRONG_MQTT_SESSION_SECONDS_MAX", "1000")]);
     let once = |client: &str, seconds: u32| {
         let (mut it, answer) = kept(client, seconds).try_open(server.client);
         it.subscribe(&[filter("a", 1)]);
-        (it, answer)
+        (it, answer.property(id::SESSION_EXPIRY_INTERVAL).map(str::to_string))
     };
-    let (short, answer) = once("short", 1);
-    assert_eq!(answer.property(id::SESSION_EXPIRY_INTERVAL), None);
+    let (mut held, _) = once("held", 1);
+    let (short, cut_to) = once("short", 1);
+    assert_eq!(cut_to, None);
     // More than there is to have is cut to it, and said.
-    let (long, answer) = once("long", 1_000);
-    assert_eq!(answer.property(id::SESSION_EXPIRY_INTERVAL), Some("2"));
+    let (long, cut_to) = once("long", 5_000);
+    assert_eq!(cut_to.as_deref(), Some("1000"));
     let (none, _) = once("none", 0);
-    let mut three = Connect::kept(V3, "three").open(server.client);
-    three.subscribe(&[filter("a", 1)]);
-    for client in [short, long, none, three] {
-        client.cut();
+    [short, long, none].into_iter().for_each(Client::cut);
+    until_expired(&server, 1.0);
+    for client in ["short", "none"] {
+        assert!(!kept(client, 100).open(server.client).session_present);
     }
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(!kept("none", 0).open(server.client).session_present);
-    assert!(kept("long", 1_000).open(server.client).session_present);
-    // While it is connected, no time passes for it.
-    let mut held = kept("held", 1).open(server.client);
-    held.subscribe(&[filter("a", 1)]);
-    std::thread::sleep(Duration::from_millis(3_500));
+    assert!(kept("long", 5_000).open(server.client).session_present);
+    // While it is connected, no time passes for it: its session is older than one that has ended.
     held.ping();
-    held.cut();
+    assert_eq!(session(&server, "held").1["subscriptions"], 1);
     assert!(kept("held", 1).open(server.client).session_present);
-    assert!(!kept("short", 1).open(server.client).session_present);
-    assert!(!kept("long", 1_000).open(server.client).session_present);
-    assert!(!Connect::kept(V3, "three").open(server.client).session_present);
+
+    // Nobody has more than the server gives, nor those of MQTT 3.1.1, who can't say for how long.
+    let server = serve(&[("THRONG_MQTT_SESSION_SECONDS_MAX", "1")]);
+    let (long, answer) = kept("long", 5_000).try_open(server.client);
+    assert_eq!(answer.property(id::SESSION_EXPIRY_INTERVAL), Some("1"));
+    let three = Connect::kept(V3, "three").open(server.client);
+    [long, three].into_iter().for_each(Client::cut);
+    until_expired(&server, 2.0);
+    for client in [kept("long", 5_000), Connect::kept(V3, "three")] {
+        assert!(!client.open(server.client).session_present);
+    }
 }
 
 #[test]

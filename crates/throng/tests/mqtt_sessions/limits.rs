@@ -1,12 +1,13 @@
 //! What a session of a client that is away may have.
 
-use std::time::Duration;
-
 use crate::Server;
 use crate::client::*;
 use crate::serve;
 
-/// A client goes away from a subscription, and so many messages come meanwhile.
+/// The topic of the last message.
+const END: &str = "a/end";
+
+/// A client goes away from a subscription, and so many messages come meanwhile, before the last one.
 fn away(server: &Server, payload: &str, count: usize) -> Client {
     let mut client = Connect::kept(V5, "away").open(server.client);
     client.subscribe(&[filter("a/#", 2)]);
@@ -15,34 +16,23 @@ fn away(server: &Server, payload: &str, count: usize) -> Client {
     for n in 0..count {
         speaker.publish("a/1", &format!("{n} {payload}"), 1 + (n % 2) as u8);
     }
+    speaker.publish(END, "", 1);
     let client = Connect::kept(V5, "away").open(server.client);
     assert!(client.session_present);
     client
 }
 
-/// The numbers of the messages that come.
+/// The numbers of the messages that come before the last one.
 fn numbers(client: &mut Client) -> Vec<usize> {
     let mut numbers = Vec::new();
-    while let Some(heard) = client.within(Duration::from_millis(500)) {
-        match heard {
-            Heard::Message(it) => {
-                numbers.push(it.payload.split(' ').next().unwrap().parse().unwrap());
-                confirmed(client, &it);
-            }
-            other => panic!("{other:?}"),
+    loop {
+        let message = client.message();
+        if message.topic == END {
+            client.is_quiet();
+            return numbers;
         }
+        numbers.push(message.payload.split(' ').next().unwrap().parse().unwrap());
     }
-    numbers
-}
-
-fn confirmed(client: &mut Client, message: &Message) {
-    use protocol::mqtt::write::ConfirmType::{Puback, Pubcomp, Pubrec};
-    if message.qos == 1 {
-        return client.confirm(Puback, message.id);
-    }
-    client.confirm(Pubrec, message.id);
-    client.hears(&[Heard::Confirm("PUBREL", message.id, 0)]);
-    client.confirm(Pubcomp, message.id);
 }
 
 #[test]
@@ -81,15 +71,17 @@ fn gone(server: &Server) -> f64 {
 #[test]
 fn sessions_of_who_is_away_are_limited() {
     let server = serve(&[("THRONG_MQTT_SESSIONS_MAX", "2")]);
-    for client in ["one", "two", "three"] {
+    let (away, full) =
+        ("throng_mqtt_sessions_away", "throng_mqtt_sessions_ended_total{why=\"full\"}");
+    for (client, counts) in [("one", (1.0, 0.0)), ("two", (2.0, 0.0)), ("three", (2.0, 1.0))] {
         let mut it = Connect::kept(V5, client).open(server.client);
         it.subscribe(&[filter("a", 1)]);
         it.cut();
-        std::thread::sleep(Duration::from_millis(200));
+        server.until("it is away or has ended", |server| {
+            (server.metric(away), server.metric(full)) == counts
+        });
     }
     // The one that found no place has no session any more; who comes back makes room.
-    assert_eq!(server.metric("throng_mqtt_sessions_away"), 2.0);
-    assert_eq!(server.metric("throng_mqtt_sessions_ended_total{why=\"full\"}"), 1.0);
     assert!(!Connect::kept(V5, "three").open(server.client).session_present);
     assert!(Connect::kept(V5, "one").open(server.client).session_present);
 }
@@ -109,12 +101,9 @@ fn retained_messages_are_limited() {
     let topics = |name: &str| {
         let mut late = Connect::new(V5, name).open(server.client);
         late.subscribe(&[filter("state/#", 1)]);
-        let mut topics = Vec::new();
-        while let Some(Heard::Message(it)) = late.within(Duration::from_millis(300)) {
-            late.confirm(protocol::mqtt::write::ConfirmType::Puback, it.id);
-            topics.push(format!("{}={}", it.topic, it.payload));
-        }
-        topics
+        let topics = late.messages(3).into_iter();
+        late.is_quiet();
+        topics.map(|(topic, payload)| format!("{topic}={payload}")).collect::<Vec<_>>()
     };
     assert_eq!(server.metric("throng_mqtt_retained_refused_total"), 1.0);
     assert_eq!(server.metric("throng_mqtt_retained_messages"), 3.0);

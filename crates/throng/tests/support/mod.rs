@@ -8,8 +8,152 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// A test fails when it waits longer than this.
-pub const TIMEOUT: Duration = Duration::from_secs(20);
+/// A test fails when it waits longer than this. The only deadline of these tests: a test that passes never waits so long.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A fresh folder below the system's temporary one, for one test; removed at its end.
+pub struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    /// Creates a folder whose name begins with `throng-NAME-`.
+    pub fn new(name: &str) -> Self {
+        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let folder = format!("throng-{name}-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(folder);
+        // A process with the same id may have left one.
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    pub fn path(&self) -> &std::path::Path {
+        &self.0
+    }
+
+    /// Writes a file in this folder and returns its path.
+    pub fn write(&self, name: &str, text: &str) -> std::path::PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Accepts one connection, or fails the test after [`TIMEOUT`].
+pub fn accept_within(listener: &std::net::TcpListener) -> TcpStream {
+    listener.set_nonblocking(true).unwrap();
+    let end = Instant::now() + TIMEOUT;
+    loop {
+        match listener.accept() {
+            Ok((socket, _)) => {
+                socket.set_nonblocking(false).unwrap();
+                socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+                return socket;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                assert!(Instant::now() < end, "nobody has connected to {listener:?}");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) => panic!("{listener:?}: {error}"),
+        }
+    }
+}
+
+/// Waits until a process has ended. Kills it and fails the test after [`TIMEOUT`].
+pub fn wait_within(child: &mut Child) -> std::process::ExitStatus {
+    let end = Instant::now() + TIMEOUT;
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if Instant::now() > end {
+            let _ = child.kill();
+            panic!("process {} has not ended", child.id());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Returns a port for a program that can't choose one itself, or that must find the same one again after a
+/// restart. It is below the ports that the kernel gives to other sockets.
+pub fn free_port() -> u16 {
+    const PORTS: std::ops::Range<u32> = 20_000..32_000;
+    static STEP: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    // The tests run as processes with numbers one behind the other, each of which uses a few ports.
+    let begin = std::process::id().wrapping_mul(13);
+    for _ in 0..PORTS.len() {
+        let step = STEP.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let port = (PORTS.start + begin.wrapping_add(step) % PORTS.len() as u32) as u16;
+        let is_free = |ip: &str| std::net::TcpListener::bind((ip, port)).is_ok();
+        if is_free("127.0.0.1") && is_free("::1") {
+            return port;
+        }
+    }
+    panic!("no port is free in {PORTS:?}");
+}
+
+/// The lines that a process prints. Fails the test after [`TIMEOUT`] without one.
+pub struct Lines(std::sync::mpsc::Receiver<String>);
+
+impl Lines {
+    pub fn of(output: impl Read + Send + 'static) -> Self {
+        let (send, receive) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let lines = BufReader::new(output).lines().map_while(Result::ok);
+            lines.map(|line| send.send(line)).take_while(Result::is_ok).for_each(drop);
+        });
+        Lines(receive)
+    }
+
+    /// The lines until the process closes its output, however long they take.
+    pub fn rest(self) -> impl Iterator<Item = String> {
+        self.0.into_iter()
+    }
+}
+
+impl Iterator for Lines {
+    type Item = String;
+
+    fn next(&mut self) -> Option<String> {
+        match self.0.recv_timeout(TIMEOUT) {
+            Ok(line) => Some(line),
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => None,
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("no line comes"),
+        }
+    }
+}
+
+/// Runs a command to its end and returns what it printed. Kills it and fails the test after [`TIMEOUT`].
+pub fn output_within(command: &mut Command) -> std::process::Output {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    printed_within(child)
+}
+
+/// Waits until a process has ended and returns what it printed to its pipes. Kills it and fails the test
+/// after [`TIMEOUT`].
+pub fn printed_within(mut child: Child) -> std::process::Output {
+    fn all(pipe: Option<impl Read + Send + 'static>) -> std::sync::mpsc::Receiver<Vec<u8>> {
+        let (send, receive) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+            let _ = send.send(bytes);
+        });
+        receive
+    }
+    let (stdout, stderr) = (all(child.stdout.take()), all(child.stderr.take()));
+    let status = wait_within(&mut child);
+    // A process that it has started may hold a pipe.
+    let bytes = |pipe: std::sync::mpsc::Receiver<Vec<u8>>| pipe.recv_timeout(TIMEOUT).unwrap();
+    std::process::Output { status, stdout: bytes(stdout), stderr: bytes(stderr) }
+}
 
 /// A running `throng serve`; killed at the end of the test.
 pub struct Server {
@@ -303,10 +447,23 @@ impl Stream {
         serde_json::from_str(&self.chunk()).unwrap()
     }
 
+    /// Reads the next JSON line of an HTTP stream that is no heartbeat: the server may send one at any time.
+    pub fn next_object(&mut self) -> Value {
+        loop {
+            let object = self.object();
+            if object["type"] != "heartbeat" {
+                return object;
+            }
+        }
+    }
+
     /// Reads the next event of an event stream as (field, value) pairs, and skips comments.
     pub fn event(&mut self) -> Vec<(String, String)> {
         let mut fields = Vec::new();
+        // A server that beats has no silence for a read to fail in.
+        let end = Instant::now() + TIMEOUT;
         loop {
+            assert!(Instant::now() < end, "no event comes");
             let line = self.line();
             if line.is_empty() && !fields.is_empty() {
                 return fields;
@@ -367,4 +524,22 @@ pub fn command(socket: &mut WebSocket, command: Value) -> Value {
             return answer;
         }
     }
+}
+
+/// Opens a Phoenix long-poll session and polls it once, since one that was never polled ends after ten seconds.
+/// Returns its token.
+pub fn longpoll_session(server: &Server) -> String {
+    let target = "/socket/longpoll?vsn=2.0.0";
+    let (_, opened) = server.get(target);
+    let token = opened["token"].as_str().unwrap_or_else(|| panic!("no session: {opened}"));
+    let beat = r#"[null,"1","phoenix","heartbeat",{}]"#;
+    let request = format!(
+        "POST {target}&token={token} HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{beat}",
+        beat.len()
+    );
+    let sent = server.exchange(request.as_bytes());
+    assert!(sent.ends_with(r#"{"status":200}"#), "{sent}");
+    let (_, polled) = server.get(&format!("{target}&token={token}"));
+    assert!(polled.to_string().contains("phx_reply"), "{polled}");
+    token.into()
 }

@@ -28,8 +28,17 @@ func must(what string, is bool) {
 }
 
 func done(what string, token mqtt.Token) {
-	must(what+" in time", token.WaitTimeout(10*time.Second))
+	must(what+" in time", token.WaitTimeout(timeout))
 	check(what, token.Error())
+}
+
+// A conversation that takes longer has failed.
+const timeout = 60 * time.Second
+
+// Returns when the connection has ended. Disconnect returns earlier when its time is over: a message that comes
+// meanwhile is the old connection's still.
+func leave(client mqtt.Client) {
+	client.Disconnect(uint(timeout.Milliseconds()))
 }
 
 type heard struct {
@@ -54,7 +63,7 @@ func three(broker, name string) {
 		select {
 		case message := <-messages:
 			return message
-		case <-time.After(10 * time.Second):
+		case <-time.After(timeout):
 			check("a message", fmt.Errorf("none came"))
 			return heard{}
 		}
@@ -74,29 +83,32 @@ func three(broker, name string) {
 	done("publish", one.Publish("state/x", 1, true, ""))
 	next(messages)
 	two, _ := open(name+"-kept", true)
-	done("subscribe", two.Subscribe("away/#", 1, nil))
-	two.Disconnect(100)
+	// Each conversation has a topic of its own: others have left sessions for which theirs is retained.
+	away := "away/" + name
+	done("subscribe", two.Subscribe(away+"/#", 1, nil))
+	leave(two)
 	for at := 0; at < 20; at++ {
-		done("publish", one.Publish("away/a", 1, false, fmt.Sprint(at)))
+		done("publish", one.Publish(away+"/a", 1, false, fmt.Sprint(at)))
 	}
-	two, away := open(name+"-kept", true)
+	two, missed := open(name+"-kept", true)
 	for at := 0; at < 20; at++ {
-		got := next(away)
+		got := next(missed)
 		must(fmt.Sprint(at, got), got.payload == fmt.Sprint(at))
 	}
-	two.Disconnect(100)
-	one.Disconnect(100)
+	leave(two)
+	leave(one)
 }
 
 func five(at string) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	open := func(id string) (*paho.Client, chan *paho.Publish, *paho.Connack) {
 		socket, err := net.Dial("tcp", at)
 		check("dial", err)
 		messages := make(chan *paho.Publish, 100)
 		client := paho.NewClient(paho.ClientConfig{
-			Conn: socket,
+			Conn:          socket,
+			PacketTimeout: timeout,
 			OnPublishReceived: []func(paho.PublishReceived) (bool, error){
 				func(received paho.PublishReceived) (bool, error) {
 					messages <- received.Packet
@@ -111,6 +123,15 @@ func five(at string) {
 		})
 		check("connect", err)
 		return client, messages, answer
+	}
+	next := func(messages chan *paho.Publish) *paho.Publish {
+		select {
+		case message := <-messages:
+			return message
+		case <-ctx.Done():
+			check("a message", ctx.Err())
+			return nil
+		}
 	}
 	one, messages, answer := open("paho-go-5")
 	must("it is a new session", !answer.SessionPresent)
@@ -128,7 +149,7 @@ func five(at string) {
 			},
 		})
 		check("publish", err)
-		got := <-messages
+		got := next(messages)
 		must("the message comes", string(got.Payload) == fmt.Sprint("qos ", qos) && got.QoS == qos)
 		must("what is said of it comes", got.Properties.ContentType == "text/plain" &&
 			got.Properties.ResponseTopic == "answers/1" && got.Properties.User.Get("a") == "1")
@@ -142,7 +163,7 @@ func five(at string) {
 	one, messages, answer = open("paho-go-5")
 	must("the session goes on", answer.SessionPresent)
 	for at := 0; at < 5; at++ {
-		got := <-messages
+		got := next(messages)
 		must("what came meanwhile", string(got.Payload) == fmt.Sprint(at))
 	}
 	check("disconnect", one.Disconnect(&paho.Disconnect{ReasonCode: 0}))

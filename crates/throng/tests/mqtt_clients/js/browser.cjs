@@ -21,11 +21,13 @@ const [url] = process.argv.slice(2);
   });
   await new Promise((done) => site.listen(0, "127.0.0.1", done));
   const browser = await chromium.launch({
+    timeout: 60000,
     executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
     args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic"],
   });
   try {
     const page = await browser.newPage();
+    page.setDefaultTimeout(60000);
     await page.goto(`http://127.0.0.1:${site.address().port}/`);
     for (const version of [4, 5]) {
       await page.evaluate(

@@ -2,10 +2,11 @@
 "use strict";
 
 async function conversation(mqtt, assert, url, protocolVersion) {
-  const name = `js-${protocolVersion}-${Math.random().toString(16).slice(2)}`;
+  // Each conversation has names of its own: others have left sessions for which their topics are retained.
+  const name = `js-${protocolVersion}-${url.split(":")[0]}`;
   const open = async (clientId, clean, more) => {
     const properties = protocolVersion === 5 && !clean ? { sessionExpiryInterval: 100 } : undefined;
-    const options = { clientId, clean, protocolVersion, username: "alice", password: "any", reconnectPeriod: 0 };
+    const options = { clientId, clean, protocolVersion, username: "alice", password: "any", reconnectPeriod: 0, connectTimeout: 60000 };
     const protocolId = protocolVersion === 3 ? "MQIsdp" : "MQTT";
     const client = mqtt.connect(url, { ...options, protocolId, properties, ...more });
     const heard = [];
@@ -40,9 +41,9 @@ async function conversation(mqtt, assert, url, protocolVersion) {
   await one.next();
   let two = await open(`${name}-kept`, false);
   assert.equal(two.sessionPresent, false);
-  await two.client.subscribeAsync("away/#", { qos: 1 });
+  await two.client.subscribeAsync(`away/${name}/#`, { qos: 1 });
   await two.client.endAsync();
-  for (let at = 0; at < 10; at++) await one.client.publishAsync("away/a", `${at}`, { qos: 1 });
+  for (let at = 0; at < 10; at++) await one.client.publishAsync(`away/${name}/a`, `${at}`, { qos: 1 });
   two = await open(`${name}-kept`, false);
   // MQTT 3.1 has no place for it in CONNACK.
   if (protocolVersion > 3) assert.equal(two.sessionPresent, true);
