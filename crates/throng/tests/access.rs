@@ -55,9 +55,7 @@ fn key(name: &str) -> String {
 
 #[test]
 fn every_call_of_the_admin_port_needs_what_the_page_says() {
-    let folder = std::env::temp_dir().join("throng-tests").join("access");
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = Scratch::new("access");
     let scopes = [("read", "read"), ("publish", "publish:room:*"), ("admin", "admin")];
     let mut config = String::new();
     for (name, scope) in scopes {
@@ -73,10 +71,10 @@ fn every_call_of_the_admin_port_needs_what_the_page_says() {
         );
     }
     config += "[[topics]]\npattern = \"room:*\"\nhistory_messages_max = 10\npresence = true\n";
-    std::fs::write(folder.join("throng.toml"), config).unwrap();
+    folder.write("throng.toml", &config);
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--shards", "1"]);
-    let server = Server::run_in(&folder, command, &[], std::process::Stdio::inherit());
+    let server = Server::run_in(folder.path(), command, &[], std::process::Stdio::inherit());
 
     let rows = table("The admin port");
     assert!(rows.len() > 30, "{rows:?}");

@@ -6,15 +6,15 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use application::{Act, Application};
 use serde_json::{Value, json};
-use support::{Server, command, header, websocket};
+use support::{Scratch, Server, command, header, wait_within, websocket};
 
 fn serve(url: &str, settings: &[(&str, &str)], data: Option<&Path>) -> Server {
     let topics = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hooks/events.toml");
@@ -24,7 +24,9 @@ fn serve(url: &str, settings: &[(&str, &str)], data: Option<&Path>) -> Server {
     if let Some(data) = data {
         throng.arg("--data").arg(data);
     }
-    Server::run(throng, &[&[("THRONG_WEBHOOK_URL", url)], settings].concat())
+    // The server waits for an application that a slow machine holds up.
+    let patient = ("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "60000");
+    Server::run(throng, &[&[("THRONG_WEBHOOK_URL", url), patient], settings].concat())
 }
 
 fn kinds(events: &[Value]) -> Vec<&str> {
@@ -86,46 +88,77 @@ fn every_transport_that_stays_is_heard_to_come_and_go() {
     let ids: Vec<u64> =
         events.iter().map(|it| it["id"].as_str().unwrap().parse().unwrap()).collect();
     assert!(ids.windows(2).all(|pair| pair[0] < pair[1]), "{ids:?}");
-    assert_eq!(server.metric("throng_webhook_told_waiting"), 0.0);
+    server.until("all are taken", |server| server.metric("throng_webhook_told_waiting") == 0.0);
+}
+
+/// How long a topic stays occupied, or vacated, before the server notifies the application.
+const OCCUPANCY: Duration = Duration::from_millis(700);
+
+/// Returns the kinds of the events about whether a topic is occupied.
+fn occupancy_of(app: &Application, topic: &str) -> Vec<String> {
+    let mut events = app.of(&["occupied", "vacated"]);
+    events.retain(|event| event["topic"] == topic);
+    events.iter().map(|event| event["kind"].as_str().unwrap().to_string()).collect()
+}
+
+/// Waits until the application has all events that are due by now: the event of a topic that is occupied from now
+/// on comes after them.
+fn until_notified(app: &Application, server: &Server) -> support::Stream {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let topic = format!("room:end{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+    let member = server.listen(&format!("/sse?topic={topic}"));
+    app.until("the events that are due have come", |_| !occupancy_of(app, &topic).is_empty());
+    member
 }
 
 #[test]
 fn a_topic_is_occupied_and_vacated_when_it_stays_so() {
     let app = Application::replying(|_| json!({}));
-    let server = serve(&app.url(), &[("THRONG_WEBHOOK_OCCUPANCY_MILLISECONDS", "400")], None);
-    let said = |app: &Application| -> Vec<(String, String)> {
-        let events = app.of(&["occupied", "vacated"]);
-        let text = |event: &Value, key: &str| event[key].as_str().unwrap().to_string();
-        events.iter().map(|event| (text(event, "kind"), text(event, "topic"))).collect()
-    };
-    let word = |kind: &str, topic: &str| (kind.to_string(), topic.to_string());
+    let milliseconds = OCCUPANCY.as_millis().to_string();
+    let server =
+        serve(&app.url(), &[("THRONG_WEBHOOK_OCCUPANCY_MILLISECONDS", &milliseconds)], None);
     // Over all shards, and by whatever transport.
     let members: Vec<_> = (0..12).map(|_| server.listen("/sse?topic=room:1")).collect();
-    // Too short.
-    drop(server.listen("/sse?topic=room:2"));
-    app.until("it is occupied", |_| !said(&app).is_empty());
-    assert_eq!(said(&app), [word("occupied", "room:1")]);
+    // Too short: a slow machine needs several tries.
+    let short = (0..20).map(|n| format!("room:short{n}")).find(|topic| {
+        let end = Instant::now() + OCCUPANCY;
+        drop(server.listen(&format!("/sse?topic={topic}")));
+        server.until_members(topic, 0);
+        Instant::now() < end
+    });
+    let _member = until_notified(&app, &server);
+    assert_eq!(occupancy_of(&app, "room:1"), ["occupied"]);
+    assert!(occupancy_of(&app, &short.expect("this machine is too slow")).is_empty());
     let one = server.listen("/stream?topic=room:1");
     drop(members);
-    std::thread::sleep(Duration::from_millis(700));
-    assert_eq!(said(&app).len(), 1, "one is there");
-    // A page that is loaded anew.
-    drop(one);
-    std::thread::sleep(Duration::from_millis(100));
-    let again = server.listen("/sse?topic=room:1");
-    std::thread::sleep(Duration::from_millis(700));
-    assert_eq!(said(&app).len(), 1);
-    drop(again);
-    app.until("it is vacated", |_| said(&app).len() == 2);
-    assert_eq!(said(&app)[1], word("vacated", "room:1"));
+    server.until_members("room:1", 1);
+    let _member = until_notified(&app, &server);
+    assert_eq!(occupancy_of(&app, "room:1"), ["occupied"], "one is there");
+    // A page that is loaded anew: a slow machine needs several tries.
+    let mut page = one;
+    let is_unnoticed = (0..20).any(|_| {
+        let before = occupancy_of(&app, "room:1");
+        let end = Instant::now() + OCCUPANCY;
+        drop(std::mem::replace(&mut page, server.listen("/sse?topic=none")));
+        server.until_members("room:1", 0);
+        page = server.listen("/sse?topic=room:1");
+        let is_quick = Instant::now() < end;
+        drop(until_notified(&app, &server));
+        let after = occupancy_of(&app, "room:1");
+        assert!(!is_quick || after == before, "{after:?}");
+        is_quick
+    });
+    assert!(is_unnoticed, "this machine is too slow");
+    drop(page);
+    app.until("it is vacated", |_| occupancy_of(&app, "room:1").last().unwrap() == "vacated");
     // Polls come and go, and their topic stays.
     let mut polls = support::Stream::new(server.connect());
+    polls.send(&"GET /poll?topic=room:3&timeout=1 HTTP/1.1\r\nHost: t\r\n\r\n".repeat(3));
     for _ in 0..3 {
-        polls.send("GET /poll?topic=room:3&timeout=1 HTTP/1.1\r\nHost: t\r\n\r\n");
         assert_eq!(polls.answer().0, 200);
     }
-    app.until("it is vacated", |_| said(&app).len() == 4);
-    assert_eq!(said(&app)[2..], [word("occupied", "room:3"), word("vacated", "room:3")]);
+    app.until("it is vacated", |_| occupancy_of(&app, "room:3").contains(&"vacated".to_string()));
+    assert_eq!(occupancy_of(&app, "room:3"), ["occupied", "vacated"]);
 }
 
 /// An application that is away, in error, slow and back again misses nothing and gets all in order.
@@ -139,16 +172,18 @@ fn events_come_at_least_once_and_in_order() {
         3 => Act::Hang,
         _ => Act::Raw("HTTP/1.1 202 Accepted\r\nContent-Length: 2\r\n\r\nok".into()),
     });
-    let settings =
-        [("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "300"), ("THRONG_WEBHOOK_BATCH_EVENTS_MAX", "40")];
+    let settings = [
+        ("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "1000"),
+        ("THRONG_WEBHOOK_BATCH_EVENTS_MAX", "40"),
+    ];
     let server = serve(&app.url(), &settings, None);
-    for n in 0..60 {
+    for n in 0..30 {
         let mut socket = websocket(&server, &format!("user=u{}", n % 7));
         command(&mut socket, json!({"type": "subscribe", "id": 1, "topic": "room:1"}));
     }
     server.until("all are taken", |server| {
         server.metric("throng_webhook_told_waiting") == 0.0
-            && server.metric("throng_webhook_told_total{result=\"taken\"}") >= 241.0
+            && server.metric("throng_webhook_told_total{result=\"taken\"}") >= 121.0
     });
     assert!(server.metric("throng_webhook_told_failed_total") >= 3.0);
     // Without what came more than once.
@@ -178,7 +213,7 @@ fn events_come_at_least_once_and_in_order() {
         };
         assert_eq!(at.insert(connection, kind.to_string().leak()), before, "{event}");
     }
-    assert_eq!(at.len(), 60);
+    assert_eq!(at.len(), 30);
 }
 
 #[test]
@@ -190,6 +225,7 @@ fn what_does_not_fit_is_dropped_and_the_application_is_told_so() {
         false => Act::Reply(events.iter().map(|_| json!({})).collect()),
     });
     let settings = [("THRONG_WEBHOOK_EVENT_QUEUE_EVENTS_MAX", "10")];
+    let begun = Instant::now();
     let server = serve(&app.url(), &settings, None);
     for _ in 0..20 {
         drop(server.listen("/sse?topic=room:1"));
@@ -197,7 +233,8 @@ fn what_does_not_fit_is_dropped_and_the_application_is_told_so() {
     let full = |server: &Server| server.metric("throng_webhook_told_total{result=\"full\"}");
     server.until("events are dropped", |server| full(server) >= 60.0);
     assert_eq!(server.metric("throng_webhook_told_waiting"), 10.0);
-    assert!(server.metric("throng_webhook_told_oldest_seconds") < 60.0);
+    let oldest_seconds = server.metric("throng_webhook_told_oldest_seconds");
+    assert!(oldest_seconds <= begun.elapsed().as_secs_f64(), "{oldest_seconds}");
     away.store(false, Ordering::Relaxed);
     server.until("the rest is taken", |server| server.metric("throng_webhook_told_waiting") == 0.0);
     let lost = || -> u64 {
@@ -216,44 +253,43 @@ fn what_does_not_fit_is_dropped_and_the_application_is_told_so() {
     assert!(!last.body.contains("lost"), "it is told once: {}", last.body);
 }
 
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("throng-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// The application is away; the server is killed with events in its queue, and starts again.
 #[test]
 fn events_survive_a_kill_in_the_store() {
-    let folder = Folder::new("events-kill");
+    let folder = Scratch::new("events-kill");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/hook", listener.local_addr().unwrap());
     let mut held: Vec<support::WebSocket> = Vec::new();
+    let events = ("THRONG_WEBHOOK_EVENTS", "connected,disconnected,joined,left");
+    let serve = || serve(&url, &[events], Some(folder.path()));
+    let until_written = |server: &Server, name: &str| {
+        // The control thread gathers events for ten milliseconds before it passes them on to the store.
+        std::thread::sleep(Duration::from_millis(100));
+        for at in 0..2 {
+            // It passes on events and this in order: what it had before the second one is on disk when the
+            // second one is.
+            let topic = format!("{name}:{at}");
+            server.post("/api/subscriptions", json!({"user": "none", "add": [topic]}));
+        }
+    };
     for round in 0..3 {
-        let server = serve(&url, &[], Some(&folder.0));
+        let server = serve();
         for n in 0..10 {
             let mut socket = websocket(&server, &format!("user=r{round}n{n}"));
             command(&mut socket, json!({"type": "subscribe", "id": 1, "topic": "room:1"}));
             held.push(socket);
         }
-        // What was told is on disk as soon as the next commit is.
-        std::thread::sleep(Duration::from_millis(400));
+        let events = f64::from(21 * (round + 1));
+        server.until("the events wait", |server| {
+            server.metric("throng_webhook_told_waiting") == events
+        });
+        until_written(&server, &format!("round{round}"));
         server.signal("-KILL");
         drop(server);
     }
     // Nobody has answered yet: the connections wait in the listener's queue.
     let app = Application::on(listener, |_| Act::Raw("HTTP/1.1 204 No\r\n\r\n".into()));
-    let server = serve(&url, &[], Some(&folder.0));
+    let server = serve();
     let events = app.until("all of them come", |events| {
         let joined = events.iter().filter(|event| event["kind"] == "joined");
         let users: BTreeSet<_> = joined.map(|event| event["user"].to_string()).collect();
@@ -277,16 +313,19 @@ fn events_survive_a_kill_in_the_store() {
     let starts = ordered.iter().filter(|event| event["kind"] == "started").count();
     assert_eq!(starts, 4, "each run says that it begins: those of the ones before are gone");
     server.until("all are taken", |server| server.metric("throng_webhook_told_waiting") == 0.0);
-    std::thread::sleep(Duration::from_millis(400));
+    until_written(&server, "end");
     server.signal("-KILL");
     drop(server);
     // What was taken is not told again.
-    let before = app.events().len();
-    let _server = serve(&url, &[], Some(&folder.0));
-    app.until("it has begun", |events| events.len() > before);
-    std::thread::sleep(Duration::from_millis(300));
-    let after = app.events();
-    assert_eq!(kinds(&after[before..]), ["started"]);
+    let number = |event: &Value| event["id"].as_str().unwrap().parse::<u64>().unwrap();
+    let last = app.events().iter().map(number).max().unwrap();
+    let server = serve();
+    let _last = websocket(&server, "user=last");
+    let mut after =
+        app.until("the event of the last one comes", |events| !of(events, "last").is_empty());
+    // The requests of earlier runs may be read late.
+    after.retain(|event| number(event) > last);
+    assert_eq!(kinds(&after), ["started", "connected"]);
 }
 
 /// A server that stops says who has gone before it ends, or leaves it in the store.
@@ -300,7 +339,7 @@ fn a_server_that_stops_tells_who_was_there() {
     for socket in &mut sockets {
         while socket.read().is_ok() {}
     }
-    assert!(server.child.wait().unwrap().success());
+    assert!(wait_within(&mut server.child).success());
     let events = app.events();
     let gone: Vec<_> = events.iter().filter(|event| event["kind"] == "disconnected").collect();
     assert_eq!(gone.len(), 5);
@@ -313,28 +352,27 @@ fn a_server_that_stops_tells_who_was_there() {
 #[test]
 fn what_is_told_changes_with_the_configuration() {
     let app = Application::replying(|_| json!({}));
-    let folder = Folder::new("events-reload");
-    std::fs::create_dir_all(&folder.0).unwrap();
+    let folder = Scratch::new("events-reload");
     let write = |events: &str, followed: bool| {
         let text = format!(
             "[webhook]\nurl = \"{}\"\nevents = {events}\noccupancy_milliseconds = 50\n\
              [[topics]]\npattern = \"room:*\"\nevents = {followed}\n",
             app.url()
         );
-        std::fs::write(folder.0.join("throng.toml"), text).unwrap();
+        folder.write("throng.toml", &text);
     };
     write("[]", false);
     let mut throng = Command::new(env!("CARGO_BIN_EXE_throng"));
     throng.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
-    let server = Server::run_in(&folder.0, throng, &[], std::process::Stdio::inherit());
+    let server = Server::run_in(folder.path(), throng, &[], std::process::Stdio::inherit());
     let _one = server.listen("/sse?topic=room:1");
-    std::thread::sleep(Duration::from_millis(200));
-    assert!(app.events().is_empty());
     write("[\"joined\", \"occupied\", \"vacated\"]", true);
     server.signal("-HUP");
-    app.until("the topic is occupied", |events| {
+    let events = app.until("the topic is occupied", |events| {
         events.iter().any(|event| event["kind"] == "occupied" && event["topic"] == "room:1")
     });
+    // No event came before.
+    assert_eq!(kinds(&events), ["started", "occupied"]);
     let mut socket = websocket(&server, "user=alice");
     let seen = Mutex::new(0);
     server.until("the new rules are in force", |_| {

@@ -1,72 +1,19 @@
 //! The back ends of examples/forward-python and examples/forward-go, as processes, with MQTT clients that ask
 //! them.
 
+mod backends;
 #[path = "mqtt/client.rs"]
 #[allow(dead_code)]
 mod client;
 mod support;
 
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
+use backends::{Backend, folder, go, python};
 use client::{Connect, Publish, V3, V5, filter};
 use protocol::mqtt::{Value as Property, id};
 use serde_json::{Value, json};
-use support::{Server, json as request};
-
-/// A back end; killed at the end of the test.
-struct Backend {
-    child: Child,
-    url: String,
-}
-
-impl Drop for Backend {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn folder(of: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(of)
-}
-
-fn start(mut process: Command) -> Backend {
-    process.env("PORT", "0").stdout(Stdio::piped());
-    let mut child = process.spawn().unwrap_or_else(|error| {
-        panic!(
-            "{process:?}: {error}: scripts/test installs the Debian packages python3 and golang-go"
-        )
-    });
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let url = line.trim().to_string();
-    assert!(url.starts_with("http://"), "{process:?} says {line:?}");
-    Backend { child, url }
-}
-
-fn python() -> Backend {
-    let mut process = Command::new("python3");
-    process.arg(folder("forward-python").join("backend.py"));
-    start(process)
-}
-
-/// Built first: `go run` has a child of its own, which would outlive it.
-fn go() -> Backend {
-    let local = Path::new("/usr/local/go/bin/go");
-    let go = if local.exists() { local.as_os_str() } else { "go".as_ref() };
-    let built = std::env::temp_dir().join(format!("throng-forward-go-{}", std::process::id()));
-    let mut build = Command::new(go);
-    build.args(["build", "-o"]).arg(&built).arg(folder("forward-go").join("backend.go"));
-    let done = build.status().unwrap_or_else(|error| {
-        panic!("{go:?}: {error}: scripts/test installs the Debian package golang-go")
-    });
-    assert!(done.success());
-    let backend = start(Command::new(&built));
-    let _ = std::fs::remove_file(built);
-    backend
-}
+use support::{Scratch, Server, json as request};
 
 /// All that the example does.
 fn answers_requests(backend: &Backend, of: &str) {
@@ -75,13 +22,13 @@ fn answers_requests(backend: &Backend, of: &str) {
         .replace("http://127.0.0.1:9000/requests", &backend.url)
         .replace("127.0.0.1:1883", "127.0.0.1:0");
     assert!(file.contains(&backend.url));
-    let path = std::env::temp_dir().join(format!("throng-{of}-{}.toml", std::process::id()));
+    let scratch = Scratch::new(of);
+    let path = scratch.path().join("throng.toml");
     support::write_secret(&path, &file);
     let mut throng = Command::new(env!("CARGO_BIN_EXE_throng"));
     throng.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config"]);
     throng.arg(&path);
     let server = Server::run(throng, &[]);
-    std::fs::remove_file(&path).unwrap();
 
     let mut shop = Connect::new(V3, "shop").open(server.client);
     shop.subscribe(&[filter("orders", 1), filter("requests/#", 1)]);
@@ -121,10 +68,11 @@ fn answers_requests(backend: &Backend, of: &str) {
 
 #[test]
 fn the_back_end_in_python_answers_requests() {
-    answers_requests(&python(), "forward-python");
+    answers_requests(&python("forward-python", &[]), "forward-python");
 }
 
 #[test]
 fn the_back_end_in_go_answers_requests() {
-    answers_requests(&go(), "forward-go");
+    let backend = go("forward-go", "TEST_GO_FORWARD", &[]);
+    answers_requests(&backend, "forward-go");
 }

@@ -7,9 +7,9 @@ mod support;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use application::{Act, Application};
+use application::{Act, Application, Reserved};
 use serde_json::{Value, json};
 use support::{Server, Stream, command, header, json as request, receive, text, websocket};
 
@@ -19,7 +19,9 @@ fn serve(url: &str, settings: &[(&str, &str)]) -> Server {
     let mut throng = Command::new(env!("CARGO_BIN_EXE_throng"));
     throng.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config"]);
     throng.arg(topics);
-    Server::run(throng, &[&[("THRONG_WEBHOOK_URL", url)], settings].concat())
+    // The server waits for an application that a slow machine holds up.
+    let patient = ("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "60000");
+    Server::run(throng, &[&[("THRONG_WEBHOOK_URL", url), patient], settings].concat())
 }
 
 /// Lets members in, and says what it knows of others.
@@ -64,7 +66,7 @@ fn the_application_decides_who_enters_by_every_transport() {
                     }
                 },
                 _ => loop {
-                    let object = stream.object();
+                    let object = stream.next_object();
                     if object["data"] == "before" {
                         break "before".into();
                     }
@@ -105,10 +107,17 @@ fn a_websocket_enters_when_the_application_has_said_so() {
     let mut alice = websocket(&server, "user=alice");
     let answer = command(&mut alice, json!({"type": "subscribe", "id": 1, "topic": "doc:1"}));
     assert_eq!(answer["ok"]["topic"], "doc:1", "{answer}");
-    let list = receive(&mut alice);
-    assert_eq!(list["data"]["alice"]["metas"][0]["role"], "editor", "its meta: {list}");
+    // A snapshot or a later notice has its meta, or both have it.
+    let meta = loop {
+        let mut notice = receive(&mut alice)["data"].take();
+        let joins = notice["joins"].take();
+        if let Some(alice) = joins.get("alice").or(notice.get("alice")) {
+            break alice["metas"][0].clone();
+        }
+    };
+    assert_eq!(meta["role"], "editor", "its meta: {meta}");
     server.publish("doc:1", json!(1));
-    assert_eq!(receive(&mut alice)["data"], 1);
+    while receive(&mut alice)["data"] != 1 {}
     // It is in: it may look.
     let page = command(&mut alice, json!({"type": "history", "id": 2, "topic": "doc:1"}));
     assert_eq!(page["ok"]["messages"][0]["data"], 1, "{page}");
@@ -268,27 +277,27 @@ fn what_clients_publish_is_allowed_refused_or_changed() {
     let app = Application::replying(moderator);
     let server = serve(&app.url(), &[]);
     let mut member = server.listen("/stream?topic=chat:1");
-    member.object();
+    member.next_object();
     let mut socket = websocket(&server, "user=alice");
     let mut say = |text: &str| {
         command(&mut socket, json!({"type": "publish", "id": 1, "topic": "chat:1", "data": text}))
     };
     assert!(say("hello")["ok"]["id"].is_string());
-    let heard = member.object();
+    let heard = member.next_object();
     assert_eq!((&heard["data"], &heard["sender"]), (&json!("hello"), &json!("alice")), "{heard}");
     assert_eq!(error(&say("spam")), ("forbidden", "no spam"));
     assert!(say("damn")["ok"].is_object());
-    let heard = member.object();
+    let heard = member.next_object();
     assert_eq!((&heard["data"], &heard["tags"]), (&json!({"text": "d***"}), &json!(["mild"])));
     assert_eq!(heard["sender"], "alice");
     assert!(say("bytes")["ok"].is_object());
-    assert_eq!(member.object()["encoding"], "base64");
+    assert_eq!(member.next_object()["encoding"], "base64");
     for wrong in ["huge", "wrong"] {
         assert_eq!(error(&say(wrong)).0, "unanswered", "{wrong}");
     }
     let (status, body) = post(&server, "chat:1", "bob", json!("hi"));
     assert_eq!((status, body["id"].is_string()), (200, true), "{body}");
-    let heard = member.object();
+    let heard = member.next_object();
     assert_eq!((&heard["data"], &heard["sender"]), (&json!("hi"), &json!("bob")));
     let (status, body) = post(&server, "chat:1", "bob", json!("spam"));
     assert_eq!((status, error(&body)), (403, ("forbidden", "no spam")));
@@ -316,7 +325,7 @@ fn what_one_connection_publishes_stays_in_order() {
     let server = serve(&app.url(), &[("THRONG_WEBHOOK_BATCH_EVENTS_MAX", "5")]);
     let mut member = server.listen("/stream?topic=kept:1");
     let mut hear = || loop {
-        let object = member.object();
+        let object = member.next_object();
         if object["type"] == "message" || object.get("data").is_some() {
             return object["data"].clone();
         }
@@ -328,25 +337,47 @@ fn what_one_connection_publishes_stays_in_order() {
     }
     let heard: Vec<_> = (0..120).map(|_| hear().as_i64().unwrap()).collect();
     assert_eq!(heard, (0..120).collect::<Vec<_>>());
+    // Its replies are read: with unread ones, closing the socket would take back what was sent last.
+    (0..120).for_each(|_| assert!(receive(&mut socket)["ok"].is_object()));
     // What was sent last is published though its sender has gone.
     let last = json!({"type": "publish", "id": 1, "topic": "kept:1", "data": "goodbye"});
     socket.send(tungstenite::Message::text(last.to_string())).unwrap();
     drop(socket);
     assert_eq!(hear(), "goodbye");
-    // More than 128 at a time are too many.
+}
+
+#[test]
+fn a_connection_with_too_many_pending_requests_is_refused() {
+    let (open, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let app = Application::start(move |events| {
+        // Until the sender has gone.
+        let _ = wait.lock().unwrap().recv();
+        Act::Reply(events.iter().map(|_| json!({})).collect())
+    });
+    let server = serve(&app.url(), &[]);
     let mut socket = websocket(&server, "user=alice");
     for n in 0..400 {
         let said = json!({"type": "publish", "id": n, "topic": "chat:1", "data": n});
         socket.send(tungstenite::Message::text(said.to_string())).unwrap();
     }
-    let busy = (0..400).filter(|_| receive(&mut socket)["error"]["code"] == "overloaded").count();
-    assert!(busy > 100, "{busy}");
+    // All but 128 are refused while those wait.
+    server.until("the server has asked", |server| server.metric("throng_webhook_waiting") == 128.0);
+    for n in 128..400 {
+        let refused = receive(&mut socket);
+        assert_eq!((&refused["id"], error(&refused).0), (&json!(n), "overloaded"), "{refused}");
+    }
+    drop(open);
+    for n in 0..128 {
+        let answer = receive(&mut socket);
+        assert_eq!((&answer["id"], answer["ok"].is_object()), (&json!(n), true), "{answer}");
+    }
 }
 
 /// All that an application may do instead of an answer, and what clients get then.
 #[test]
 fn what_a_silent_application_means_is_a_setting() {
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let closed = Reserved::new();
     let raw = |answer: &str| {
         let answer = answer.to_string();
         Application::start(move |_| Act::Raw(answer.clone())).url()
@@ -357,7 +388,7 @@ fn what_a_silent_application_means_is_a_setting() {
     let huge = "x".repeat(3 << 20);
     let hang = Application::start(|_| Act::Hang);
     let urls = [
-        format!("http://{closed}/"),
+        format!("http://{}/", closed.address),
         hang.url(),
         raw("HTTP/1.1 500 Oops\r\nContent-Length: 2\r\n\r\nno"),
         raw("HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n"),
@@ -375,7 +406,6 @@ fn what_a_silent_application_means_is_a_setting() {
                 ("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "300"),
             ];
             let server = serve(url, &settings);
-            let began = Instant::now();
             for path in ["/poll?timeout=0&topic=doc:1", "/history?topic=doc:1"] {
                 let (got, body) = server.get(path);
                 assert_eq!(got, status, "{url} {silence} {path}: {body}");
@@ -390,7 +420,6 @@ fn what_a_silent_application_means_is_a_setting() {
             assert_eq!(answer["ok"].is_object(), silence == "allow", "{url}: {answer}");
             // Nobody else can answer a message.
             assert_eq!(post(&server, "order:1", "a", json!(1)).0, 503, "{url} {silence}");
-            assert!(began.elapsed() < Duration::from_secs(10));
         }
     }
 }
@@ -403,7 +432,7 @@ fn a_full_queue_is_a_silence_too() {
         let settings = [
             ("THRONG_WEBHOOK_SILENCE", silence),
             ("THRONG_WEBHOOK_QUEUE_EVENTS_MAX", "2"),
-            ("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "60000"),
+            ("THRONG_TIMEOUTS_DRAIN_SECONDS", "1"),
         ];
         let server = serve(&hang.url(), &settings);
         let mut first = server.connect();
@@ -429,6 +458,8 @@ fn each_request_is_signed() {
     let app = Application::replying(|_| json!({}));
     let key = "0123456789abcdef0123456789abcdef";
     let server = serve(&app.url(), &[("THRONG_WEBHOOK_SIGNING_KEY", key)]);
+    let now_s = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let before = now_s();
     assert_eq!(server.get("/poll?timeout=0&topic=doc:1").0, 200);
     let seen = app.requests.lock().unwrap().pop().unwrap();
     let field = |name: &str| header(&seen.head, name).unwrap_or_else(|| panic!("{}", seen.head));
@@ -438,11 +469,10 @@ fn each_request_is_signed() {
     openssl.args(["dgst", "-sha256", "-hmac", key, "-binary"]);
     let mut openssl = openssl.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     openssl.stdin.take().unwrap().write_all(signed.as_bytes()).unwrap();
-    let digest = openssl.wait_with_output().unwrap().stdout;
+    let digest = support::printed_within(openssl).stdout;
     use base64::Engine;
     let want = base64::engine::general_purpose::STANDARD.encode(digest);
     assert_eq!(field("webhook-signature"), format!("v1,{want}"));
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let sent: u64 = field("webhook-timestamp").parse().unwrap();
-    assert!(now.as_secs().abs_diff(sent) < 60);
+    assert!((before..=now_s()).contains(&sent));
 }

@@ -2,23 +2,16 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use support::*;
 
-/// A folder of its own for each test.
-fn folder(name: &str) -> PathBuf {
-    let folder = std::env::temp_dir().join("throng-tests").join(format!("keys-{name}"));
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
-}
-
 fn throng(folder: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
-    command.current_dir(folder).args(args).stdin(Stdio::null()).output().unwrap()
+    output_within(command.current_dir(folder).args(args))
 }
 
 /// Makes a key, adds its table to the configuration, and gives the key.
@@ -53,11 +46,12 @@ fn call(
 
 #[test]
 fn keys_are_made_used_and_taken_away() {
-    let folder = folder("life");
-    let rooms = make(&folder, "rooms", &["--scope", "publish:room:*", "--scope", "publish:@*"]);
-    let ops = make(&folder, "ops", &["--scope", "read", "--expires", "2090-01-01"]);
+    let scratch = Scratch::new("keys-life");
+    let folder = scratch.path();
+    let rooms = make(folder, "rooms", &["--scope", "publish:room:*", "--scope", "publish:@*"]);
+    let ops = make(folder, "ops", &["--scope", "read", "--expires", "2090-01-01"]);
     let log = std::fs::File::create(folder.join("log")).unwrap();
-    let server = serve(&folder, log.into());
+    let server = serve(folder, log.into());
     assert_eq!(server.api("GET", "/api/stats", None).0, 401);
     assert_eq!(call(&server, "GET", "/api/stats", &ops, None).0, 200);
     let mut stream = server.listen("/stream?topic=room:1&user=al");
@@ -71,7 +65,7 @@ fn keys_are_made_used_and_taken_away() {
     let al = Some(json!({"user": "al", "data": "to al"}));
     assert_eq!(call(&server, "POST", "/api/send", &rooms, al).0, 200);
     for want in ["to room:1", "to al"] {
-        while stream.object()["data"] != want {}
+        while stream.next_object()["data"] != want {}
     }
     // What may not be published goes to nobody, and the configuration shows no hash.
     let (_, config) = call(&server, "GET", "/api/config", &ops, None);
@@ -87,19 +81,24 @@ fn keys_are_made_used_and_taken_away() {
         call(server, "POST", "/api/publish", &rooms, to("room:1")).0 == 401
     });
     assert_eq!(call(&server, "GET", "/api/stats", &ops, None).0, 200);
+    let read_log = || std::fs::read_to_string(folder.join("log")).unwrap();
+    server.until("the log names both", |_| {
+        let log = read_log();
+        log.contains("key=\"rooms\"") && log.contains("key=\"ops\"")
+    });
     drop(server);
-    let log = std::fs::read_to_string(folder.join("log")).unwrap();
-    assert!(log.contains("key=\"rooms\"") && log.contains("key=\"ops\""), "{log}");
+    let log = read_log();
     assert!(!log.contains(&rooms) && !log.contains(&ops), "{log}");
 }
 
 #[test]
 fn a_key_is_checked_against_the_configuration() {
-    let folder = folder("check");
-    make(&folder, "old", &["--scope", "admin", "--expires", "2001-01-01"]);
-    make(&folder, "ops", &["--scope", "read", "--scope", "publish:*"]);
+    let scratch = Scratch::new("keys-check");
+    let folder = scratch.path();
+    make(folder, "old", &["--scope", "admin", "--expires", "2001-01-01"]);
+    make(folder, "ops", &["--scope", "read", "--scope", "publish:*"]);
     let check = |file: &str| {
-        let output = throng(&folder, &["key", "check", file]);
+        let output = throng(folder, &["key", "check", file]);
         let text = String::from_utf8(output.stdout).unwrap();
         (output.status.code(), text + &String::from_utf8(output.stderr).unwrap())
     };
@@ -112,9 +111,10 @@ fn a_key_is_checked_against_the_configuration() {
 
 #[test]
 fn mistakes_are_found_before_a_key_is_made() {
-    let folder = folder("mistakes");
+    let scratch = Scratch::new("keys-mistakes");
+    let folder = scratch.path();
     let error = |args: &[&str]| {
-        let output = throng(&folder, &[&["key", "new"], args].concat());
+        let output = throng(folder, &[&["key", "new"], args].concat());
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         assert!(output.stdout.is_empty(), "{output:?}");
         String::from_utf8(output.stderr).unwrap()
@@ -127,9 +127,9 @@ fn mistakes_are_found_before_a_key_is_made() {
     assert!(time.starts_with("error: --expires: expected a date or a time"), "{time}");
     assert!(!folder.join("k").exists());
     // A file that is there is left as it is, for it may hold a key.
-    make(&folder, "k", &["--scope", "read"]);
+    make(folder, "k", &["--scope", "read"]);
     let again =
-        throng(&folder, &["key", "new", "--name", "b", "--scope", "read", "--output", "k.key"]);
+        throng(folder, &["key", "new", "--name", "b", "--scope", "read", "--output", "k.key"]);
     assert_eq!(again.status.code(), Some(1));
     let mode = std::fs::metadata(folder.join("k.key")).unwrap();
     assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode.permissions()) & 0o777, 0o600);
@@ -137,25 +137,31 @@ fn mistakes_are_found_before_a_key_is_made() {
 
 #[test]
 fn a_key_has_rates_of_its_own_or_those_of_all() {
-    let folder = folder("rates");
+    let scratch = Scratch::new("keys-rates");
+    let folder = scratch.path();
     let config = folder.join("throng.toml");
-    std::fs::write(&config, "[limits]\ncommands_per_second_per_key_max = 30\n").unwrap();
+    std::fs::write(&config, "[limits]\ncommands_per_second_per_key_max = 1\n").unwrap();
     let make = |name: &str, more: &str| {
-        let key = make(&folder, name, &["--scope", "admin"]);
+        let key = make(folder, name, &["--scope", "admin"]);
         let before = std::fs::read_to_string(&config).unwrap();
         std::fs::write(&config, format!("{before}\n{more}\n")).unwrap();
         key
     };
     let usual = make("usual", "");
     let busy = make("busy", "commands_per_second_max = 0\npublishes_per_second_max = 20");
-    let large = make("large", "commands_per_second_max = 0\nbytes_per_second_max = \"64KiB\"");
+    let large = make("large", "commands_per_second_max = 0\nbytes_per_second_max = \"4KiB\"");
     let ops = make("ops", "commands_per_second_max = 0");
-    let server = serve(&folder, Stdio::null());
+    let server = serve(folder, Stdio::null());
 
+    // However slow the machine is, 60 calls take less than 50 seconds.
+    let begun = Instant::now();
     let answers: Vec<_> =
         (0..60).map(|_| call(&server, "GET", "/api/stats", &usual, None)).collect();
-    let refused = answers.iter().filter(|(status, _)| *status == 429).count();
-    assert!((5..=30).contains(&refused), "{refused}");
+    let done = answers.iter().filter(|(status, _)| *status == 200).count();
+    assert_eq!(done + answers.iter().filter(|(status, _)| *status == 429).count(), 60);
+    // A second's worth, what is free in two seconds, and what has come back meanwhile.
+    let most = 1 + 2 + begun.elapsed().as_secs() as usize + 1;
+    assert!((1..=most).contains(&done), "{done} of {most}");
     let (_, over) = answers.iter().find(|(status, _)| *status == 429).unwrap();
     assert_eq!(over["error"]["code"], "rate_limited");
     let text = over.to_string();
@@ -173,20 +179,23 @@ fn a_key_has_rates_of_its_own_or_those_of_all() {
     // Each command of a batch is answered by itself.
     let publish = json!({"publish": {"topic": "a", "data": 1}});
     let batch = json!({"commands": vec![publish; 100]});
+    let begun = Instant::now();
     let (status, answer) = call(&server, "POST", "/api/batch", &busy, Some(batch));
+    let seconds = begun.elapsed().as_secs_f64();
     assert_eq!(status, 200, "{answer}");
     let done =
         answer["results"].as_array().unwrap().iter().filter(|it| it["ok"].is_object()).count();
-    // A second's worth, one more, and what is free.
-    assert!((20..=23).contains(&done), "{done}");
+    // A second's worth, one more, what is free, and what has come back meanwhile.
+    assert!((20..=23 + (20.0 * seconds) as usize).contains(&done), "{done} in {seconds} s");
     assert_eq!(answer.to_string().matches("rate_limited").count(), 100 - done);
 
-    let publish = json!({"topic": "a", "data": "x".repeat(10_000)});
+    // Each is of ten seconds.
+    let publish = json!({"topic": "a", "data": "x".repeat(40_000)});
     let answers: Vec<_> = (0..20)
         .map(|_| call(&server, "POST", "/api/publish", &large, Some(publish.clone())))
         .collect();
     let (done, over): (Vec<_>, Vec<_>) = answers.iter().partition(|(status, _)| *status == 200);
-    assert!((6..=15).contains(&done.len()), "{}", done.len());
+    assert!((1..=15).contains(&done.len()), "{}", done.len());
     assert!(over.iter().all(|(_, it)| it.to_string().contains("bytes a second")), "{over:?}");
 
     // The one without a limit is served all the time.
@@ -209,12 +218,13 @@ fn a_key_has_rates_of_its_own_or_those_of_all() {
 
 #[test]
 fn whoever_has_no_key_takes_no_room_from_those_who_have_one() {
-    let folder = folder("bodies");
+    let scratch = Scratch::new("keys-bodies");
+    let folder = scratch.path();
     let config = folder.join("throng.toml");
     std::fs::write(&config, "[admin]\nbody_bytes_max = \"64KiB\"\nbodies_bytes_max = \"64KiB\"\n")
         .unwrap();
-    let key = make(&folder, "app", &["--scope", "publish:*"]);
-    let server = serve(&folder, std::process::Stdio::inherit());
+    let key = make(folder, "app", &["--scope", "publish:*"]);
+    let server = serve(folder, std::process::Stdio::inherit());
     let begin = |length: usize, sent: usize| {
         let mut stream = Stream::new(connect(server.admin));
         let host = server.admin;
@@ -235,12 +245,13 @@ fn whoever_has_no_key_takes_no_room_from_those_who_have_one() {
 
 #[test]
 fn whoever_guesses_keys_is_known_behind_a_trusted_proxy() {
-    let folder = folder("guesses");
+    let scratch = Scratch::new("keys-guesses");
+    let folder = scratch.path();
     let config = folder.join("throng.toml");
     std::fs::write(&config, "[admin]\ntrusted_proxies = [\"127.0.0.1\"]\n").unwrap();
-    let ops = make(&folder, "ops", &["--scope", "read"]);
+    let ops = make(folder, "ops", &["--scope", "read"]);
     let log = std::fs::File::create(folder.join("log")).unwrap();
-    let server = serve(&folder, log.into());
+    let server = serve(folder, log.into());
     let sign_in = |client: &str, key: &str| {
         let headers = format!("X-Forwarded-For: 203.0.113.1, {client}\r\n");
         let body = Some(json!({ "key": key }));
@@ -259,6 +270,8 @@ fn whoever_guesses_keys_is_known_behind_a_trusted_proxy() {
         found["noisiest"].as_array().unwrap().iter().any(|row| row["name"] == client)
     };
     server.until("who guesses is named", |server| named(server, "192.0.2.3"));
-    let text = std::fs::read_to_string(folder.join("log")).unwrap();
-    assert!(text.contains("address=192.0.2.3"), "{text}");
+    server.until("the log names who guesses", |_| {
+        let text = std::fs::read_to_string(folder.join("log")).unwrap();
+        text.contains("address=192.0.2.3")
+    });
 }

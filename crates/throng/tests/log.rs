@@ -5,7 +5,6 @@ mod support;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
@@ -21,25 +20,23 @@ const SECRET: &str = "webhook-s3cret-0123456789";
 /// A server in a folder of its own, which writes its log into a file there.
 struct Logged {
     server: Server,
-    folder: PathBuf,
+    folder: Scratch,
 }
 
 impl Logged {
     fn start(name: &str, configuration: &str, format: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("throng-log-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).unwrap();
-        write_secret(&folder.join("throng.toml"), configuration);
+        let folder = Scratch::new(name);
+        write_secret(&folder.path().join("throng.toml"), configuration);
         let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
         command.args(["--shards", "1", "--data", "data"]);
         let settings = [("THRONG_LOG_LEVEL", "trace"), ("THRONG_LOG_FORMAT", format)];
-        let log = Stdio::from(File::create(folder.join("log")).unwrap());
-        Logged { server: Server::run_in(&folder, command, &settings, log), folder }
+        let log = Stdio::from(File::create(folder.path().join("log")).unwrap());
+        Logged { server: Server::run_in(folder.path(), command, &settings, log), folder }
     }
 
     fn text(&self) -> String {
-        std::fs::read_to_string(self.folder.join("log")).unwrap()
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
     /// Lines of the log in JSON. The last may not be whole yet.
@@ -66,14 +63,6 @@ impl Logged {
         self.line("answered", |line| {
             line["span"]["route"] == route && line["fields"]["status"] == status
         })
-    }
-}
-
-impl Drop for Logged {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            let _ = std::fs::remove_dir_all(&self.folder);
-        }
     }
 }
 
@@ -121,6 +110,7 @@ fn configuration(application: SocketAddr, secret: &str) -> String {
     format!(
         "[admin]\napi_key = \"{API_KEY}\"\n\
          [webhook]\nurl = \"http://{application}/hook\"\nsecret = \"{secret}\"\n\
+         timeout_milliseconds = 60000\n\
          signing_key = \"signing-s3cret-signing-s3cret-0123456789\"\n\
          [[topics]]\npattern = \"ask:*\"\njoin = \"webhook\"\n\
          [[topics]]\npattern = \"log:*\"\nhistory_messages_max = 10\ndurable = true\n"
@@ -186,7 +176,7 @@ fn join(server: &Server) -> Value {
 #[test]
 fn the_log_has_spans_and_fields_and_no_secret() {
     let (application, requests) = application();
-    let logged = Logged::start("json", &configuration(application, SECRET), "json");
+    let logged = Logged::start("log-json", &configuration(application, SECRET), "json");
     let server = &logged.server;
     send_secrets(&logged);
 
@@ -204,7 +194,7 @@ fn the_log_has_spans_and_fields_and_no_secret() {
 
     // The configuration's secret changes, and a bad one is refused.
     write_secret(
-        &logged.folder.join("throng.toml"),
+        &logged.folder.path().join("throng.toml"),
         &configuration(application, "new-s3cret-0123456789"),
     );
     server.signal("-HUP");
@@ -219,7 +209,7 @@ fn the_log_has_spans_and_fields_and_no_secret() {
         (of_wrong_type, "webhook.secret"),
         (good.replace(SECRET, &format!("{SECRET}\n")), "throng.toml:"),
     ] {
-        write_secret(&logged.folder.join("throng.toml"), &bad);
+        write_secret(&logged.folder.path().join("throng.toml"), &bad);
         server.signal("-HUP");
         logged.line("the configuration stays as it was", |line| {
             line["level"] == "ERROR" && line["fields"]["error"].as_str().unwrap().contains(why)
@@ -266,7 +256,7 @@ fn the_log_has_spans_and_fields_and_no_secret() {
 
 #[test]
 fn every_answer_names_its_request() {
-    let logged = Logged::start("ids", &format!("[admin]\napi_key = \"{API_KEY}\"\n"), "text");
+    let logged = Logged::start("log-ids", &format!("[admin]\napi_key = \"{API_KEY}\"\n"), "text");
     let admin = logged.server.admin;
     let mut seen = Vec::new();
     for head in [

@@ -317,7 +317,7 @@ fn a_call_for_no_connection_or_no_user_is_refused() {
     }
     // A long poll is a request: it names its users each time.
     let mut poll = Stream::new(server.connect());
-    poll.send("GET /poll?user=dora&timeout=20 HTTP/1.1\r\nHost: t\r\n\r\n");
+    poll.send("GET /poll?user=dora&timeout=120 HTTP/1.1\r\nHost: t\r\n\r\n");
     server.until("dora polls", |server| is_here(server, "dora"));
     let found = server.api("GET", "/api/users/dora", None).1;
     let body = json!({"connection": found["connections"][0]["id"], "user": "bo"});

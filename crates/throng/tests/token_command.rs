@@ -3,7 +3,7 @@
 mod support;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
@@ -34,11 +34,9 @@ const PAIRS: [(&str, &str, &str, &str); 3] = [
 ];
 
 /// A folder of its own for each test, with this configuration.
-fn folder(name: &str, config: &str) -> PathBuf {
-    let folder = std::env::temp_dir().join("throng-tests").join(format!("token-{name}"));
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join("throng.toml"), config).unwrap();
+fn folder_with(config: &str) -> Scratch {
+    let folder = Scratch::new("token");
+    folder.write("throng.toml", config);
     folder
 }
 
@@ -56,7 +54,7 @@ fn throng(folder: &Path, args: &[&str], input: &str) -> Output {
     let mut child = command.spawn().unwrap();
     // Who reads none of it may have ended already.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-    child.wait_with_output().unwrap()
+    printed_within(child)
 }
 
 fn make(folder: &Path, args: &[&str]) -> String {
@@ -101,10 +99,11 @@ fn shared(more: &str) -> String {
 #[test]
 fn a_server_takes_a_token_for_what_it_says() {
     let rule = "[[topics]]\npattern = \"room:*\"\npublish = \"allow\"\n";
-    let folder = folder("grants", &shared(rule));
-    let server = serve(&folder);
+    let scratch = folder_with(&shared(rule));
+    let folder = scratch.path();
+    let server = serve(folder);
     let token = make(
-        &folder,
+        folder,
         &[
             "--user",
             "al",
@@ -134,20 +133,20 @@ fn a_server_takes_a_token_for_what_it_says() {
     assert_eq!(["room:al", "room:bo", "room:cy"].map(publish), [200, 200, 403]);
     let mut stream = server.listen(&format!("/stream?topic=room:1&token={token}"));
     server.publish("room:1", json!("for those within"));
-    while stream.object()["data"] != "for those within" {}
+    while stream.next_object()["data"] != "for those within" {}
     for user in ["al", "bo"] {
         let (_, answer) = server.api("GET", &format!("/api/users/{user}"), None);
         assert_eq!(answer["count"], 1, "{answer}");
     }
 
-    let said = claims(&folder, &token);
+    let said = claims(folder, &token);
     assert_eq!(
         (&said["sub"], &said["users"], &said["jti"]),
         (&json!("al"), &json!(["bo"]), &json!("one"))
     );
     assert_eq!(said["exp"].as_u64().unwrap() - said["iat"].as_u64().unwrap(), 3_600);
     assert_eq!(said["throng"]["info"], json!({"name": "Al"}));
-    let (code, text) = read(&folder, &token);
+    let (code, text) = read(folder, &token);
     assert_eq!(code, Some(0), "{text}");
     assert!(row(&text, "expires").starts_with("in 3"), "{text}");
     let granted = "verdict taken: al, bo\n        subscribe: room:*\n        publish: room:{sub}\n        \
@@ -157,12 +156,13 @@ fn a_server_takes_a_token_for_what_it_says() {
 
 #[test]
 fn a_token_for_one_topic_opens_that_topic_beside_the_users() {
-    let folder = folder("topic", &shared(""));
-    let user = make(&folder, &["--user", "al", "--subscribe", "news"]);
-    let topic = make(&folder, &["--user", "al", "--topic", "secret", "--seconds", "60"]);
-    let (code, text) = read(&folder, &topic);
+    let scratch = folder_with(&shared(""));
+    let folder = scratch.path();
+    let user = make(folder, &["--user", "al", "--subscribe", "news"]);
+    let topic = make(folder, &["--user", "al", "--topic", "secret", "--seconds", "60"]);
+    let (code, text) = read(folder, &topic);
     assert_eq!((code, &*row(&text, "verdict")), (Some(0), "taken: al may enter secret"), "{text}");
-    let server = serve(&folder);
+    let server = serve(folder);
     let mut socket = websocket(&server, &format!("token={user}"));
     let mut enter = |fields: Value| {
         let mut subscribe = json!({"type": "subscribe", "id": 1, "topic": "secret"});
@@ -174,25 +174,26 @@ fn a_token_for_one_topic_opens_that_topic_beside_the_users() {
     assert!(entered["ok"].is_object(), "{entered}");
     // It says of nobody who they are.
     assert_eq!(poll(&server, "secret", &topic).0, 401);
-    let both = throng(&folder, &["make", "--user", "al", "--topic", "a", "--subscribe", "b"], "");
+    let both = throng(folder, &["make", "--user", "al", "--topic", "a", "--subscribe", "b"], "");
     assert_eq!(both.status.code(), Some(2), "{both:?}");
 }
 
 #[test]
 fn private_keys_sign_as_their_kind_has_it_or_as_one_says() {
     let names: Vec<String> = PAIRS.iter().map(|(name, ..)| format!("\"{name}.pub.pem\"")).collect();
-    let folder = folder("pem", &required(&format!("public_key_files = [{}]\n", names.join(", "))));
+    let scratch = folder_with(&required(&format!("public_key_files = [{}]\n", names.join(", "))));
+    let folder = scratch.path();
     for (name, _, private, public) in PAIRS {
         write_secret(&folder.join(format!("{name}.pem")), private);
         std::fs::write(folder.join(format!("{name}.pub.pem")), public).unwrap();
     }
-    let server = serve(&folder);
+    let server = serve(folder);
     let signed = |file: &str, more: &[&str]| {
         let token = make(
-            &folder,
+            folder,
             &[&["--user", "al", "--subscribe", "*", "--key-file", file], more].concat(),
         );
-        let (code, text) = read(&folder, &token);
+        let (code, text) = read(folder, &token);
         let header: Value = serde_json::from_str(&row(&text, "header")).unwrap();
         assert_eq!((code, poll(&server, "a", &token).0), (Some(0), 200), "{text}");
         header
@@ -205,7 +206,7 @@ fn private_keys_sign_as_their_kind_has_it_or_as_one_says() {
 
     // A key of another kind, one that can't sign, and none: no token, and what to do.
     let wrong = |args: &[&str]| {
-        let output = throng(&folder, &[&["make", "--user", "al"], args].concat(), "");
+        let output = throng(folder, &[&["make", "--user", "al"], args].concat(), "");
         assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{output:?}");
         String::from_utf8(output.stderr).unwrap()
     };
@@ -218,19 +219,20 @@ fn private_keys_sign_as_their_kind_has_it_or_as_one_says() {
 
     // A shared key in a file, which an editor ended with a line: no key of this server's.
     write_secret(&folder.join("shared"), &format!("{SHARED}\n"));
-    let token = make(&folder, &["--user", "al", "--key-file", "shared"]);
-    let (code, text) = read(&folder, &token);
+    let token = make(folder, &["--user", "al", "--key-file", "shared"]);
+    let (code, text) = read(folder, &token);
     assert_eq!((code, poll(&server, "a", &token).0), (Some(3), 401), "{text}");
     drop(server);
     std::fs::write(folder.join("throng.toml"), shared("")).unwrap();
-    assert_eq!(read(&folder, &token).0, Some(0));
+    assert_eq!(read(folder, &token).0, Some(0));
 }
 
 #[test]
 fn the_issuer_and_the_audience_are_those_of_the_configuration_unless_said() {
     let config = shared("issuers = [\"https://first\", \"second\"]\naudience = \"here\"\n");
-    let folder = folder("issuer", &config);
-    let server = serve(&folder);
+    let scratch = folder_with(&config);
+    let folder = scratch.path();
+    let server = serve(folder);
     let mut tokens = Vec::new();
     for (args, issuer, audience, taken) in [
         (&[][..], "https://first", "here", true),
@@ -238,10 +240,10 @@ fn the_issuer_and_the_audience_are_those_of_the_configuration_unless_said() {
         (&["--issuer", "third"], "third", "here", false),
         (&["--audience", "there"], "https://first", "there", false),
     ] {
-        let token = make(&folder, &[&["--user", "al", "--subscribe", "*"], args].concat());
-        let said = claims(&folder, &token);
+        let token = make(folder, &[&["--user", "al", "--subscribe", "*"], args].concat());
+        let said = claims(folder, &token);
         assert_eq!((&said["iss"], &said["aud"]), (&json!(issuer), &json!(audience)));
-        let (code, text) = read(&folder, &token);
+        let (code, text) = read(folder, &token);
         let (status, error) = poll(&server, "a", &token);
         assert_eq!((code, status), if taken { (Some(0), 200) } else { (Some(3), 401) }, "{text}");
         // The command gives the code that the server gives.
@@ -254,37 +256,38 @@ fn the_issuer_and_the_audience_are_those_of_the_configuration_unless_said() {
     // Without a configuration nothing is added and nothing checked.
     std::fs::write(folder.join("throng.toml"), "").unwrap();
     write_secret(&folder.join("shared"), SHARED);
-    let bare = make(&folder, &["--user", "al", "--key-file", "shared", "--seconds", "0"]);
-    let said = claims(&folder, &bare);
+    let bare = make(folder, &["--user", "al", "--key-file", "shared", "--seconds", "0"]);
+    let said = claims(folder, &bare);
     let names: Vec<&String> = said.as_object().unwrap().keys().collect();
     assert_eq!(names, ["iat", "sub"]);
-    let (code, text) = read(&folder, &bare);
+    let (code, text) = read(folder, &bare);
     assert!(code == Some(0) && row(&text, "verdict").starts_with("not checked"), "{text}");
 }
 
 #[test]
 fn a_token_is_read_from_standard_input_and_judged_by_the_exit_status() {
-    let folder = folder("read", &shared(""));
-    let good = make(&folder, &["--user", "al"]);
+    let scratch = folder_with(&shared(""));
+    let folder = scratch.path();
+    let good = make(folder, &["--user", "al"]);
     for args in [&["read"][..], &["read", "-"]] {
-        let output = throng(&folder, args, &format!("  {good}\n"));
+        let output = throng(folder, args, &format!("  {good}\n"));
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         assert!(String::from_utf8(output.stdout).unwrap().contains("verdict taken: al\n"));
         assert!(output.stderr.is_empty(), "nobody sits at a pipe");
     }
-    let old = make(&folder, &["--user", "al", "--seconds", "1"]);
+    let old = make(folder, &["--user", "al", "--seconds", "1"]);
     std::thread::sleep(std::time::Duration::from_millis(2_100));
-    let output = throng(&folder, &["read"], &old);
+    let output = throng(folder, &["read"], &old);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(3), "{text}");
     assert!(row(&text, "expires").contains(" s ago ("), "{text}");
     assert!(row(&text, "verdict").starts_with("refused (token_expired): "), "{text}");
     // Another's signature, and what is no token at all.
     let forged = format!("{}{}", &good[..good.len() - 43], &old[old.len() - 43..]);
-    let (code, text) = read(&folder, &forged);
+    let (code, text) = read(folder, &forged);
     assert!(code == Some(3) && row(&text, "verdict").starts_with("refused ("), "{text}");
     for junk in ["", "a.b", "a.b.c", "not a token"] {
-        let output = throng(&folder, &["read"], junk);
+        let output = throng(folder, &["read"], junk);
         let text = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{junk}: {text}");
         assert!(text.contains("not a JSON Web Token") && output.stdout.is_empty(), "{text}");

@@ -5,12 +5,12 @@ mod support;
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::{Server, Stream, TIMEOUT, connect, header, json as request};
+use support::{Scratch, Server, Stream, TIMEOUT, connect, free_port, header, json as request};
 
 /// A server that believes these proxies.
 fn serve(proxies: &str) -> Server {
@@ -51,7 +51,7 @@ fn login() -> SocketAddr {
 /// nginx as the documentation has it; killed at the end of the test.
 struct Nginx {
     child: Child,
-    folder: PathBuf,
+    folder: Scratch,
     address: SocketAddr,
 }
 
@@ -62,7 +62,7 @@ impl Nginx {
         let block =
             page.split("```nginx\n").find(|text| text.contains("auth_request /who")).unwrap();
         let recipe = block.split("```").next().unwrap();
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let replace = |text: String, from: &str, to: String| {
             assert_eq!(text.matches(from).count(), 1, "{from}");
             text.replace(from, &to)
@@ -70,18 +70,16 @@ impl Nginx {
         let recipe = replace(recipe.into(), "listen 80;", format!("listen {address};"));
         let recipe = replace(recipe, "127.0.0.1:8000", server.client.to_string());
         let recipe = replace(recipe, "127.0.0.1:3000", login().to_string());
-        let folder =
-            std::env::temp_dir().join(format!("throng-user-header-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
+        let folder = Scratch::new("user-header");
         let text = format!(
             "daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log error.log;\n\
              events {{ worker_connections 256; }}\nhttp {{\naccess_log off;\n\
              client_body_temp_path body;\nproxy_temp_path proxy;\nfastcgi_temp_path fastcgi;\n\
              uwsgi_temp_path uwsgi;\nscgi_temp_path scgi;\n{recipe}}}\n"
         );
-        fs::write(folder.join("nginx.conf"), text).unwrap();
+        folder.write("nginx.conf", &text);
         let mut command = Command::new("nginx");
-        command.arg("-p").arg(&folder).args(["-c", "nginx.conf", "-e", "error.log"]);
+        command.arg("-p").arg(folder.path()).args(["-c", "nginx.conf", "-e", "error.log"]);
         let child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let child = child.unwrap_or_else(|error| {
@@ -91,7 +89,8 @@ impl Nginx {
         let end = Instant::now() + TIMEOUT;
         while std::net::TcpStream::connect(address).is_err() {
             let ended = nginx.child.try_wait().unwrap();
-            let log = fs::read_to_string(nginx.folder.join("error.log")).unwrap_or_default();
+            let log = fs::read_to_string(nginx.folder.path().join("error.log"));
+            let log = log.unwrap_or_default();
             assert!(ended.is_none() && Instant::now() < end, "{ended:?}: {log}");
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -110,7 +109,6 @@ impl Drop for Nginx {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -146,9 +144,9 @@ fn the_recipe_with_nginx_lets_in_whom_the_login_knows() {
         request(nginx.address, "POST", target, Some(json!("hi")), headers)
     };
     let mut member = server.listen("/stream?topic=room");
-    member.object();
+    member.next_object();
     assert_eq!(post("/publish?topic=room", &cookie).0, 200);
-    assert_eq!(member.object()["sender"], "alice");
+    assert_eq!(member.next_object()["sender"], "alice");
     let call = |method: &str, target: &str, body: Option<Value>, headers: &str| {
         request(nginx.address, method, target, body, headers)
     };
@@ -179,7 +177,7 @@ fn the_recipe_with_nginx_lets_in_whom_the_login_knows() {
     let guest = format!("Cookie: session=guest\r\n{FORGED}");
     let (head, mut stream) = nginx.open("/stream", &guest);
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
-    assert_eq!(stream.object()["users"], json!([]), "nobody");
+    assert_eq!(stream.next_object()["users"], json!([]), "nobody");
     assert_eq!(call("GET", "/poll?user=alice&timeout=0", None, &guest).0, 403);
     assert_eq!(call("GET", "/history?user=alice", None, &guest).0, 403);
 }
@@ -195,7 +193,7 @@ fn nobody_but_a_trusted_proxy_is_believed() {
     let mut stream = Stream::new(server.connect());
     stream.send(&format!("GET /stream HTTP/1.1\r\nHost: t\r\n{header}\r\n"));
     stream.head();
-    assert_eq!(stream.object()["users"], json!([]));
+    assert_eq!(stream.next_object()["users"], json!([]));
 
     let server = serve("127.0.0.0/8");
     let get = |target: &str, headers: &str| request(server.client, "GET", target, None, headers);

@@ -2,9 +2,11 @@
 #![allow(dead_code)]
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use rustix::net;
 use serde_json::{Value, json};
 
 use crate::support::{Stream, TIMEOUT, header};
@@ -93,14 +95,38 @@ impl Application {
     }
 }
 
+/// An address at which no program listens, and which no other one can take meanwhile.
+pub struct Reserved {
+    pub address: SocketAddr,
+    socket: OwnedFd,
+}
+
+impl Reserved {
+    pub fn new() -> Self {
+        let socket = net::socket(net::AddressFamily::INET, net::SocketType::STREAM, None).unwrap();
+        net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let address = net::getsockname(&socket).unwrap().try_into().unwrap();
+        Reserved { address, socket }
+    }
+
+    pub fn listen(self) -> TcpListener {
+        net::listen(&self.socket, 128).unwrap();
+        self.socket.into()
+    }
+}
+
 fn serve(socket: TcpStream, seen: &Mutex<Vec<Request>>, decide: &Decide) {
-    use std::io::Read;
+    use std::io::{BufRead, Read};
     socket.set_nodelay(true).unwrap();
     let mut stream = Stream::new(socket);
     loop {
-        let head = stream.head_if_any();
-        if !head.ends_with("\r\n\r\n") {
-            return;
+        let mut head = String::new();
+        // A server that is killed may reset the connection.
+        while !head.ends_with("\r\n\r\n") {
+            match stream.reader.read_line(&mut head) {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {}
+            }
         }
         let length = header(&head, "content-length").unwrap().parse().unwrap();
         let mut body = vec![0; length];

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::application::{Act, Application};
+use crate::application::{Act, Application, Reserved};
 use crate::kit::*;
 use crate::support::*;
 use crate::{asking, asking_at, refused};
@@ -14,11 +14,11 @@ const SOON: (&str, &str) = ("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "300");
 
 #[test]
 fn what_a_silent_application_means_is_a_setting() {
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let closed = Reserved::new();
     let hang = Application::start(|_| Act::Hang);
     let oops =
         Application::start(|_| Act::Raw("HTTP/1.1 500 Oops\r\nContent-Length: 2\r\n\r\nno".into()));
-    for url in [format!("http://{closed}/"), hang.url(), oops.url()] {
+    for url in [format!("http://{}/", closed.address), hang.url(), oops.url()] {
         let denies = asking_at(&url, &[SOON]);
         let allows = asking_at(&url, &[SOON, ("THRONG_WEBHOOK_SILENCE", "allow")]);
         let tokens = [("THRONG_AUTH_HMAC_KEY", KEY), REQUIRED];
@@ -170,10 +170,10 @@ fn given_topics_are_entered_by_the_applications_word() {
     let mut stream = Stream::new(server.connect());
     stream.send(&format!("GET {target} HTTP/1.1\r\nHost: t\r\n\r\n"));
     stream.head();
-    let welcome = stream.object();
+    let welcome = stream.next_object();
     assert_eq!(welcome["topics"], json!(["closed:1", "room:1"]), "{welcome}");
     let missed = loop {
-        let object = stream.object();
+        let object = stream.next_object();
         if object["type"] == "message" {
             break object;
         }

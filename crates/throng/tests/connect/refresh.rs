@@ -13,6 +13,16 @@ use crate::{CONNECT, asking};
 
 const NO_SPREAD: (&str, &str) = ("THRONG_AUTH_EXPIRY_SPREAD_SECONDS", "0");
 
+/// For how long the application lets a connection in, in seconds. The server requests a refresh when half of it
+/// is left, which the application has to reply.
+const SECONDS: u64 = 6;
+
+/// Waits until a connection is older than the application has allowed, if the server has requested a refresh
+/// before.
+fn outlive() {
+    std::thread::sleep(Duration::from_secs(SECONDS / 2 + 2));
+}
+
 fn refreshes(app: &Application) -> Vec<Value> {
     app.of(&["refresh"])
 }
@@ -22,9 +32,9 @@ fn a_connection_stays_while_the_application_says_so() {
     let app = Application::replying(|event| match event["kind"].as_str() {
         Some("connect") => {
             let user = event["query"]["as"][0].as_str().unwrap();
-            json!({"user": user, "expires": 2, "grants": {"subscribe": ["room:{sub}"]}})
+            json!({"user": user, "expires": SECONDS, "grants": {"subscribe": ["room:{sub}"]}})
         }
-        _ => json!({"expires": 2, "grants": {"subscribe": ["room:{sub}", "more"]}}),
+        _ => json!({"expires": SECONDS, "grants": {"subscribe": ["room:{sub}", "more"]}}),
     });
     let server = asking(&app, &[NO_SPREAD]);
     std::thread::scope(|scope| {
@@ -41,11 +51,13 @@ fn a_connection_stays_while_the_application_says_so() {
                     assert_eq!(client.join(&room, json!({}))["status"], "ok");
                     assert_eq!(client.join("more", json!({}))["status"], "error");
                 }
-                app.until("it was asked three times", |events| {
+                // The second time is that which the first answer has given.
+                app.until("it was asked twice", |events| {
                     let own = |it: &&Value| it["kind"] == "refresh" && it["user"] == *user;
-                    events.iter().filter(own).count() >= 3
+                    events.iter().filter(own).count() >= 2
                 });
-                // Longer than it was let in for; and the client hears nothing of it.
+                outlive();
+                // The client hears nothing of it.
                 server.publish(&room, json!("still"));
                 loop {
                     let (name, value) = client.event();
@@ -78,13 +90,7 @@ fn a_connection_stays_while_the_application_says_so() {
 #[test]
 fn who_may_not_stay_ends_as_with_an_expired_token() {
     let settings = [NO_SPREAD, ("THRONG_WEBHOOK_EVENTS", "disconnected")];
-    for refresh in [
-        Act::Reply(vec![json!({"status": "error"})]),
-        Act::Reply(vec![json!({"error": {"code": "gone"}})]),
-        Act::Reply(vec![json!({"expires": 0})]),
-        Act::Raw("HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n".into()),
-        Act::Hang,
-    ] {
+    let refreshes_end = |refresh: Act| {
         let said = match &refresh {
             Act::Reply(replies) => replies[0].to_string(),
             Act::Raw(raw) => raw.clone(),
@@ -103,14 +109,25 @@ fn who_may_not_stay_ends_as_with_an_expired_token() {
         let began = now_s();
         let mut client = Client::open(&server, Way::Ws, "", "").ok().unwrap();
         assert_eq!(client.closed(), "token_expired", "{said}");
-        assert!((began + 2..began + 6).contains(&now_s()), "{said}");
+        assert!(now_s() >= began + 2, "{said}");
         let told = app.until("its end is told", |events| {
             events.iter().any(|event| event["kind"] == "disconnected")
         });
         let end = told.iter().find(|event| event["kind"] == "disconnected").unwrap();
         assert_eq!((&end["reason"], &end["user"]), (&json!("token_expired"), &json!("al")));
         assert_eq!(refreshes(&app).len(), 1, "{said}");
-    }
+    };
+    std::thread::scope(|scope| {
+        for refresh in [
+            Act::Reply(vec![json!({"status": "error"})]),
+            Act::Reply(vec![json!({"error": {"code": "gone"}})]),
+            Act::Reply(vec![json!({"expires": 0})]),
+            Act::Raw("HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n".into()),
+            Act::Hang,
+        ] {
+            scope.spawn(|| refreshes_end(refresh));
+        }
+    });
 }
 
 #[test]
@@ -118,7 +135,7 @@ fn a_client_with_questions_of_its_own_is_asked_about_all_the_same() {
     let app = Application::start(|events| match events[0]["kind"].as_str() {
         Some("connect") => {
             let grants = json!({"publish": ["asked:*"]});
-            Act::Reply(vec![json!({"user": "al", "expires": 2, "grants": grants})])
+            Act::Reply(vec![json!({"user": "al", "expires": SECONDS, "grants": grants})])
         }
         Some("publish") => Act::Hang,
         _ => Act::Reply(vec![json!({"status": "error"}); events.len()]),
@@ -133,14 +150,14 @@ fn a_client_with_questions_of_its_own_is_asked_about_all_the_same() {
     }
     socket.flush().unwrap();
     assert_eq!(client.closed(), "token_expired");
-    assert!((began + 2..began + 5).contains(&now_s()), "{} s", now_s() - began);
+    assert!(now_s() >= began + SECONDS);
     assert!(!app.of(&["publish"]).is_empty());
 }
 
 #[test]
 fn silence_that_allows_lets_a_connection_stay() {
     let app = Application::start(|events| match events[0]["kind"].as_str() {
-        Some("connect") => Act::Reply(vec![json!({"user": "al", "expires": 2})]),
+        Some("connect") => Act::Reply(vec![json!({"user": "al", "expires": SECONDS})]),
         _ => Act::Raw("HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n".into()),
     });
     let settings = [
@@ -151,7 +168,7 @@ fn silence_that_allows_lets_a_connection_stay() {
     let server = asking(&app, &settings);
     let mut client = Client::open(&server, Way::Sse, "topic=room:1", "").ok().unwrap();
     app.until("it was asked", |events| events.iter().any(|event| event["kind"] == "refresh"));
-    std::thread::sleep(Duration::from_secs(4));
+    outlive();
     server.publish("room:1", json!("still"));
     assert_eq!(client.until("message"), "still");
 }
@@ -161,17 +178,17 @@ fn silence_that_allows_lets_a_connection_stay() {
 fn what_has_no_end_is_not_asked_about_again() {
     let app = Application::replying(|event| match event["path"].as_str() {
         Some("/poll") => json!({"user": "al", "expires": 1}),
-        Some(_) => json!({"user": "al", "expires": 1}),
+        Some(_) => json!({"user": "al", "expires": SECONDS}),
         None => json!({}),
     });
     let server = asking(&app, &[NO_SPREAD]);
     let mut client = Client::open(&server, Way::Stream, "topic=room:1", "").ok().unwrap();
     let mut poll = Stream::new(server.connect());
-    poll.send("GET /poll?topic=room:1&timeout=30 HTTP/1.1\r\nHost: t\r\n\r\n");
+    poll.send("GET /poll?topic=room:1&timeout=120 HTTP/1.1\r\nHost: t\r\n\r\n");
     let (status, body) = poll.answer();
     assert_eq!(status, 200, "{body}");
     app.until("it was asked", |events| events.iter().any(|event| event["kind"] == "refresh"));
-    std::thread::sleep(Duration::from_secs(3));
+    outlive();
     server.publish("room:1", json!("still"));
     assert_eq!(client.until("message"), "still");
     assert_eq!(refreshes(&app).len(), 1);

@@ -70,7 +70,7 @@ impl Client {
         loop {
             let message = match &mut self.wire {
                 Wire::Sse(stream) => return json!(stream.data()),
-                Wire::Stream(stream) => stream.object(),
+                Wire::Stream(stream) => stream.next_object(),
                 Wire::Ws(socket) => receive(socket),
                 Wire::Phoenix(socket) => match data_of(receive(socket)) {
                     Some(data) => return data,

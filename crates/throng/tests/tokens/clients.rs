@@ -2,21 +2,43 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 
 use serde_json::json;
 
 use crate::kit::*;
+use crate::support::*;
 
-/// Runs a scenario of `clients.cjs` against a server that requires tokens, warns two seconds ahead, and closes
-/// without a spread.
+/// Serves an empty page at a port of `localhost`, which it returns.
+fn serve_page() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for socket in listener.incoming().flatten() {
+            thread::spawn(move || {
+                let mut stream = Stream::new(socket);
+                while stream.head_if_any().ends_with("\r\n\r\n") {
+                    let page = "<!doctype html><title>t</title>";
+                    stream.send(&format!(
+                        "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {}\r\n\r\n{page}",
+                        page.len()
+                    ));
+                }
+            });
+        }
+    });
+    port
+}
+
+/// Runs a scenario of `clients.cjs` against a server that requires tokens, warns of all that live for less than
+/// ten minutes, and closes without a spread.
 fn scenario(name: &str) {
-    // The port that pages come from must be known to the server's configuration.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = serve_page();
     let origin = format!("http://localhost:{port}");
     let server = serve(&[
         REQUIRED,
         ("THRONG_CLIENT_CORS_ORIGINS", &origin),
-        ("THRONG_AUTH_EXPIRY_WARNING_SECONDS", "2"),
+        ("THRONG_AUTH_EXPIRY_WARNING_SECONDS", "600"),
         ("THRONG_AUTH_EXPIRY_SPREAD_SECONDS", "0"),
     ]);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tokens");

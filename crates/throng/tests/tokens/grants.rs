@@ -215,7 +215,7 @@ fn a_users_name_stands_for_itself() {
 #[test]
 fn a_topic_token_grants_one_topic_to_one_user() {
     let server = serve(&[REQUIRED]);
-    let exp = now_s() + 60;
+    let exp = now_s() + 3_600;
     let own = token(json!({"sub": "al", "throng": {}}));
     let topic =
         |user: &str, topic: &str, exp: u64| token(json!({"sub": user, "topic": topic, "exp": exp}));

@@ -29,6 +29,9 @@ pub const ED: (&str, &str) = (
 
 pub const REQUIRED: (&str, &str) = ("THRONG_AUTH_REQUIRED", "true");
 
+/// The server waits for an application that a slow machine holds up.
+pub const PATIENT: (&str, &str) = ("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "60000");
+
 /// A server that takes tokens of the shared key.
 pub fn serve(settings: &[(&str, &str)]) -> Server {
     let key = ("THRONG_AUTH_HMAC_KEY", KEY);
@@ -44,11 +47,44 @@ pub fn serve_with(settings: &[(&str, &str)]) -> Server {
 pub fn serve_asked(app: &Application, settings: &[(&str, &str)]) -> Server {
     let (key, url) = (("THRONG_AUTH_HMAC_KEY", KEY), app.url());
     let settings = [&[key, ("THRONG_WEBHOOK_URL", &url)], settings].concat();
-    Server::with(&["--shards", "2", "--config", ASKED], &settings)
+    Server::with(&["--shards", "2", "--config", ASKED], &[&[PATIENT], &settings[..]].concat())
 }
 
 pub fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+/// Does what needs a token that expires soon. It gets the time at which the token expires, and returns nothing
+/// when that time came too early: then the test tries again with more time.
+pub fn expiring<T>(mut attempt: impl FnMut(u64) -> Option<T>) -> (T, u64) {
+    for seconds in [3, 9, 27] {
+        let exp = now_s() + seconds;
+        if let Some(done) = attempt(exp) {
+            return (done, exp);
+        }
+    }
+    panic!("a token of 27 seconds expires before it is used");
+}
+
+/// Connects with a token of these claims, unless it has expired.
+pub fn open_until(
+    exp: u64,
+    server: &Server,
+    way: Way,
+    claims: &Value,
+    query: &str,
+) -> Option<Client> {
+    let token = token(with(claims.clone(), json!({ "exp": exp })));
+    match Client::open(server, way, &format!("token={token}{query}"), "") {
+        Ok(client) => Some(client),
+        Err(reply) if reply.error().1 == "token_expired" => None,
+        Err(reply) => panic!("{way:?}: {reply:?}"),
+    }
+}
+
+/// Connects with a token of these claims that expires soon, and returns the time at which it does.
+pub fn open_expiring(server: &Server, way: Way, claims: &Value, query: &str) -> (Client, u64) {
+    expiring(|exp| open_until(exp, server, way, claims, query))
 }
 
 /// A token that the shared key signs.
@@ -100,7 +136,7 @@ impl Way {
         match self {
             Way::Sse => "/sse?",
             Way::Stream => "/stream?",
-            Way::Poll => "/poll?timeout=20&",
+            Way::Poll => "/poll?timeout=60&",
             Way::Ws => "/ws?",
             Way::Phoenix => "/socket/websocket?vsn=2.0.0&",
             Way::Longpoll => "/socket/longpoll?vsn=2.0.0&",

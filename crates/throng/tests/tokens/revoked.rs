@@ -134,11 +134,15 @@ fn what_is_wrong_with_a_revocation_is_said() {
 fn a_revocation_is_remembered_for_its_time() {
     let server = serve(&[("THRONG_AUTH_REVOCATIONS_MAX", "1")]);
     let token = token(with(everything("al"), json!({"jti": "a"})));
-    revoke(&server, json!({"jti": "a", "seconds": 2}));
     let ask = || get(&server, &format!("/poll?topic=room:1&timeout=0&token={token}")).status;
-    assert_eq!(ask(), 401);
+    // A slow machine may see the revocation only when its time is over: then the next one has more.
+    let is_revoked = [2, 8, 30].into_iter().any(|seconds| {
+        revoke(&server, json!({"jti": "a", "seconds": seconds}));
+        ask() == 401
+    });
+    assert!(is_revoked);
     server.until("it is forgotten", |server| {
         server.api("GET", "/api/revocations", None).1["count"] == 0
     });
-    assert_eq!(ask(), 200);
+    server.until("the token counts again", |_| ask() == 200);
 }

@@ -16,9 +16,8 @@ const SECRET: &str = "s3cret-s3cret-s3cret-s3cret-s3cret";
 
 #[test]
 fn no_token_and_no_key_is_in_a_log_or_an_answer() {
-    let folder = std::env::temp_dir().join(format!("throng-tokens-log-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let log = folder.join("log");
+    let folder = Scratch::new("tokens-log");
+    let log = folder.path().join("log");
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
     command.args([
         "serve",
@@ -36,11 +35,11 @@ fn no_token_and_no_key_is_in_a_log_or_an_answer() {
         ("THRONG_AUTH_EXPIRY_SPREAD_SECONDS", "0"),
     ];
     let server =
-        Server::run_in(&folder, command, &settings, Stdio::from(File::create(&log).unwrap()));
+        Server::run_in(folder.path(), command, &settings, Stdio::from(File::create(&log).unwrap()));
     let of = |claims: Value| {
         signed("HS256", SECRET, Some("key-s3cret"), with(claims, json!({"note": MARK})))
     };
-    let good = of(with(everything("al"), json!({"jti": "jti-1", "exp": now_s() + 3})));
+    let good = of(with(everything("al"), json!({"jti": "jti-1", "exp": now_s() + 3_600})));
     let other = signed("HS256", KEY, Some("key-s3cret"), json!({"sub": MARK}));
     let late = of(with(everything("al"), json!({"exp": 1})));
     let topic = of(json!({"sub": "al", "topic": "room:2"}));
@@ -53,8 +52,8 @@ fn no_token_and_no_key_is_in_a_log_or_an_answer() {
         json!({"throng": {"info": MARK}}),
         json!({"users": [MARK, 7]}),
     ];
-    let tokens: Vec<String> =
-        [good.clone(), other, late, topic.clone(), format!("{MARK}.x.y"), MARK.into()]
+    let mut tokens: Vec<String> =
+        [good, other, late, topic.clone(), format!("{MARK}.x.y"), MARK.into()]
             .into_iter()
             .chain(wrong_claims.into_iter().map(of))
             .collect();
@@ -92,11 +91,13 @@ fn no_token_and_no_key_is_in_a_log_or_an_answer() {
         ws.ask(json!({"type": "refresh", "token": token}));
         ws.ask(json!({"type": "subscribe", "topic": "room:2", "token": token}));
     }
-    let mut lasting = Client::open(&server, Way::Ws, &format!("token={good}"), "");
     server.post("/api/revoke", json!({"jti": "jti-2"}));
-    if let Ok(client) = &mut lasting {
-        client.closed();
-    }
+    let (mut lasting, _) = expiring(|exp| {
+        tokens.push(of(with(everything("al"), json!({"exp": exp}))));
+        let query = format!("token={}", tokens.last().unwrap());
+        Client::open(&server, Way::Ws, &query, "").ok()
+    });
+    assert_eq!(lasting.closed(), "token_expired");
     // Everything that answers with what it knows.
     let mut said = String::new();
     for target in [
@@ -123,7 +124,7 @@ fn no_token_and_no_key_is_in_a_log_or_an_answer() {
     server.signal("-HUP");
     server.signal("-TERM");
     let mut server = server;
-    server.child.wait().unwrap();
+    wait_within(&mut server.child);
     said += &std::fs::read_to_string(&log).unwrap();
     assert!(said.contains("connections") && said.len() > 10_000, "{said}");
     // No part of a token: the header of all is the same, and not of interest.
@@ -133,7 +134,6 @@ fn no_token_and_no_key_is_in_a_log_or_an_answer() {
         let at = said.find(part);
         assert_eq!(at, None, "{part}: {}", &said[at.unwrap_or(0)..][..200]);
     }
-    let _ = std::fs::remove_dir_all(&folder);
 }
 
 /// A stranger, and one to whom they are not granted, are told the same of all topics: of those with members,

@@ -265,16 +265,14 @@ fn a_stranger_on_ws_says_first_who_it_is() {
 /// One who says nothing goes.
 #[test]
 fn a_stranger_that_says_nothing_is_closed() {
-    let server = serve(&[REQUIRED, ("THRONG_TIMEOUTS_HEAD_SECONDS", "1")]);
+    let server = serve(&[REQUIRED, ("THRONG_TIMEOUTS_HEAD_SECONDS", "5")]);
     let mut silent = Client::open(&server, Way::Ws, "", "").ok().unwrap();
     let mut busy = Client::open(&server, Way::Ws, "", "").ok().unwrap();
     assert_eq!(busy.ask(json!({"type": "connect", "token": "x.y.z"})), "invalid_token");
     let mut known = Client::open(&server, Way::Ws, "", "").ok().unwrap();
     known.ask(json!({"type": "connect", "token": al()}));
-    let begun = std::time::Instant::now();
     assert_eq!(silent.closed(), "unauthorized");
     assert_eq!(busy.closed(), "unauthorized");
-    assert!(begun.elapsed().as_secs() < 8);
     assert_eq!(known.ask(json!({"type": "ping"})), json!({}));
     server.until("both are counted", |server| {
         server.metric("throng_connections_closed_total{reason=\"unauthorized\"}") == 2.0
