@@ -27,10 +27,8 @@ fn server() -> Server {
         ("THRONG_LIMITS_OUTBOX_BYTES_MAX", "128KiB"),
         ("THRONG_LIMITS_OUTBOX_MESSAGES_MAX", "20"),
     ];
-    let folder = std::env::temp_dir().join(format!("throng-conflate-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let file = folder.join("throng.toml");
-    std::fs::write(&file, RULES).unwrap();
+    let scratch = Scratch::new("conflate");
+    let file = scratch.write("throng.toml", RULES);
     Server::with(&["--shards", "1", "--config", file.to_str().unwrap()], &settings)
 }
 

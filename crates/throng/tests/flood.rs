@@ -8,16 +8,11 @@ mod flooding;
 mod nginx;
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use flooding::*;
 use serde_json::Value;
-use support::{Server, write_secret};
-
-/// Returns a new path for a folder or file.
-fn scratch(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("throng-flood-{name}-{}", std::process::id()))
-}
+use support::{Scratch, Server, free_port, output_within, write_secret};
 
 #[test]
 fn every_transport_receives_each_message_once_also_in_a_mix() {
@@ -55,28 +50,33 @@ fn mqtt_clients_of_any_qos_and_publishers_receive_and_confirm() {
 fn mqtt_clients_that_are_cut_miss_nothing_and_log_in_and_out() {
     all_at_once(&[1, 2], |qos| {
         let server = Server::with(&["--mqtt", "127.0.0.1:0"], &[]);
-        let end = flood(&format!(
+        let mut run = Flood::start(&format!(
             "cut {} -c 200 -t mqtt --qos {qos} --topics 20 --messages 60 --cuts-per-second 60 \
-             --away 0.3 --send-rate 60 --hold 8",
+             --away 0.3 --send-rate 60 --hold {LONG}",
             at(&server)
         ));
-        end.all_recovered(200);
-        assert!(end.count("cuts") >= 100 && end.count("caught_up") > 0, "{:#}", end.summary);
+        run.until_count("cuts", 100);
+        run.until_count("caught_up", 1);
+        run.stop().all_recovered(200);
     });
     let server = Server::with(&["--mqtt", "127.0.0.1:0"], &[]);
-    let run = "gateway -t mqtt --qos 1 -c 200 --logins 40 --pushes 50 --away 0.5 --hold 4";
-    let end = flood(&format!("{run} {}", at(&server)));
-    end.errors([]);
-    assert!(end.count("left") >= 40 && end.count("messages") > 0, "{:#}", end.summary);
-    let backend = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let gateway = "gateway -t mqtt --qos 1 -c 200 --logins 40 --pushes 50 --away 0.5";
+    let gateway = format!("{gateway} --hold {LONG}");
+    let mut run = Flood::start(&format!("{gateway} {}", at(&server)));
+    run.until_count("left", 40);
+    run.until_count("messages", 1);
+    run.stop().errors([]);
+    let backend = format!("127.0.0.1:{}", free_port());
     let config = format!("[[forward]]\nfilter = \"requests/#\"\nurl = \"http://{backend}/\"\n");
     let server = configured("gateway", &config, &["--mqtt", "127.0.0.1:0"]);
-    let run = format!("{run} --requests 50 --backend {backend}");
-    let end = flood(&format!("{run} {}", at(&server)));
-    end.errors([]);
-    let forwarded = server.metric("throng_forward_taken_total{filter=\"requests/#\"}");
-    assert!(forwarded > 50.0 && end.count("messages") > 50, "{forwarded} {:#}", end.summary);
-    let output = command(&format!("cut {} -t mqtt --qos 0", at(&server))).output().unwrap();
+    let mut run =
+        Flood::start(&format!("{gateway} --requests 50 --backend {backend} {}", at(&server)));
+    run.until_count("messages", 51);
+    server.until("requests are forwarded", |server| {
+        server.metric("throng_forward_taken_total{filter=\"requests/#\"}") > 50.0
+    });
+    run.stop().errors([]);
+    let output = output_within(&mut command(&format!("cut {} -t mqtt --qos 0", at(&server))));
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(2) && text.contains("--qos 1 or 2"), "{text}");
 }
@@ -154,7 +154,7 @@ fn users_who_come_and_go_lose_no_message_while_connected() {
 #[test]
 fn all_connections_return_after_a_storm() {
     let server = Server::start();
-    let end = flood(&format!("storm -c 100 --times 2 --every 2.5 -t sse,ws {}", at(&server)));
+    let end = flood(&format!("storm -c 100 --times 2 --every 5 -t sse,ws {}", at(&server)));
     end.errors([]).counts([("open", 100), ("opened", 100 + end.count("left"))]);
     // The second storm drops the connections that are back by then.
     assert!((101..=200).contains(&end.count("left")), "{:#}", end.summary);
@@ -170,7 +170,7 @@ fn heartbeats_of_all_kinds_are_counted_and_pings_answered() {
         ("THRONG_TIMEOUTS_SSE_HEARTBEAT_SECONDS", "1"),
         ("THRONG_TIMEOUTS_STREAM_HEARTBEAT_SECONDS", "1"),
         ("THRONG_TIMEOUTS_WS_PING_SECONDS", "1"),
-        ("THRONG_TIMEOUTS_WS_SILENCE_SECONDS", "4"),
+        ("THRONG_TIMEOUTS_WS_SILENCE_SECONDS", "8"),
     ];
     // Phoenix clients send heartbeats themselves, each every 30 s, but not all at the same time.
     let beats = [("sse", 300), ("stream", 300), ("ws", 300), ("phoenix", 5)];
@@ -179,16 +179,15 @@ fn heartbeats_of_all_kinds_are_counted_and_pings_answered() {
         let run = format!("hold {} -t {transport} -c 100 --hold {LONG}", at(&server));
         let mut run = Flood::start(&run);
         run.until_count("heartbeats", *beats);
-        run.until("six seconds", |line| line["sample"]["at_seconds"].as_f64().unwrap() > 6.0);
+        run.until("ten seconds", |line| line["sample"]["at_seconds"].as_f64().unwrap() > 10.0);
         run.stop().is_clean(100).counts([("messages", 0)]);
     });
 }
 
 #[test]
 fn phoenix_joins_the_topics_of_the_url_and_reports_rejections() {
-    let config = scratch("config");
-    std::fs::write(&config, "[[topics]]\npattern = \"secret-*\"\njoin = \"refuse\"\n").unwrap();
-    let server = Server::with(&["--config", config.to_str().unwrap()], &[]);
+    let config = "[[topics]]\npattern = \"secret-*\"\njoin = \"refuse\"\n";
+    let server = configured("rejections", config, &[]);
     let end = flood(&format!(
         "hold {} -t phoenix -c 20 --hold 0 --topic-template secret-{{room}}",
         at(&server)
@@ -202,7 +201,6 @@ fn phoenix_joins_the_topics_of_the_url_and_reports_rejections() {
         assert_eq!(server.api("GET", &format!("/api/topics/{topic}"), None).1["members"], 20);
     }
     run.stop().is_clean(20);
-    let _ = std::fs::remove_file(config);
 }
 
 #[test]
@@ -215,8 +213,8 @@ fn connections_use_a_list_of_urls_in_turn() {
         let (_, answer) = server.api("GET", &format!("/api/users/{user}"), None);
         answer["connections"].as_array().unwrap().len()
     };
-    let file = scratch("urls");
-    std::fs::write(&file, format!("# a crowd\n\n{}", list(&["ann", "bob", "cid"]))).unwrap();
+    let scratch = Scratch::new("flood-urls");
+    let file = scratch.write("urls", &format!("# a crowd\n\n{}", list(&["ann", "bob", "cid"])));
     let mut run = Flood::start(&format!("hold --urls {} --hold {LONG}", file.display()));
     run.until_all_arrived();
     assert_eq!(["ann", "bob", "cid"].map(here), [1, 1, 1]);
@@ -227,7 +225,6 @@ fn connections_use_a_list_of_urls_in_turn() {
     run.until_all_arrived();
     assert_eq!(["dan", "eve"].map(here), [3, 2]);
     run.stop().is_clean(5);
-    let _ = std::fs::remove_file(file);
 }
 
 #[test]
@@ -264,7 +261,7 @@ fn several_servers_and_transports_take_turns() {
     for server in [&one, &two] {
         for transport in ["sse", "ws"] {
             let name = format!("throng_connections{{transport=\"{transport}\"}}");
-            assert_eq!(server.metric(&name), 30.0, "{transport}");
+            server.until(&format!("30 of {transport}"), |server| server.metric(&name) == 30.0);
         }
     }
     run.stop().is_clean(120);
@@ -325,34 +322,34 @@ fn failed_probes_count_as_errors() {
 #[test]
 fn the_api_key_is_sent_and_an_invalid_one_is_an_error() {
     let server = Server::with(&[], &[("THRONG_ADMIN_API_KEY", "0123456789abcdef")]);
-    let (right, wrong) = (scratch("right-key"), scratch("wrong-key"));
+    let scratch = Scratch::new("flood-keys");
+    let (right, wrong) = (scratch.path().join("right"), scratch.path().join("wrong"));
     write_secret(&right, "0123456789abcdef\n");
     write_secret(&wrong, "0123456789abcdex\n");
-    let start = |key: &Path| {
-        let run = format!("one-topic {} -c 20 --hold 1 --messages 5", at(&server));
-        Flood::start(&format!("{run} --topic-template={0} --api-key-file {0}", key.display()))
+    let start = |topic: &str, key: &Path| {
+        let run = format!("one-topic {} -c 20 --hold {LONG} --messages 5", at(&server));
+        Flood::start(&format!("{run} --topic-template={topic} --api-key-file {}", key.display()))
     };
-    let (with_right, with_wrong) = (start(&right), start(&wrong));
-    let end = with_right.end();
+    let (mut with_right, mut with_wrong) = (start("right", &right), start("wrong", &wrong));
+    with_right.until_count("published", 5);
+    with_wrong.until_count("publish_failed", 5);
+    let end = with_right.stop();
     end.is_clean(20).delivered_to(20);
     assert!(end.samples[0]["sample"]["server"].is_object(), "{:#}", end.samples[0]);
     assert!(!end.summary.to_string().contains("0123456789abcdef"));
-    let end = with_wrong.end();
+    let end = with_wrong.stop();
     let failed = end.count("publish_failed");
-    assert!(failed > 0);
     end.errors([("publish_failed", failed)]).counts([("published", 0), ("messages", 0)]);
     let reason = end.summary["failures"][0][0].as_str().unwrap();
     assert!(reason.starts_with("publish: a publish was answered with status 401: "), "{reason}");
-    for file in [right, wrong] {
-        let _ = std::fs::remove_file(file);
-    }
 }
 
 #[test]
 fn the_report_is_complete_and_self_contained() {
     let server = Server::start();
-    let folder = scratch("report").join("made/anew");
-    let run = format!("one-topic {} -c 100 --hold 2 --report {}", at(&server), folder.display());
+    let scratch = Scratch::new("flood-report");
+    let folder = scratch.path().join("made/anew");
+    let run = format!("one-topic {} -c 100 --hold 3 --report {}", at(&server), folder.display());
     let end = flood(&run);
     end.is_clean(100).delivered_to(100);
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
@@ -363,7 +360,7 @@ fn the_report_is_complete_and_self_contained() {
     let samples = samples.as_array().unwrap();
     // The report may have one sample more than the output: the one before the first connection.
     let printed: Vec<_> = end.samples.iter().map(|line| line["sample"].clone()).collect();
-    assert!(printed.len() >= 3 && samples.ends_with(&printed), "{samples:#?} {printed:#?}");
+    assert!(printed.len() >= 2 && samples.ends_with(&printed), "{samples:#?} {printed:#?}");
     let table = read("samples.csv");
     assert_eq!(table.lines().count(), samples.len() + 1);
     let columns = table.lines().next().unwrap().split(',').count();
@@ -378,7 +375,6 @@ fn the_report_is_complete_and_self_contained() {
         let target = page[at + 5..].trim_start_matches(['"', '\'']);
         assert!(target.starts_with('#') || !target.contains("://"), "{}", &page[at..at + 60]);
     }
-    let _ = std::fs::remove_dir_all(scratch("report"));
 }
 
 #[test]
@@ -416,7 +412,7 @@ fn a_killed_server_closes_all_connections_without_a_reason() {
 
 #[test]
 fn a_draining_server_gives_its_reason_on_each_transport() {
-    let server = Server::start();
+    let server = Server::with(&[], &[("THRONG_TIMEOUTS_DRAIN_SECONDS", "60")]);
     let run = format!("hold {} -t sse,stream,ws,phoenix -c 120 --hold {LONG}", at(&server));
     let mut run = Flood::start(&run);
     run.until_all_arrived();
@@ -446,31 +442,28 @@ const HISTORY: &str = "[[topics]]\npattern = \"*\"\nhistory_messages_max = 10000
 
 /// Starts a server with this configuration and further flags.
 fn configured(name: &str, config: &str, flags: &[&str]) -> Server {
-    let file = scratch(name);
-    std::fs::write(&file, config).unwrap();
+    let scratch = Scratch::new(&format!("flood-{name}"));
+    let file = scratch.write("throng.toml", config);
     let flags = [&["--config", file.to_str().unwrap()], flags].concat();
-    let server = Server::with(&flags, &[]);
-    let _ = std::fs::remove_file(file);
-    server
+    Server::with(&flags, &[])
 }
 
 #[test]
 fn connections_cut_at_random_receive_each_message_once() {
-    let data = scratch("cut-data");
-    let on_disk = ["--data", data.to_str().unwrap()];
+    let scratch = Scratch::new("flood-cut-data");
+    let on_disk = ["--data", scratch.path().to_str().unwrap()];
     all_at_once(&[("cut-memory", &[][..]), ("cut-disk", &on_disk)], |(name, flags)| {
         let server = configured(name, HISTORY, flags);
-        let end = flood(&format!(
+        let mut run = Flood::start(&format!(
             "cut {} -c 300 -t sse,stream,poll,ws,phoenix --topics 20 --messages 60 \
-             --cuts-per-second 60 --away 0.3 --send-rate 60 --hold 8",
+             --cuts-per-second 60 --away 0.3 --send-rate 60 --hold {LONG}",
             at(&server)
         ));
-        end.all_recovered(300);
         for (count, least) in [("cuts", 100), ("caught_up", 100), ("messages", 1_000)] {
-            assert!(end.count(count) >= least, "{name}: {count} in {:#}", end.summary);
+            run.until_count(count, least);
         }
+        run.stop().all_recovered(300);
     });
-    let _ = std::fs::remove_dir_all(data);
 }
 
 #[test]
@@ -502,13 +495,12 @@ fn a_run_that_needs_history_is_not_begun_without_and_says_why() {
         ("random-users --ack --messages 1", "nothing is kept for user \"u1\"", "[inbox]"),
     ];
     all_at_once(&cases, |(scenario, why, advice)| {
-        let begin = std::time::Instant::now();
-        let output = command(&format!("{scenario} -c 20 {}", at(&server))).output().unwrap();
+        let output = output_within(&mut command(&format!("{scenario} -c 20 {}", at(&server))));
         let text = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{scenario}: {text}");
         assert!(text.contains(why) && text.contains(advice), "{scenario}: {text}");
-        assert!(begin.elapsed().as_secs() < 10, "{scenario}: {:?}", begin.elapsed());
     });
+    assert_eq!(server.api("GET", "/api/stats", None).1["opened"], 0, "nothing has begun");
     // Without anything to come back for, nothing has to be kept.
     flood(&format!("hold -c 20 --hold 1 --recover {}", at(&server))).all_recovered(20);
 }
@@ -575,7 +567,7 @@ fn unacknowledged_messages_are_redelivered_and_all_arrive_at_least_once() {
     let again = end.count("redelivered");
     assert!(again > 0 && end.count("acked") > 0, "{:#}", end.summary);
     assert_eq!(end.count("messages"), 200 + again, "{:#}", end.summary);
-    assert!(end.count("acked") <= 200, "{:#}", end.summary);
+    assert!(end.count("acked") <= end.count("messages"), "{:#}", end.summary);
 }
 
 #[test]
@@ -612,7 +604,7 @@ fn an_invalid_command_line_is_explained() {
         (format!("storm {here} --recover"), "--admin http://host:8001"),
         (format!("stampede {here}"), "unrecognized subcommand"),
     ] {
-        let output = command(&arguments).output().unwrap();
+        let output = output_within(&mut command(&arguments));
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(matches!(output.status.code(), Some(2)), "{arguments}: {:?}", output.status);
         assert!(text.starts_with("error: ") && text.contains(want), "{arguments}: {text}");
@@ -626,7 +618,7 @@ fn the_result_is_printed_as_text_as_well() {
     all_at_once(&["", "-q"], |quiet| {
         let topic = format!("topic{quiet}");
         let run = format!("one-topic {} -c 20 --hold 1 --topic-template {topic}", at(&server));
-        let output = command(&format!("{run} {quiet}")).output().unwrap();
+        let output = output_within(&mut command(&format!("{run} {quiet}")));
         assert_eq!(output.status.code(), Some(0));
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(text.contains("20 open of 20; 20 opened, 0 failed"), "{text}");

@@ -65,13 +65,11 @@ fn the_node_has_so_many_topics() {
 
 #[test]
 fn the_node_has_so_many_presences() {
-    let rules = std::env::temp_dir().join("throng-tests").join("full.toml");
-    std::fs::create_dir_all(rules.parent().unwrap()).unwrap();
-    std::fs::write(
-        &rules,
+    let scratch = Scratch::new("full");
+    let rules = scratch.write(
+        "throng.toml",
         "[presence]\nconnections_max = 2\n[[topics]]\npattern = \"room:*\"\npresence = true\n",
-    )
-    .unwrap();
+    );
     let config = ["--shards", "2", "--config", rules.to_str().unwrap()];
     let server = Server::with(&config, &[]);
     let held: Vec<_> = ["al", "bo"]
@@ -79,7 +77,7 @@ fn the_node_has_so_many_presences() {
         .into_iter()
         .collect();
     assert!(held.iter().all(|(_, head, _)| head.starts_with("HTTP/1.1 200")));
-    assert_eq!(server.metric("throng_presence_connections"), 2.0);
+    server.until("both are counted", |server| server.metric("throng_presence_connections") == 2.0);
     let (_, head, body) = get(&server, "/sse?topic=room:1&user=cy");
     assert!(head.starts_with("HTTP/1.1 503") && body.contains("presence_full"), "{head}{body}");
     let (answer, joined) = by_command(&server, "room:2", "user=cy");
@@ -100,11 +98,10 @@ fn the_node_has_so_many_presences() {
 fn the_page_of_limits_names_metrics_that_are_there() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/limits.md");
     let page = std::fs::read_to_string(page).unwrap();
-    let data = std::env::temp_dir().join("throng-tests").join("full-data");
-    let _ = std::fs::remove_dir_all(&data);
+    let scratch = Scratch::new("full-data");
     let settings = [
         ("THRONG_AUTH_HMAC_KEY", "0123456789abcdef0123456789abcdef"),
-        ("THRONG_STORE_DATA", data.to_str().unwrap()),
+        ("THRONG_STORE_DATA", scratch.path().to_str().unwrap()),
         ("THRONG_WEBHOOK_URL", "http://127.0.0.1:9/"),
     ];
     let server = Server::with(&["--shards", "1"], &settings);

@@ -5,7 +5,7 @@ mod support;
 use std::io::Write;
 use std::net::TcpStream;
 
-use support::{Server, TIMEOUT};
+use support::{Server, TIMEOUT, longpoll_session};
 
 /// Unfinished requests, and the bytes and pieces of the body that each sends. They send pieces in
 /// turn, so that their buffers interleave in memory.
@@ -18,8 +18,7 @@ const PIECE_BYTES: usize = 30_000;
 const LIMIT: &str = "110MiB";
 
 fn half_read(server: &Server) -> Vec<TcpStream> {
-    let (_, session) = server.get("/socket/longpoll?vsn=2.0.0");
-    let token = session["token"].as_str().unwrap();
+    let token = longpoll_session(server);
     let head = format!(
         "POST /socket/longpoll?vsn=2.0.0&token={token} HTTP/1.1\r\nHost: t\r\n\
          Content-Length: {}\r\n\r\n",
@@ -48,7 +47,8 @@ fn memory_of_a_past_burst_does_not_block_new_clients() {
     let bounds = [
         ("THRONG_LIMITS_MEMORY_BYTES_MAX", LIMIT),
         ("THRONG_LIMITS_INPUT_BYTES_MAX", "4GiB"),
-        ("THRONG_TIMEOUTS_HEAD_SECONDS", "120"),
+        ("THRONG_TIMEOUTS_HEAD_SECONDS", "600"),
+        ("THRONG_TIMEOUTS_LONGPOLL_SECONDS", "60"),
     ];
     let server = Server::with(&[], &bounds);
     for _ in 0..2 {

@@ -122,7 +122,8 @@ fn failed_attempts_are_counted_by_reason() {
         (Defect::Garbage, "the answer is not HTTP/1.1"),
     ];
     all_at_once(&cases, |(defect, reason)| {
-        let end = hold(*defect, "--answer-timeout 1");
+        let timeout = if *defect == Defect::Hangs { "--answer-timeout 2" } else { "" };
+        let end = hold(*defect, timeout);
         end.errors([("failed", CROWD)]).reasons("failures", &[(reason, CROWD)]);
         end.counts([("opened", 0), ("open", 0)]);
     });
@@ -131,7 +132,7 @@ fn failed_attempts_are_counted_by_reason() {
 #[test]
 fn silent_connections_are_given_up() {
     let server = BadServer::start(Defect::None);
-    let run = format!("hold http://{}/sse -c {CROWD} --silence 1", server.address);
+    let run = format!("hold http://{}/sse -c {CROWD} --silence 2", server.address);
     let mut run = Flood::start(&format!("{run} --hold {LONG}"));
     run.until_count("closed", CROWD);
     run.stop().errors([("closed", CROWD)]).reasons("closes", &[("silent for too long", CROWD)]);

@@ -5,15 +5,11 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::support::Server;
-
-/// How long a run may print nothing, and how long a test may wait. It is far more than either takes
-/// on a machine that builds and runs other tests at the same time.
-const TIMEOUT: Duration = Duration::from_secs(90);
+use crate::support::{Server, TIMEOUT, wait_within};
 
 /// The flag for runs that a test ends itself.
 pub const LONG: &str = "600";
@@ -132,7 +128,7 @@ impl Flood {
     /// Waits for the end of the run, and returns its results.
     pub fn end(mut self) -> Ended {
         while self.next() {}
-        let code = self.child.wait().unwrap().code();
+        let code = wait_within(&mut self.child).code();
         let text = self.stderr();
         let summary = self.summary.take();
         let summary = summary.unwrap_or_else(|| panic!("no summary; exit {code:?}: {text}"));

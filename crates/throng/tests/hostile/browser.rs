@@ -1,6 +1,8 @@
 //! Names and messages of users are only text to the pages that show them, and pages of other sites can't
 //! use the server. Tested in Chromium.
 
+use std::io::{BufRead, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 
@@ -14,11 +16,8 @@ fn run(server: &Server, file: &str, name: &str, mut given: serde_json::Value) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile");
     given["client"] = json!(server.client.to_string());
     given["admin"] = json!(server.admin.to_string());
-    let output = Command::new("node")
-        .args([file, name, &given.to_string()])
-        .current_dir(folder)
-        .output()
-        .unwrap_or_else(|error| panic!("node: {error}; scripts/test installs it"));
+    let mut node = Command::new("node");
+    let output = output_within(node.args([file, name, &given.to_string()]).current_dir(folder));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{name}:\n{errors}");
 }
@@ -38,12 +37,39 @@ fn the_chat_runs_no_script_from_names_or_messages() {
 #[test]
 fn pages_of_other_sites_publish_nothing_on_either_port() {
     // The port that the pages come from must be known to the server's configuration.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let site = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = site.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for socket in site.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || serve_page(socket));
+        }
+    });
     let origin = format!("http://localhost:{port}");
     let settings =
         [("THRONG_CLIENT_CORS_ORIGINS", &*origin), ("THRONG_CLIENT_PUBLISH_PREFIXES", "room:")];
     let server = Server::with(&[], &settings);
     run(&server, "foreign.cjs", "pages", json!({"port": port}));
+}
+
+/// Answers one request with the page from which the browser posts.
+fn serve_page(socket: TcpStream) {
+    let _ = socket.set_read_timeout(Some(TIMEOUT));
+    let mut stream = Stream::new(socket);
+    let mut line = String::new();
+    // The browser may connect ahead and send nothing.
+    while line != "\r\n" {
+        line.clear();
+        if !stream.reader.read_line(&mut line).is_ok_and(|read| read > 0) {
+            return;
+        }
+    }
+    let page = "<!doctype html><title>t</title><iframe name=sink></iframe>";
+    let _ = write!(
+        stream.reader.get_mut(),
+        "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{page}",
+        page.len()
+    );
 }
 
 /// The same without a browser: what it would send, with the header that says where the page is from.

@@ -2,22 +2,10 @@
 // first, and those that it allows.
 "use strict";
 
-const http = require("node:http");
 const path = require("node:path");
 const packages = path.join(__dirname, "../phoenix");
 const { assert, server, listen, publish, run } = require(`${packages}/lib.cjs`);
 const { chromium } = require(`${packages}/node_modules/playwright-core`);
-
-// The two origins of one site: the server allows pages of "localhost".
-async function site() {
-  const site = http.createServer((_, response) => {
-    response.writeHead(200, { "Content-Type": "text/html" });
-    response.end("<!doctype html><title>t</title><iframe name=sink></iframe>");
-  });
-  await new Promise((done) => site.listen(server.port ?? 0, "127.0.0.1", done));
-  const { port } = site.address();
-  return { foreign: `http://127.0.0.1:${port}/`, allowed: `http://localhost:${port}/` };
-}
 
 // Everything that a page may send without a preflight.
 const simple = async ({ url, body }) => {
@@ -37,8 +25,9 @@ const simple = async ({ url, body }) => {
     [field.name, field.value] = [body.slice(0, -1) + ',"event":"e', '"}'];
     form.append(field);
     document.body.append(form);
+    const loaded = new Promise((done) => document.querySelector("iframe").addEventListener("load", done, { once: true }));
     form.submit();
-    await new Promise((done) => setTimeout(done, 100));
+    await loaded;
   }
   // And what asks first: it learns that it may not.
   await fetch(url, { method: "POST", body, headers: { "Content-Type": "application/json" } }).catch(() => {});
@@ -46,7 +35,9 @@ const simple = async ({ url, body }) => {
 
 run({
   async pages() {
-    const { foreign, allowed } = await site();
+    // The two origins of one site, which the test serves: the server allows pages of "localhost".
+    const foreign = `http://127.0.0.1:${server.port}/`;
+    const allowed = `http://localhost:${server.port}/`;
     const browser = await chromium.launch({
       executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
       args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic"],

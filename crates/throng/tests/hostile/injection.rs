@@ -163,13 +163,12 @@ fn next_message(member: &mut WebSocket) -> serde_json::Value {
 /// A client with the right to publish can't forge messages of the server.
 #[test]
 fn clients_can_not_forge_messages_of_the_server() {
-    let rules = std::env::temp_dir().join(format!("throng-hostile-{}.toml", std::process::id()));
-    std::fs::write(
-        &rules,
+    let scratch = Scratch::new("forge");
+    let rules = scratch.write(
+        "throng.toml",
         "[[topics]]\npattern = \"t\"\npublish = \"allow\"\npresence = true\n\
          history_messages_max = 10\n",
-    )
-    .unwrap();
+    );
     let server = Server::with(&["--config", rules.to_str().unwrap()], &[]);
     let mut page = server.listen("/sse?topic=t");
     let mut member = phoenix(&server);
@@ -217,5 +216,4 @@ fn clients_can_not_forge_messages_of_the_server() {
     assert_eq!(next_message(&mut member)[3], "update");
     let history = server.api("GET", "/api/history/t", None).1;
     assert_eq!(history["messages"].as_array().map(Vec::len), Some(1), "{history}");
-    let _ = std::fs::remove_file(rules);
 }

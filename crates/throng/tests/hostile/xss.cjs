@@ -40,7 +40,7 @@ async function browse(of) {
         (text) => document.body.innerText.includes(text)
           || [...document.querySelectorAll("input, [title]")].some((node) => node.value === text || node.title === text),
         text,
-        { timeout: 15000 },
+        { timeout: 60000 },
       ).catch(async (error) => {
         throw new Error(`${page.url()} does not show ${text} but ${await page.evaluate(() => document.body.innerText)}: ${error}`);
       });

@@ -7,6 +7,7 @@ use random::Random;
 use serde_json::{Value, json};
 
 use crate::folder::{Caller, Folder, HistoryMessage, end, flip_bits};
+use crate::support::output_within;
 
 const DURABLE: &str = "[[topics]]\npattern = \"*\"\nhistory_messages_max = 1000\ndurable = true\n";
 const TOPICS: [&str; 4] = ["a", "b", "c", "d"];
@@ -29,7 +30,7 @@ fn stored(name: &str, more: &str) -> (Folder, HashMap<&'static str, Vec<HistoryM
 /// Runs `throng store …`. Returns the exit status and the output.
 fn throng_store(folder: &Folder, args: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
-    let output = command.arg("store").args(args).current_dir(&folder.root).output().unwrap();
+    let output = output_within(command.arg("store").args(args).current_dir(&folder.root));
     let text = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(text).unwrap())
 }

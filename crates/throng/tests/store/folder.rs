@@ -3,29 +3,24 @@
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use random::Random;
 use serde_json::Value;
 
-use crate::support::{Server, TIMEOUT};
+use crate::support::{Lines, Scratch, Server, TIMEOUT, output_within, wait_within};
 
 /// A folder with a configuration and a data directory. A failed test does not remove it.
 pub struct Folder {
     pub root: PathBuf,
+    scratch: Option<Scratch>,
 }
 
 impl Folder {
     pub fn new(name: &str, configuration: &str) -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("throng-store-{name}-{}-{number}", std::process::id());
-        let root = std::env::temp_dir().join(name);
-        let _ = std::fs::remove_dir_all(&root);
-        std::fs::create_dir_all(&root).unwrap();
-        let folder = Folder { root };
+        let scratch = Scratch::new(&format!("store-{name}"));
+        let folder = Folder { root: scratch.path().into(), scratch: Some(scratch) };
         folder.configure(configuration);
         folder
     }
@@ -77,7 +72,7 @@ impl Folder {
         let mut command = self.command();
         command.arg("--data").arg(self.data()).stdin(Stdio::null());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let mut lines = Lines::of(child.stdout.take().unwrap());
         let mut address = |label: &str| {
             let line = lines.find(|line| line.trim_start().starts_with(label))?;
             let (_, rest) = line.split_once("http://")?;
@@ -88,33 +83,25 @@ impl Folder {
             std::thread::spawn(move || lines.for_each(drop));
             return Some(Server { child, client, admin });
         }
-        assert_eq!(child.wait().unwrap().code(), Some(1));
+        assert_eq!(wait_within(&mut child).code(), Some(1));
         None
     }
 
     /// Starts a server that must end by itself. Returns its exit status and output.
     pub fn serve_rejected(&self, data: &Path) -> (Option<i32>, String) {
         let mut command = self.command();
-        command.arg("--data").arg(data).stdin(Stdio::null());
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let end = Instant::now() + TIMEOUT;
-        while child.try_wait().unwrap().is_none() {
-            if Instant::now() > end {
-                let _ = child.kill();
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
-        let texts = [stdout, stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-        (status.code(), texts.concat())
+        let output = output_within(command.arg("--data").arg(data));
+        let texts = [output.stdout, output.stderr];
+        let texts = texts.map(|text| String::from_utf8_lossy(&text).into_owned());
+        (output.status.code(), texts.concat())
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        match std::thread::panicking() {
-            true => eprintln!("what was stored stays in {}", self.root.display()),
-            false => drop(std::fs::remove_dir_all(&self.root)),
+        if std::thread::panicking() {
+            eprintln!("what was stored stays in {}", self.root.display());
+            self.scratch.take().into_iter().for_each(std::mem::forget);
         }
     }
 }
@@ -122,14 +109,7 @@ impl Drop for Folder {
 /// Ends a server in order. Returns its exit status.
 pub fn end(mut server: Server) -> Option<i32> {
     server.signal("-TERM");
-    let until = Instant::now() + TIMEOUT;
-    loop {
-        if let Some(status) = server.child.try_wait().unwrap() {
-            return status.code();
-        }
-        assert!(Instant::now() < until, "the server did not end");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    wait_within(&mut server.child).code()
 }
 
 /// A connection that makes one request after the other.

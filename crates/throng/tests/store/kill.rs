@@ -37,6 +37,9 @@ const PUBLISHERS: [(Door, &str); 7] = [
     (Door::Ws, "h:one"),
 ];
 
+/// How often a server is killed, unless `KILL_ROUNDS` says otherwise.
+const ROUNDS: u64 = 20;
+
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number, and not {text:?}")))
@@ -63,9 +66,8 @@ fn median(mut times: Vec<Duration>) -> Duration {
 
 #[test]
 fn a_kill_loses_no_acknowledged_message() {
-    let rounds = number("KILL_ROUNDS").unwrap_or(200);
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let seed = number("KILL_SEED").unwrap_or(u64::from(now.subsec_nanos()));
+    let rounds = number("KILL_ROUNDS").unwrap_or(ROUNDS);
+    let seed = number("KILL_SEED").unwrap_or(1);
     println!("KILL_SEED={seed} KILL_ROUNDS={rounds}");
     let mut random = Random::new(seed);
     let folder = Folder::new("kill", TOPICS);
@@ -126,7 +128,7 @@ fn listeners(folder: &Folder) -> [Listener; 3] {
 #[test]
 fn a_kill_during_the_creation_leaves_an_openable_store() {
     let mut random = Random::new(7);
-    for _ in 0..number("KILL_ROUNDS").unwrap_or(200) / 10 {
+    for _ in 0..number("KILL_ROUNDS").unwrap_or(ROUNDS) {
         let folder = Folder::new("new", TOPICS);
         folder.begin_and_kill(Duration::from_micros(random.below(80_000)));
         let server = folder.serve();

@@ -66,6 +66,7 @@ impl Listener {
         received.ids.push(format!("comes back with {last_id}"));
         drop(received);
         let mut socket = TcpStream::connect(client).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         let head = format!(
             "GET /sse?{} HTTP/1.1\r\nHost: t\r\nLast-Event-ID: {last_id}\r\n\r\n",
             topics.join("&")

@@ -2,14 +2,12 @@
 
 use std::io::{Error, Result};
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
 use crate::folder::Caller;
-
-/// The longest time that a publisher works.
-const LIFE: Duration = Duration::from_secs(10);
+use crate::support::TIMEOUT;
 
 /// Publishes that one WebSocket or one batch has under way.
 const AT_ONCE: usize = 8;
@@ -52,7 +50,7 @@ impl Publisher {
     /// Publishes until the connection ends. Returns all messages that it sent, in order.
     pub fn run(&self, client: SocketAddr, admin: SocketAddr) -> Vec<Sent> {
         let mut sent = Vec::new();
-        let end = Instant::now() + LIFE;
+        let end = Instant::now() + TIMEOUT;
         // An error means that the server was killed.
         let _ = match self.door {
             Door::Ws => self.ws(client, end, &mut sent),
@@ -104,7 +102,7 @@ impl Publisher {
     fn ws(&self, address: SocketAddr, end: Instant, sent: &mut Vec<Sent>) -> Result<()> {
         let socket = std::net::TcpStream::connect(address)?;
         socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(LIFE))?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
         let (mut socket, _) = tungstenite::client(format!("ws://{address}/ws"), socket)
             .map_err(|error| Error::other(error.to_string()))?;
         while Instant::now() < end {

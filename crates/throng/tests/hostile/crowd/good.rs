@@ -1,5 +1,6 @@
 //! Well-behaved clients, one of each transport. Each must get every message once and in order.
 
+use std::sync::Arc;
 use std::thread::{Scope, ScopedJoinHandle};
 
 use serde_json::Value;
@@ -16,8 +17,18 @@ pub const USER: &str = "good";
 /// The last message.
 const END: &str = "end";
 
-/// The listeners, each with its transport's name. They run until the last message.
-pub struct Clients<'scope>(Vec<(&'static str, ScopedJoinHandle<'scope, Vec<u64>>)>);
+/// How many messages a listener may be behind, so that a slow machine makes no slow consumer of it.
+const BEHIND_MAX: u64 = 20;
+
+const NAMES: [&str; 6] = ["sse", "stream", "ws", "phoenix", "phoenix_longpoll", "poll"];
+
+/// The listeners, in the order of [`NAMES`]. They run until the last message.
+pub struct Clients<'scope> {
+    listeners: Vec<ScopedJoinHandle<'scope, Vec<u64>>>,
+    /// How many messages each has received.
+    received: Arc<[AtomicU64; NAMES.len()]>,
+    published: u64,
+}
 
 impl<'scope> Clients<'scope> {
     pub fn spawn<'env>(scope: &'scope Scope<'scope, 'env>, server: &'env Server) -> Self {
@@ -25,43 +36,64 @@ impl<'scope> Clients<'scope> {
         let mut stream = server.listen(&format!("/stream?topic={TOPIC}"));
         let mut socket = websocket(server, &format!("topic={TOPIC}"));
         let mut phoenix = phoenix(server);
-        let (token, since) = (longpoll(server), poll(server, "").1);
+        let (token, mut since) = (longpoll(server), poll(server, "").1);
         server.until("the good ones are there", are_alone);
-        let clients = [
-            ("sse", scope.spawn(move || all(|| plain(&sse.event())))),
-            ("stream", scope.spawn(move || all(|| of(&[stream.object()])))),
-            ("ws", scope.spawn(move || all(|| of(&[receive(&mut socket)])))),
-            ("phoenix", scope.spawn(move || all(|| pushed(&[receive(&mut phoenix)])))),
-            ("phoenix_longpoll", scope.spawn(move || all(|| polled(server, &token)))),
-            (
-                "poll",
-                scope.spawn(move || {
-                    let mut since = since;
-                    all(|| {
-                        let (messages, next) = poll(server, &format!("&since={since}"));
-                        since = next;
-                        of(&messages)
-                    })
-                }),
-            ),
+        let received = Arc::new([const { AtomicU64::new(0) }; NAMES.len()]);
+        let count = |at: usize| {
+            let received = received.clone();
+            move |messages: usize| _ = received[at].fetch_add(messages as u64, Ordering::Relaxed)
+        };
+        let [one, two, three, four, five, six] = [0, 1, 2, 3, 4, 5].map(count);
+        let listeners = vec![
+            scope.spawn(move || all(one, || plain(&sse.event()))),
+            scope.spawn(move || all(two, || of(&[stream.object()]))),
+            scope.spawn(move || all(three, || of(&[receive(&mut socket)]))),
+            scope.spawn(move || all(four, || pushed(&[receive(&mut phoenix)]))),
+            scope.spawn(move || all(five, || polled(server, &token))),
+            scope.spawn(move || {
+                all(six, || {
+                    let (messages, next) = poll(server, &format!("&since={since}"));
+                    since = next;
+                    of(&messages)
+                })
+            }),
         ];
-        Clients(clients.into())
+        Clients { listeners, received, published: 0 }
+    }
+
+    /// Publishes the next message, as soon as no listener is far behind.
+    pub fn publish(&mut self, server: &Server) {
+        server.until("the good ones keep up", |_| {
+            for (name, listener) in NAMES.iter().zip(&self.listeners) {
+                assert!(!listener.is_finished(), "the client of {name} has ended");
+            }
+            let received = self.received.iter().map(|it| it.load(Ordering::Relaxed));
+            received.min().unwrap() + BEHIND_MAX > self.published
+        });
+        server.publish(TOPIC, json!(self.published));
+        self.published += 1;
+    }
+
+    pub fn published(&self) -> u64 {
+        self.published
     }
 
     /// Publishes the last message, and checks the messages of each listener.
-    pub fn end(self, server: &Server, published: u64) {
+    pub fn end(self, server: &Server) {
         server.publish(TOPIC, json!(END));
-        let want: Vec<u64> = (0..published).collect();
-        for (name, client) in self.0 {
-            assert_eq!(client.join().unwrap(), want, "{name}");
+        server.until("the good ones have got the last message", |_| {
+            self.listeners.iter().all(ScopedJoinHandle::is_finished)
+        });
+        let want: Vec<u64> = (0..self.published).collect();
+        for (name, listener) in NAMES.iter().zip(self.listeners) {
+            assert_eq!(listener.join().unwrap(), want, "{name}");
         }
     }
 }
 
 /// Returns the server's counts: connections by transport, members of the topic, sessions, outboxes.
 pub fn gauges(server: &Server) -> Vec<(&'static str, u64)> {
-    let transports = ["sse", "stream", "ws", "phoenix", "phoenix_longpoll", "poll"];
-    let mut all: Vec<_> = transports
+    let mut all: Vec<_> = NAMES
         .into_iter()
         .map(|of| (of, server.metric(&format!("throng_connections{{transport=\"{of}\"}}")) as u64))
         .collect();
@@ -82,11 +114,13 @@ pub fn are_alone(server: &Server) -> bool {
     })
 }
 
-/// Collects numbers until the last message.
-fn all(mut next: impl FnMut() -> Vec<Value>) -> Vec<u64> {
+/// Collects numbers until the last message, and counts them.
+fn all(count: impl Fn(usize), mut next: impl FnMut() -> Vec<Value>) -> Vec<u64> {
     let mut all = Vec::new();
     loop {
-        for value in next() {
+        let values = next();
+        count(values.len());
+        for value in values {
             if value == END {
                 return all;
             }
@@ -134,7 +168,7 @@ fn phoenix(server: &Server) -> WebSocket {
 
 const LONGPOLL: &str = "/socket/longpoll?vsn=2.0.0&user=good";
 
-/// Returns the token of a session that has joined.
+/// Returns the token of a session that has joined and was polled. One that was never polled ends after ten seconds.
 fn longpoll(server: &Server) -> String {
     let token = server.get(LONGPOLL).1["token"].as_str().unwrap().to_string();
     let join = format!(r#"["1","1","{TOPIC}","phx_join",{{}}]"#);
@@ -143,6 +177,8 @@ fn longpoll(server: &Server) -> String {
         join.len()
     );
     assert!(server.exchange(request.as_bytes()).ends_with("{\"status\":200}"));
+    let (_, joined) = server.get(&format!("{LONGPOLL}&token={token}"));
+    assert!(joined.to_string().contains("phx_reply"), "{joined}");
     token
 }
 
