@@ -1,17 +1,36 @@
 //! The crowd against small servers of the standard library.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bench::crowd::{Crowd, Plan};
 use bench::marker::{Kind, payload};
 use flood::clock::now_ns;
 
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// A test fails when it waits longer than this.
+const TIMEOUT: Duration = Duration::from_secs(60);
 const STREAM: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
 const UPGRADED: &str = "HTTP/1.1 101 Switching Protocols\r\n\r\n";
+
+/// Accepts one connection, or fails the test after [`TIMEOUT`].
+fn accept_within(listener: &TcpListener) -> TcpStream {
+    listener.set_nonblocking(true).expect("a socket");
+    let end = Instant::now() + TIMEOUT;
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false).expect("a socket");
+                stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+                return stream;
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
+        }
+        assert!(Instant::now() < end, "nobody has connected");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
 
 /// Accepts so many connections, reads each request, answers in two pieces, and returns all sockets.
 fn server(
@@ -23,7 +42,7 @@ fn server(
         panic!("bound to IPv4");
     };
     let accept = move || {
-        let (mut stream, _) = listener.accept().expect("a client");
+        let mut stream = accept_within(&listener);
         let mut request = vec![0; 4096];
         let bytes = stream.read(&mut request).expect("a request");
         let (a, b) = answer.split_at(answer.len() / 3);
@@ -66,7 +85,6 @@ fn a_crowd_opens_counts_and_sees_closes() {
     assert_eq!(crowd.received().bytes, 50 * 200);
     let latencies = crowd.take_latencies();
     assert_eq!(latencies.len(), 50);
-    assert!(latencies.max() < 10_000_000_000);
 
     connections.truncate(30);
     let error = crowd.wait_messages(101, TIMEOUT).expect_err("closes");
@@ -84,7 +102,8 @@ fn an_unexpected_status_is_reported() {
 
 #[test]
 fn a_missing_server_is_reported() {
-    let address = flood::source::free_server_address().expect("a port");
+    // Nobody listens at port 1.
+    let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1);
     let error = Crowd::open_all(Plan::get(address, 3, "/sse")).expect_err("refused");
     assert!(error.to_string().contains("Refused 3"), "{error}");
 }
@@ -95,7 +114,6 @@ fn a_websocket_crowd_answers_pings() {
     let (crowd, _) = Crowd::open_all(Plan::websocket(address, 2, "/ws")).expect("an open crowd");
     for (mut stream, _) in server.join().expect("no panic") {
         stream.write_all(&[0x81, 1, b'x', 0x89, 0]).expect("room");
-        stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         let mut pong = [0; 6];
         stream.read_exact(&mut pong).expect("a pong");
         assert_eq!(pong, [0x8a, 0x80, 0, 0, 0, 0]);

@@ -119,9 +119,9 @@ pub fn free_server_address() -> Result<SocketAddrV4> {
     const PORTS: std::ops::Range<u16> = 20_000..32_000;
     use std::sync::atomic::{AtomicU16, Ordering};
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Two processes begin at different ports, and one process returns all ports before it returns
-    // one again.
-    let begin = std::process::id() as u16 % PORTS.len() as u16;
+    // Processes with neighbouring ids begin some ports apart, and one process returns all ports before it
+    // returns one again.
+    let begin = (std::process::id().wrapping_mul(13) % PORTS.len() as u32) as u16;
     for _ in 0..100 {
         let step = NEXT.fetch_add(1, Ordering::Relaxed);
         let port = PORTS.start + (begin.wrapping_add(step)) % PORTS.len() as u16;

@@ -36,6 +36,8 @@ impl Dir {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("throng-store-test-{}-{number}", std::process::id());
         let dir = std::env::temp_dir().join(name);
+        // A process with the same id may have left one.
+        let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir).unwrap();
         Dir(dir)
     }

@@ -63,6 +63,7 @@ mod tests {
         let named = format!("@{name}");
         for (name, socket) in [(path.to_str().unwrap(), by_path), (named.as_str(), by_name)] {
             send(name.as_bytes(), "READY=1").unwrap();
+            socket.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
             let mut buffer = [0; 64];
             let length = socket.recv(&mut buffer).unwrap();
             assert_eq!(&buffer[..length], b"READY=1");

@@ -6,8 +6,7 @@
 mod client;
 mod support;
 
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use client::{Connect, Publish, V5, filter};
@@ -27,15 +26,13 @@ const OPS: &str = "[[keys]]\nname = \"ops\"\n\
 const HOSTS: &str = "[admin]\nhosts = [\"throng.example\"]\n";
 
 /// A server in a folder of its own, with both keys.
-fn serve(name: &str) -> (Server, PathBuf) {
-    let folder = std::env::temp_dir().join("throng-tests").join(format!("dashboard-{name}"));
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join("throng.toml"), [HOSTS, ROOT, OPS].concat()).unwrap();
+fn serve(name: &str) -> (Server, Scratch) {
+    let folder = Scratch::new(&format!("dashboard-{name}"));
+    folder.write("throng.toml", &[HOSTS, ROOT, OPS].concat());
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--shards", "1"]);
     command.args(["--mqtt", "127.0.0.1:0"]);
-    (Server::run_in(&folder, command, &[], Stdio::inherit()), folder)
+    (Server::run_in(folder.path(), command, &[], Stdio::inherit()), folder)
 }
 
 fn start(server: &Server, name: &str) -> Child {
@@ -64,7 +61,7 @@ fn done(name: &str, page: Child) {
 }
 
 fn scenario(name: &str) {
-    let (server, _) = serve(name);
+    let (server, _folder) = serve(name);
     let _al = server.listen("/sse?user=al&topic=news");
     done(name, start(&server, name));
 }
@@ -77,7 +74,7 @@ fn who_signs_in_sees_what_the_key_may_see() {
 #[test]
 fn sessions_of_mqtt_are_shown_and_ended_and_retained_messages_deleted() {
     let name = "mqtt";
-    let (server, _) = serve(name);
+    let (server, _folder) = serve(name);
     let mut here = Connect::kept(V5, "here/<1>").user("al").open(server.client);
     here.subscribe(&[filter("news/+", 1), filter("state/#", 2)]);
     for topic in ["state/a", "state/b"] {
@@ -108,10 +105,9 @@ fn a_page_whose_key_is_taken_away_shows_no_more() {
     let name = "taken_away";
     let (server, folder) = serve(name);
     let mut page = start(&server, name);
-    let mut line = String::new();
-    BufReader::new(page.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "signed in\n");
-    std::fs::write(folder.join("throng.toml"), [HOSTS, ROOT].concat()).unwrap();
+    let line = Lines::of(page.stdout.take().unwrap()).next();
+    assert_eq!(line.as_deref(), Some("signed in"));
+    folder.write("throng.toml", &[HOSTS, ROOT].concat());
     server.signal("-HUP");
     done(name, page);
 }

@@ -16,10 +16,8 @@ mod page;
 mod shell;
 mod support;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::io::Write;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Component, Path, PathBuf};
-use std::sync::Mutex;
 
 use markdown::Page;
 use page::Counts;
@@ -77,28 +75,14 @@ fn root() -> PathBuf {
 }
 
 fn run(path: &str) {
-    static ALL: Mutex<BTreeMap<String, Counts>> = Mutex::new(BTreeMap::new());
     let root = root();
     let text = std::fs::read_to_string(root.join(path)).unwrap();
     let counts = page::run(&root, path, &text).unwrap_or_else(|error| panic!("{error}"));
-    let mut all = ALL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    all.insert(path.into(), counts);
-    let total = all.values().fold(Counts::default(), |sum, counts| Counts {
-        run: sum.run + counts.run,
-        compared: sum.compared + counts.compared,
-        checked: sum.checked + counts.checked,
-        marked: sum.marked + counts.marked,
-    });
-    let Counts { run, compared, checked, marked } = total;
-    // Past the capture of the test harness, once, when the last page is done.
-    if all.len() == PAGES.len() {
-        let _ = writeln!(
-            std::io::stderr(),
-            "{} pages: {run} snippets run, {compared} compared with what came, {checked} checked, \
-             {marked} marked as not run",
-            all.len()
-        );
-    }
+    let Counts { run, compared, checked, marked } = counts;
+    println!(
+        "{path}: {run} snippets run, {compared} compared with what came, {checked} checked, \
+         {marked} marked as not run"
+    );
 }
 
 #[test]

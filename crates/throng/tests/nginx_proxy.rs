@@ -5,8 +5,8 @@ mod support;
 
 use std::fs;
 use std::io::Read;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -77,7 +77,7 @@ impl How {
 /// nginx in one process; killed at the end of the test.
 struct Nginx {
     child: Child,
-    folder: PathBuf,
+    folder: Scratch,
     v4: SocketAddr,
     v6: SocketAddr,
 }
@@ -85,11 +85,10 @@ struct Nginx {
 impl Nginx {
     fn start(how: How, server: &Server) -> Self {
         assert!(Path::new(MODULE).exists(), "{MODULE} is missing: {HINT}");
-        let free = |ip: &str| TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap();
-        let (v4, v6) = (free("127.0.0.1"), free("::1"));
-        let name = format!("throng-nginx-{}-{}", std::process::id(), v4.port());
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir_all(&folder).unwrap();
+        let port = free_port();
+        let at = |ip: &str| SocketAddr::new(ip.parse().unwrap(), port);
+        let (v4, v6) = (at("127.0.0.1"), at("::1"));
+        let folder = Scratch::new("nginx");
         let process = "daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log error.log;\n";
         // Modules are loaded before anything else is said.
         let text = how.configuration(&[v4, v6], server.client).replacen(
@@ -97,9 +96,9 @@ impl Nginx {
             &format!("{process}events"),
             1,
         );
-        fs::write(folder.join("nginx.conf"), text).unwrap();
+        folder.write("nginx.conf", &text);
         let mut command = Command::new("nginx");
-        command.arg("-p").arg(&folder).args(["-c", "nginx.conf", "-e", "error.log"]);
+        command.arg("-p").arg(folder.path()).args(["-c", "nginx.conf", "-e", "error.log"]);
         let child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let child = child.unwrap_or_else(|error| panic!("nginx: {error}: {HINT}"));
@@ -107,7 +106,8 @@ impl Nginx {
         let end = Instant::now() + TIMEOUT;
         while TcpStream::connect(v4).is_err() {
             let ended = nginx.child.try_wait().unwrap();
-            let log = fs::read_to_string(nginx.folder.join("error.log")).unwrap_or_default();
+            let log = fs::read_to_string(nginx.folder.path().join("error.log"));
+            let log = log.unwrap_or_default();
             assert!(ended.is_none() && Instant::now() < end, "{ended:?}: {log}");
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -119,7 +119,6 @@ impl Drop for Nginx {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -132,7 +131,7 @@ impl Curl {
         command.args([
             "--silent",
             "--max-time",
-            "30",
+            &TIMEOUT.as_secs().to_string(),
             "--no-buffer",
             "--globoff",
             "--noproxy",

@@ -3,30 +3,12 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use support::*;
 
 const THRONG: &str = env!("CARGO_BIN_EXE_throng");
-
-/// A folder that is removed at the end of the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("throng-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// Runs a command that must succeed. Returns what it prints.
 fn run(command: &mut Command) -> String {
@@ -48,13 +30,13 @@ fn is_there(program: &str) -> bool {
 
 #[test]
 fn completions_are_scripts_of_their_shells() {
-    let folder = Folder::new("completions");
+    let folder = Scratch::new("completions");
     for shell in ["bash", "zsh", "fish"] {
         let script = run(Command::new(THRONG).args(["completions", shell]));
         for word in ["serve", "flood", "max-connections", "systemd"] {
             assert!(script.contains(word), "{shell}: {word}");
         }
-        let path = folder.0.join(shell);
+        let path = folder.path().join(shell);
         std::fs::write(&path, script).unwrap();
         if shell == "bash" || is_there(shell) {
             run(Command::new(shell).arg("-n").arg(&path));
@@ -63,16 +45,16 @@ fn completions_are_scripts_of_their_shells() {
     // What bash would offer behind "throng se".
     let script = format!(
         ". {}; COMP_WORDS=(throng se) COMP_CWORD=1; _throng throng se throng; echo ${{COMPREPLY[@]}}",
-        folder.0.join("bash").display()
+        folder.path().join("bash").display()
     );
     assert_eq!(run(Command::new("bash").args(["-c", &script])).trim(), "serve");
 }
 
 #[test]
 fn each_command_has_a_manual_page() {
-    let folder = Folder::new("man");
-    run(Command::new(THRONG).args(["man", "--output"]).arg(&folder.0));
-    let mut names: Vec<String> = std::fs::read_dir(&folder.0)
+    let folder = Scratch::new("man");
+    run(Command::new(THRONG).args(["man", "--output"]).arg(folder.path()));
+    let mut names: Vec<String> = std::fs::read_dir(folder.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
@@ -81,7 +63,7 @@ fn each_command_has_a_manual_page() {
         assert!(names.iter().any(|it| it == name), "{name} is not among {names:?}");
     }
     for name in &names {
-        let path = folder.0.join(name);
+        let path = folder.path().join(name);
         let page = std::fs::read_to_string(&path).unwrap();
         assert!(page.contains(".SH NAME") && page.contains(".SH SYNOPSIS"), "{name}");
         if is_there("groff") {
@@ -97,16 +79,16 @@ fn each_command_has_a_manual_page() {
 
 #[test]
 fn the_package_unpacks_and_serves() {
-    let folder = Folder::new("package");
+    let folder = Scratch::new("package");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut package = Command::new(root.join("scripts/package"));
-    package.env("THRONG_BIN", THRONG).env("OUT", folder.0.join("out"));
+    package.env("THRONG_BIN", THRONG).env("OUT", folder.path().join("out"));
     let archive = run(&mut package);
     let archive = Path::new(archive.trim());
     let name = archive.file_name().unwrap().to_str().unwrap().strip_suffix(".tar.gz").unwrap();
     assert!(name.starts_with(concat!("throng-", env!("CARGO_PKG_VERSION"), "-")), "{name}");
-    run(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&folder.0));
-    let unpacked = folder.0.join(name);
+    run(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(folder.path()));
+    let unpacked = folder.path().join(name);
     for file in [
         "LICENSE",
         "NOTICE",

@@ -3,9 +3,7 @@
 mod support;
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
 
 use serde_json::json;
 use support::*;
@@ -15,15 +13,15 @@ fn throng(args: &[&str], settings: &[(&str, &str)]) -> Output {
     std::fs::create_dir_all(&folder).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
     command.args(args).envs(settings.iter().copied()).current_dir(folder);
-    command.output().unwrap()
+    output_within(&mut command)
 }
 
 #[test]
 fn the_default_file_is_the_effective_configuration() {
     let default = throng(&["config", "--default"], &[]);
     assert!(default.status.success());
-    let file = std::env::temp_dir().join(format!("throng-default-{}.toml", std::process::id()));
-    std::fs::write(&file, &default.stdout).unwrap();
+    let scratch = Scratch::new("default");
+    let file = scratch.write("throng.toml", &String::from_utf8(default.stdout).unwrap());
     let checked = throng(&["config", "--check", "--config", file.to_str().unwrap()], &[]);
     assert_eq!(String::from_utf8(checked.stdout).unwrap(), "ok\n");
     let shown = throng(&["config", "--max-connections", "7"], &[("THRONG_LOG_LEVEL", "debug")]);
@@ -38,14 +36,13 @@ fn the_default_file_is_the_effective_configuration() {
             && line.ends_with("# variable THRONG_LOG_LEVEL")),
         "{shown}"
     );
-    let _ = std::fs::remove_file(file);
 }
 
 #[test]
 fn old_names_of_settings_are_read_with_a_warning() {
-    let file = scratch("old-names.toml");
+    let scratch = Scratch::new("old-names");
     let rule = "[[topics]]\npattern = \"chat\"\nclient_events = \"broadcast\"\n";
-    std::fs::write(&file, format!("{rule}[offline]\nenabled = true\n")).unwrap();
+    let file = scratch.write("throng.toml", &format!("{rule}[offline]\nenabled = true\n"));
     let name = file.to_str().unwrap();
     let old = ("THRONG_OFFLINE_MESSAGES_MAX", "9");
     let output = throng(&["config", "--config", name], &[old]);
@@ -63,7 +60,7 @@ fn old_names_of_settings_are_read_with_a_warning() {
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config", name]);
-    let log = scratch("old-names.log");
+    let log = scratch.path().join("log");
     let server = Server::run_with_log(command, &[old], std::fs::File::create(&log).unwrap().into());
     let logged = || std::fs::read_to_string(&log).unwrap();
     let mut member = server.listen("/sse?topic=chat");
@@ -81,7 +78,6 @@ fn old_names_of_settings_are_read_with_a_warning() {
     for want in &want {
         assert_eq!(text.matches(want).count(), 2, "{want}\nin\n{text}");
     }
-    let _ = (std::fs::remove_file(file), std::fs::remove_file(&log));
 }
 
 #[test]
@@ -166,73 +162,80 @@ fn the_first_signal_starts_the_drain() {
     let mut stream = server.listen("/stream?topic=a");
     let mut socket = websocket(&server, "topic=a");
     server.publish("a", json!("last"));
-    let begun = Instant::now();
     server.signal("-INT");
     assert!(sse.rest().ends_with(": closing, drain\n\n"));
     let text = stream.rest();
     assert!(text.contains("\"reason\":\"drain\"") && text.ends_with("0\r\n\r\n"), "{text}");
     assert_eq!(receive(&mut socket)["data"], "last");
-    let closed = socket.read().unwrap();
-    let tungstenite::Message::Close(Some(frame)) = closed else { panic!("{closed:?}") };
+    let frame = loop {
+        match socket.read().unwrap() {
+            // Every 25 s of its clock the server pings, also one that has just come.
+            tungstenite::Message::Ping(_) => {}
+            tungstenite::Message::Close(Some(frame)) => break frame,
+            other => panic!("{other:?}"),
+        }
+    };
     assert_eq!(u16::from(frame.code), 1012);
     drop((sse, stream, socket));
-    assert_eq!(server.child.wait().unwrap().code(), Some(0));
-    assert!(begun.elapsed() < TIMEOUT);
+    assert_eq!(wait_within(&mut server.child).code(), Some(0));
 }
 
 #[test]
 fn a_reload_applies_changes_and_closes_no_connection() {
-    let file = std::env::temp_dir().join(format!("throng-reload-{}.toml", std::process::id()));
-    std::fs::write(&file, "").unwrap();
-    let server = Server::with(&["--config", file.to_str().unwrap()], &[]);
+    let scratch = Scratch::new("reload");
+    let (server, log) = serve_logged(&scratch, "");
+    let write = |text: &str| std::fs::write(scratch.path().join("throng.toml"), text).unwrap();
     let mut held = server.listen("/sse?topic=a");
     let many = "/sse?topic=1&topic=2&topic=3";
     drop(server.listen(many));
-    std::fs::write(&file, "[limits]\ntopics_per_connection_max = 2\n").unwrap();
+    write("[limits]\ntopics_per_connection_max = 2\n");
     server.signal("-HUP");
     server.until("the new limit holds", |server| {
         server.metric("throng_limit{name=\"limits.topics_per_connection_max\"}") == 2.0
     });
     assert_eq!(server.get(many).0, 400);
-    std::fs::write(&file, "[limits]\ntopics_per_connection_max = no\n").unwrap();
+    write("[limits]\ntopics_per_connection_max = no\n");
     server.signal("-HUP");
+    until_rejected(&server, &log);
     server.publish("a", json!("still open"));
     assert_eq!(held.data(), "still open");
     assert_eq!(server.get(many).0, 400);
-    let _ = std::fs::remove_file(file);
 }
 
-fn scratch(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("throng-{name}-{}", std::process::id()));
-    let _ = std::fs::remove_file(&path);
-    path
+/// Starts a server with this text as its configuration, which a test may change. Returns its log as well.
+fn serve_logged(scratch: &Scratch, text: &str) -> (Server, impl Fn() -> String + use<>) {
+    let file = scratch.write("throng.toml", text);
+    let log = scratch.path().join("log");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config"]);
+    let written = std::fs::File::create(&log).unwrap();
+    command.arg(file);
+    let server = Server::run_with_log(command, &[], written.into());
+    (server, move || std::fs::read_to_string(&log).unwrap())
+}
+
+/// Waits until the server has read its configuration again, and rejected it.
+fn until_rejected(server: &Server, log: &impl Fn() -> String) {
+    let says = "the configuration stays as it was";
+    server.until("the configuration is rejected", |_| log().contains(says));
 }
 
 #[test]
 fn a_pipe_as_configuration_does_not_block_the_shutdown() {
-    let file = scratch("pipe.toml");
-    std::fs::write(&file, "").unwrap();
-    let mut server = Server::with(&["--config", file.to_str().unwrap()], &[]);
+    let scratch = Scratch::new("pipe");
+    let (mut server, log) = serve_logged(&scratch, "");
+    let file = scratch.path().join("throng.toml");
     std::fs::remove_file(&file).unwrap();
     assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
     server.signal("-HUP");
-    // This is long enough for the server to block on the pipe.
-    std::thread::sleep(Duration::from_millis(500));
+    // A server that opens the pipe never gets here: nobody writes to it.
+    until_rejected(&server, &log);
     server.publish("a", json!("it serves"));
     server.signal("-TERM");
-    let end = Instant::now() + TIMEOUT;
-    let status = loop {
-        if let Some(status) = server.child.try_wait().unwrap() {
-            break status;
-        }
-        assert!(Instant::now() < end, "the signal does not end it");
-        std::thread::sleep(Duration::from_millis(20));
-    };
-    assert_eq!(status.code(), Some(0));
+    assert_eq!(wait_within(&mut server.child).code(), Some(0));
     let output = throng(&["config", "--check", "--config", file.to_str().unwrap()], &[]);
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("it is a pipe") && text.contains("write the text to a file"), "{text}");
-    let _ = std::fs::remove_file(file);
 }
 
 #[test]
@@ -243,23 +246,24 @@ fn an_endless_file_is_rejected_at_once() {
             let bounded = "ulimit -v 4000000; exec \"$0\" \"$@\"";
             let mut command = Command::new("sh");
             command.args(["-c", bounded, env!("CARGO_BIN_EXE_throng"), "serve", flag, path]);
-            let output = command.output().unwrap();
+            let output = output_within(&mut command);
             let text = String::from_utf8(output.stderr).unwrap();
             assert_eq!(output.status.code(), Some(2), "{text}");
             assert!(text.contains(path) && text.contains("only a regular file"), "{text}");
         }
     }
-    let huge = scratch("huge.toml");
+    let scratch = Scratch::new("huge");
+    let huge = scratch.path().join("throng.toml");
     std::fs::File::create(&huge).unwrap().set_len(1 << 40).unwrap();
     let output = throng(&["config", "--check", "--config", huge.to_str().unwrap()], &[]);
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("more than 16777216 bytes"), "{text}");
-    let _ = std::fs::remove_file(huge);
 }
 
 #[test]
 fn an_exposed_key_file_is_rejected_with_the_remedy() {
-    let file = scratch("open-key");
+    let scratch = Scratch::new("open-key");
+    let file = scratch.path().join("key");
     write_secret(&file, "a-key-of-sixteen-chars\n");
     let path = file.to_str().unwrap();
     let mode = |mode| {
@@ -275,19 +279,17 @@ fn an_exposed_key_file_is_rejected_with_the_remedy() {
     assert!(text.contains("flag --api-key-file: admin.api_key_file:"), "{text}");
     assert!(text.contains(&format!("chmod 600 {path}")) && !text.contains("sixteen"), "{text}");
     // The server accepts an exposed configuration with a key, but prints a warning.
-    let config = scratch("open-key.toml");
-    std::fs::write(&config, "[admin]\napi_key = \"a-key-of-sixteen-chars\"\n").unwrap();
+    let key = "[admin]\napi_key = \"a-key-of-sixteen-chars\"\n";
+    let config = scratch.write("throng.toml", key);
     std::fs::set_permissions(&config, std::fs::Permissions::from_mode(0o644)).unwrap();
     let listen = ["--listen", "127.0.0.1:0", "--admin", "192.0.2.1:1"];
     let args = [&["serve", "--config", config.to_str().unwrap()], &listen[..]].concat();
     let output = throng(&args, &[]);
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("admin.api_key: ") && text.contains("chmod 600"), "{text}");
-    let _ = std::fs::remove_file(config);
     let fix = Command::new("sh").args(["-c", &format!("chmod 600 {path}")]).status();
     assert!(fix.unwrap().success());
     assert!(throng(&["config", "--check", "--api-key-file", path], &[]).status.success());
-    let _ = std::fs::remove_file(file);
 }
 
 #[test]
@@ -302,17 +304,16 @@ fn an_invalid_log_level_is_rejected_and_changes_nothing() {
             assert!(text.contains("error, warn, info, debug, trace"), "{text}");
         }
     }
-    let file = scratch("loud.toml");
-    std::fs::write(&file, "[log]\nlevel = \"info\"\n").unwrap();
-    let server = Server::with(&["--config", file.to_str().unwrap()], &[]);
+    let scratch = Scratch::new("loud");
+    let (server, log) = serve_logged(&scratch, "[log]\nlevel = \"info\"\n");
+    let write = |text: &str| std::fs::write(scratch.path().join("throng.toml"), text).unwrap();
     // A reload with an invalid level changes no other setting either.
-    std::fs::write(&file, "[log]\nlevel = \"loud\"\n[limits]\noutbox_messages_max = 9\n").unwrap();
+    write("[log]\nlevel = \"loud\"\n[limits]\noutbox_messages_max = 9\n");
     server.signal("-HUP");
-    std::thread::sleep(Duration::from_millis(300));
+    until_rejected(&server, &log);
     let limit = "throng_limit{name=\"limits.outbox_messages_max\"}";
     assert_eq!(server.metric(limit), 256.0);
-    std::fs::write(&file, "[log]\nlevel = \"warn\"\n[limits]\noutbox_messages_max = 9\n").unwrap();
+    write("[log]\nlevel = \"warn\"\n[limits]\noutbox_messages_max = 9\n");
     server.signal("-HUP");
     server.until("the good one holds", |server| server.metric(limit) == 9.0);
-    let _ = std::fs::remove_file(file);
 }

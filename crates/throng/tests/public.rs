@@ -1,43 +1,42 @@
 //! `throng config --check --public`: whether a configuration is one for a server that faces the public.
 
+mod support;
+
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-fn folder(name: &str) -> PathBuf {
-    let folder = std::env::temp_dir().join("throng-tests").join(format!("public-{name}"));
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).unwrap();
-    folder
-}
+use support::*;
 
 /// The exit status, and what is printed.
 fn judge(folder: &Path, args: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
-    let output = command.current_dir(folder).arg("config").args(args).output().unwrap();
+    let output = output_within(command.current_dir(folder).arg("config").args(args));
     let text = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(text).unwrap())
 }
 
 #[test]
 fn what_nobody_has_configured_is_not_for_the_public() {
-    let folder = folder("none");
-    let (code, text) = judge(&folder, &["--check", "--public"]);
+    let scratch = Scratch::new("public");
+    let folder = scratch.path();
+    let (code, text) = judge(folder, &["--check", "--public"]);
     assert!(code == Some(3) && text.ends_with("\nnot fit for the public: 3 errors\n"), "{text}");
     assert!(text.starts_with("error    tokens         nobody needs a token"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
-    assert_eq!(judge(&folder, &["--check"]), (Some(0), "ok\n".into()));
+    assert_eq!(judge(folder, &["--check"]), (Some(0), "ok\n".into()));
     // It is a way to check, and nothing else.
-    assert_eq!(judge(&folder, &["--public"]).0, Some(2));
+    assert_eq!(judge(folder, &["--public"]).0, Some(2));
     // A mistake is told as always.
     std::fs::write(folder.join("throng.toml"), "[limits]\nconnection_max = 1\n").unwrap();
-    let (code, text) = judge(&folder, &["--check", "--public"]);
+    let (code, text) = judge(folder, &["--check", "--public"]);
     assert!(code == Some(2) && text.contains("did you mean limits.connections_max?"), "{text}");
 }
 
 #[test]
 fn a_secret_that_everybody_on_the_host_can_read_is_an_error() {
-    let folder = folder("open");
+    let scratch = Scratch::new("public");
+    let folder = scratch.path();
     let config = folder.join("throng.toml");
     let secret = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
     let text = format!(
@@ -48,7 +47,7 @@ fn a_secret_that_everybody_on_the_host_can_read_is_an_error() {
     std::fs::write(&config, text).unwrap();
     let with_mode = |mode: u32| {
         std::fs::set_permissions(&config, std::fs::Permissions::from_mode(mode)).unwrap();
-        judge(&folder, &["--check", "--public"])
+        judge(folder, &["--check", "--public"])
     };
     let (code, text) = with_mode(0o600);
     assert!(

@@ -24,7 +24,7 @@ fn run(mut command: Command, input: &str) -> (i32, String, String) {
     // A command that has failed already does not read, so the write may fail.
     let _ = stdin.write_all(input.as_bytes());
     drop(stdin);
-    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+    let Output { status, stdout, stderr } = printed_within(child);
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (status.code().unwrap(), text(stdout), text(stderr))
 }

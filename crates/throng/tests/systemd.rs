@@ -16,32 +16,15 @@ use support::*;
 
 const KEY: &str = "a-key-of-sixteen-chars";
 
-/// A folder of one test, removed at its end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("throng-unit-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_string()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// The path of a file in a test's folder, as text.
+fn path(folder: &Scratch, name: &str) -> String {
+    folder.path().join(name).to_str().unwrap().to_string()
 }
 
 /// The unit that this binary makes.
 fn unit(binary: &Path) -> String {
     let arguments = ["tune", "--connections", "1000", "--systemd"];
-    let output = Command::new(binary).args(arguments).output().unwrap();
+    let output = output_within(Command::new(binary).args(arguments));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     String::from_utf8(output.stdout).unwrap()
 }
@@ -58,13 +41,12 @@ fn value<'a>(unit: &'a str, key: &str) -> &'a str {
 
 #[test]
 fn systemd_finds_no_fault_with_the_unit() {
-    let folder = Folder::new("verify");
-    let (name, text) = (folder.path("throng.service"), unit(this_binary()));
+    let folder = Scratch::new("verify");
+    let (name, text) = (path(&folder, "throng.service"), unit(this_binary()));
     let verify = |text: &str| -> Output {
         fs::write(&name, text).unwrap();
         let mut command = Command::new("systemd-analyze");
-        let output = command.args(["verify", "--man=no", &name]).output();
-        output.unwrap_or_else(|error| panic!("systemd-analyze: {error}; scripts/test installs it"))
+        output_within(command.args(["verify", "--man=no", &name]))
     };
     let good = verify(&text);
     assert_eq!(String::from_utf8_lossy(&good.stderr), "", "{text}");
@@ -94,29 +76,30 @@ impl Manager {
 /// Runs what the unit starts as the manager would, with folders of the test in place of its own.
 #[test]
 fn what_the_unit_starts_tells_the_manager_and_takes_the_key() {
-    let folder = Folder::new("start");
+    let folder = Scratch::new("start");
     for name in ["state", "credentials", "etc"] {
-        fs::create_dir(folder.0.join(name)).unwrap();
+        fs::create_dir(folder.path().join(name)).unwrap();
     }
     let unit = unit(this_binary());
     let credential = value(&unit, "LoadCredential").split(':').next().unwrap();
     assert_eq!(value(&unit, "SetCredential"), format!("{credential}:{}", config::NO_KEY));
     let rule = "[[topics]]\npattern = \"log\"\nhistory_messages_max = 9\ndurable = true\n";
-    fs::write(folder.path("etc/throng.toml"), rule).unwrap();
-    let manager = Manager::new(&folder.path("notify"));
+    fs::write(path(&folder, "etc/throng.toml"), rule).unwrap();
+    let manager = Manager::new(&path(&folder, "notify"));
     for key in [KEY, config::NO_KEY] {
-        write_secret(&folder.0.join("credentials").join(credential), key);
+        write_secret(&folder.path().join("credentials").join(credential), key);
         let line = value(&unit, "ExecStart")
-            .replace("%S", &folder.path("state"))
-            .replace("%d", &folder.path("credentials"));
+            .replace("%S", &path(&folder, "state"))
+            .replace("%d", &path(&folder, "credentials"));
         assert!(!line.contains(['%', '"', '$']), "{line}");
         let mut words = line.split(' ');
         let mut command = Command::new(words.next().unwrap());
-        command.args(words).env("NOTIFY_SOCKET", folder.path("notify"));
-        command.env("CREDENTIALS_DIRECTORY", folder.path("credentials"));
+        command.args(words).env("NOTIFY_SOCKET", path(&folder, "notify"));
+        command.env("CREDENTIALS_DIRECTORY", path(&folder, "credentials"));
         let any = "127.0.0.1:0";
         let ports = [("THRONG_CLIENT_LISTEN", any), ("THRONG_ADMIN_LISTEN", any)];
-        let mut server = Server::run_in(&folder.0.join("etc"), command, &ports, Stdio::inherit());
+        let mut server =
+            Server::run_in(&folder.path().join("etc"), command, &ports, Stdio::inherit());
         assert_eq!(manager.next(), "READY=1");
         let call = |header: &str| {
             let message = json!({"topic": "log", "data": key});
@@ -132,14 +115,14 @@ fn what_the_unit_starts_tells_the_manager_and_takes_the_key() {
         assert_eq!(manager.next(), "READY=1");
         server.signal("-TERM");
         assert_eq!(manager.next(), "STOPPING=1");
-        assert!(server.child.wait().unwrap().success());
+        assert!(wait_within(&mut server.child).success());
     }
-    assert!(folder.0.join("state/throng/throng.redb").exists());
+    assert!(folder.path().join("state/throng/throng.redb").exists());
 }
 
 #[track_caller]
 fn run(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output().unwrap();
+    let output = output_within(Command::new(program).args(arguments));
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program} {arguments:?}: {error}");
     String::from_utf8(output.stdout).unwrap().trim().to_string()
@@ -170,7 +153,7 @@ impl Installed {
 
     #[track_caller]
     fn control(&self, verb: &str) {
-        let output = Command::new("systemctl").args([verb, &self.name]).output().unwrap();
+        let output = output_within(Command::new("systemctl").args([verb, &self.name]));
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "systemctl {verb}: {error}\n{}", self.log());
     }
@@ -215,8 +198,9 @@ fn systemd_starts_the_unit() {
     let installed = Installed { binary: Path::new("/usr/local/bin").join(&name), name };
     fs::copy(this_binary(), &installed.binary).unwrap();
     fs::set_permissions(&installed.binary, fs::Permissions::from_mode(0o755)).unwrap();
-    let port = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let (client, admin) = (port(), port());
+    // They stay the same after a restart.
+    let address = || std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let (client, admin) = (address(), address());
     let more = format!(
         "[Service]\nEnvironment=THRONG_CLIENT_LISTEN={client} THRONG_ADMIN_LISTEN={admin}\n\
          StandardOutput=append:{0}\nStandardError=append:{0}\n",
@@ -275,8 +259,8 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// What the server logs where nothing is taken from it.
 fn outside(binary: &Path) -> String {
-    let folder = Folder::new("outside");
-    let log = folder.path("log");
+    let folder = Scratch::new("outside");
+    let log = path(&folder, "log");
     let mut command = Command::new(binary);
     command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
     let server = Server::run_with_log(command, &[], fs::File::create(&log).unwrap().into());

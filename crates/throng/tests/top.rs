@@ -2,8 +2,7 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
@@ -20,7 +19,7 @@ fn command(admin: SocketAddr, arguments: &str) -> Command {
 
 /// Runs it. Returns the exit status, standard output and standard error.
 fn run(mut command: Command) -> (i32, String, String) {
-    let output = command.output().unwrap();
+    let output = output_within(&mut command);
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
@@ -71,19 +70,20 @@ fn samples_are_printed_as_lines_until_an_interrupt() {
     let server = Server::start();
     let mut child =
         command(server.admin, "--json").stdout(Stdio::piped()).spawn().expect("it starts");
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines().take(2);
+    let lines = Lines::of(child.stdout.take().unwrap()).take(2);
     let at = |line: String| serde_json::from_str::<Value>(&line).unwrap()["at"].as_u64();
-    let times: Vec<_> = lines.map(|line| at(line.unwrap()).unwrap()).collect();
+    let times: Vec<_> = lines.map(|line| at(line).unwrap()).collect();
     assert!(times.len() == 2 && times[0] < times[1], "{times:?}");
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(wait_within(&mut child).code(), Some(0));
 }
 
 #[test]
 fn the_key_is_read_from_a_file_or_a_variable() {
     let server = Server::with(&[], &[("THRONG_ADMIN_API_KEY", KEY)]);
-    let path = std::env::temp_dir().join(format!("throng-top-key-{}", std::process::id()));
+    let scratch = Scratch::new("top-key");
+    let path = scratch.path().join("key");
     write_secret(&path, &format!("{KEY}\n"));
     let with_file = |arguments: &str| {
         let mut command = command(server.admin, arguments);
@@ -112,15 +112,14 @@ fn the_key_is_read_from_a_file_or_a_variable() {
     std::fs::write(&path, "\n").unwrap();
     let (code, _, error) = run(with_file("--once"));
     assert!(code == 2 && error.contains("the file is empty"), "{error}");
-    std::fs::remove_file(&path).unwrap();
 }
 
 #[test]
 fn a_port_that_is_no_admin_port_is_reported() {
     let server = Server::start();
     bad(command(server.client, "--once"), "as Throng's admin port does (status 404)");
-    // No server listens on this port, which was free a moment ago.
-    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // No server listens on this port.
+    let unused = SocketAddr::from(([127, 0, 0, 1], 1));
     for arguments in ["--once", "--json", "--json --once", ""] {
         bad(command(unused, arguments), "nothing answers at 127.0.0.1:");
     }

@@ -182,7 +182,7 @@ fn one_message_reaches_each_transport_exactly_once() {
     }
     for n in 0..30 {
         sse.iter_mut().for_each(|stream| assert_eq!(stream.data(), n.to_string()));
-        streams.iter_mut().for_each(|stream| assert_eq!(stream.object()["data"], n));
+        streams.iter_mut().for_each(|stream| assert_eq!(stream.next_object()["data"], n));
         sockets.iter_mut().for_each(|socket| assert_eq!(receive(socket)["data"], n));
     }
 }

@@ -3,9 +3,12 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+/// A test fails when it waits longer than this.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Server {
     child: Child,
@@ -62,7 +65,7 @@ impl Drop for Server {
 
 fn connect(to: SocketAddr) -> TcpStream {
     let socket = TcpStream::connect(to).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket
 }
 
@@ -161,5 +164,13 @@ fn last_words_say_why() {
     let pid = server.child.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     assert!(client.line().starts_with("BYE drain "));
-    assert!(server.child.wait().unwrap().success());
+    let end = Instant::now() + TIMEOUT;
+    let status = loop {
+        if let Some(status) = server.child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(Instant::now() < end, "the server does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert!(status.success());
 }

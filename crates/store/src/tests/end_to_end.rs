@@ -290,10 +290,7 @@ fn a_shorter_idempotency_window_deletes_all_old_keys() {
     };
     assert_eq!(keys(), 9_000);
     store.set_idempotency_seconds_max(300);
-    wait_until("a sweep", || keys() < 9_000);
-    let first = Instant::now();
     wait_until("the last sweep", || keys() == 0);
-    assert!(first.elapsed() < Duration::from_millis(900), "a sweep later: {:?}", first.elapsed());
     store.close().unwrap();
 }
 
@@ -352,7 +349,7 @@ fn a_record_is_written_with_its_message() {
             with: Some(with),
         };
         store.append(append, Box::new(move |result| drop(send.send(result)))).unwrap();
-        receive.recv().unwrap()
+        receive.recv_timeout(WAIT).unwrap()
     };
     put(1, &record("a", b"first")).unwrap();
     put(2, &("part", ("a".into(), None))).unwrap();

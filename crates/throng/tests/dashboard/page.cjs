@@ -5,7 +5,7 @@
 const http = require("node:http");
 const path = require("node:path");
 const packages = path.join(__dirname, "../phoenix");
-const { assert, server, run } = require(`${packages}/lib.cjs`);
+const { PATIENCE_MS, assert, server, run } = require(`${packages}/lib.cjs`);
 const { chromium } = require(`${packages}/node_modules/playwright-core`);
 
 // `server` is filled before a scenario runs.
@@ -15,13 +15,14 @@ const home = () => `http://${server.admin}/`;
 async function inBrowser(work) {
   const browser = await chromium.launch({
     executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+    timeout: PATIENCE_MS,
     args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic",
       "--host-resolver-rules=MAP *.example 127.0.0.1"],
   });
   try {
     const context = await browser.newContext({ viewport: { width: 1280, height: 800 } });
     const page = await context.newPage();
-    page.setDefaultTimeout(20_000);
+    context.setDefaultTimeout(PATIENCE_MS);
     await work(page, context);
   } finally {
     await browser.close();
@@ -40,11 +41,11 @@ const signedIn = (page, name) => page.waitForFunction(
 const isLive = (page) => page.waitForSelector('#state[data-state="live"]');
 
 async function until(is, what) {
-  for (let tries = 0; tries < 200; tries += 1) {
-    if (await is()) return;
+  const end = Date.now() + PATIENCE_MS;
+  while (!(await is())) {
+    if (Date.now() > end) assert.fail(`waited in vain until ${what}`);
     await new Promise((done) => setTimeout(done, 100));
   }
-  assert.fail(`not so in 20 s: ${what}`);
 }
 
 // A call as the page would make it, with what the browser adds.
@@ -211,9 +212,10 @@ run({
         document.body.append(form);
         form.submit();
       }, [`${home()}api/publish`, body]);
-      await foreign.waitForTimeout(500);
+      const posts = () => seen.filter(([method]) => method === "POST");
+      await until(() => posts().length === 2, "both posts are answered");
       // Of the GET the browser shows nobody anything, and may not tell that there was an answer.
-      assert.deepEqual(seen.filter(([method]) => method === "POST"), [["POST", 403], ["POST", 403]]);
+      assert.deepEqual(posts(), [["POST", 403], ["POST", 403]]);
       assert.ok(seen.every(([, status]) => status === 403), JSON.stringify(seen));
       // The same from the node's own page is fine.
       const own = { method: "POST", headers: { "X-Throng-Session": "1" }, body };

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// Chromium starts slowly where tests keep all cores busy.
-const TIMEOUT: Duration = Duration::from_secs(60);
+use crate::support::TIMEOUT;
 
 pub struct Browser {
     node: Child,
@@ -81,7 +80,7 @@ impl Drop for Browser {
     fn drop(&mut self) {
         // The script closes Chromium when its input ends.
         let _ = writeln!(self.input, "{}", json!({ "end": true }));
-        let end = Instant::now() + Duration::from_secs(5);
+        let end = Instant::now() + TIMEOUT;
         while self.node.try_wait().is_ok_and(|status| status.is_none()) {
             if Instant::now() > end {
                 let _ = self.node.kill();

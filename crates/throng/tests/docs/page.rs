@@ -26,6 +26,7 @@
 //! | `shape` | It is JSON, and nothing prints it. |
 
 use std::collections::HashMap;
+use std::net::TcpStream;
 use std::path::Path;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -37,12 +38,7 @@ use crate::compare::{self, Names, Rules};
 use crate::form;
 use crate::markdown::{Block, Item, Page};
 use crate::shell::{Listener, Server, Shell};
-
-/// How long something may take to arrive.
-const ARRIVES: Duration = Duration::from_secs(20);
-
-/// How long a message that waits for the store is given to get there.
-const WRITTEN: Duration = Duration::from_millis(500);
+use crate::support::{TIMEOUT, free_port};
 
 /// How many snippets were treated how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,6 +80,8 @@ pub struct Runner<'a> {
     browser: Option<Browser>,
     /// Ports as the page calls them, and as they are.
     ports: HashMap<u16, u16>,
+    /// Those of them on which the page's programs are still to listen.
+    silent_ports: Vec<u16>,
     names: Names,
     printed: Printed,
     how: How,
@@ -100,6 +98,7 @@ pub fn run(root: &Path, path: &str, text: &str) -> Result<Counts, String> {
         listeners: Vec::new(),
         browser: None,
         ports: HashMap::new(),
+        silent_ports: Vec::new(),
         names: Names::default(),
         printed: Printed::Nothing,
         how: How::default(),
@@ -152,9 +151,10 @@ impl Runner<'_> {
                 }
                 ("shape", "") => self.how.shape = true,
                 ("port", port) => {
-                    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
                     let port = port.parse().map_err(|_| "port takes a number")?;
-                    self.ports.insert(port, free.local_addr().unwrap().port());
+                    let real = free_port();
+                    self.ports.insert(port, real);
+                    self.silent_ports.push(real);
                 }
                 ("stop", "") => self.server = None,
                 ("serve", flags) => self.serve(&format!("throng serve {flags}")),
@@ -263,30 +263,63 @@ impl Runner<'_> {
     }
 
     fn foreground(&mut self, text: &str, how: &How) -> Result<(), String> {
+        let stored = self.stored();
         let done = self.shell.run(&self.real(text));
         let told = format!("{}{}", done.out, done.err);
         if how.exit == 0 && !done.failed.is_empty() || done.status != how.exit {
             return Err(format!("it ended with {} ({}):\n{told}", done.status, done.failed.trim()));
         }
         let printed = if how.exit == 0 { done.out } else { told };
-        if printed.contains("\"queued\":true") {
-            // People read more slowly than the store writes.
-            std::thread::sleep(WRITTEN);
-        }
+        // People read more slowly than the store writes.
+        self.until_stored(stored, printed.matches("\"queued\":true").count())?;
         self.printed = Printed::Text(self.shown(&printed));
         Ok(())
     }
 
-    /// Leaves a block running, and waits until it has connected.
+    /// Leaves a block running, and waits until it has connected, listens, or has printed something.
     fn leave(&mut self, text: &str) -> Result<(), String> {
         let before = self.connections();
+        let speaks = |port: &u16| TcpStream::connect(("127.0.0.1", *port)).is_ok();
+        // On the others something listens already.
+        self.silent_ports.retain(|port| !speaks(port));
         let listener = self.shell.leave(&self.real(text));
-        let end = Instant::now() + Duration::from_secs(3);
-        while self.connections() <= before && listener.text().is_empty() && Instant::now() < end {
+        let end = Instant::now() + TIMEOUT;
+        while self.connections() <= before && listener.text().is_empty() {
+            if self.silent_ports.iter().any(speaks) {
+                break;
+            }
+            if Instant::now() > end {
+                return Err(format!(
+                    "it neither connects nor listens, and prints nothing:\n{text}"
+                ));
+            }
             std::thread::sleep(Duration::from_millis(20));
         }
         self.listeners.push(listener);
         self.printed = Printed::Listener(self.listeners.len() - 1);
+        Ok(())
+    }
+
+    /// How much the server's store has written, if it has one.
+    fn stored(&self) -> Option<u64> {
+        let address = ([127, 0, 0, 1], self.server.as_ref()?.admin).into();
+        let (_, metrics) = crate::support::text(address, "GET", "/metrics", None, "");
+        let value = |name: &str| {
+            let line = metrics.lines().find_map(|line| line.strip_prefix(name))?;
+            line.trim().parse::<u64>().ok()
+        };
+        value("throng_store_operations_total ")
+    }
+
+    /// Waits until the store has written so much more than before.
+    fn until_stored(&self, before: Option<u64>, more: usize) -> Result<(), String> {
+        let end = Instant::now() + TIMEOUT;
+        while more > 0 && self.stored() < before.map(|before| before + more as u64) {
+            if Instant::now() > end {
+                return Err("the store does not write what is queued".into());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
         Ok(())
     }
 
@@ -307,8 +340,11 @@ impl Runner<'_> {
         browser.run(&js)?;
         // What the page opens must stand before something is published to it.
         if ["EventSource(", "WebSocket(", "new Socket("].iter().any(|it| js.contains(it)) {
-            let end = Instant::now() + Duration::from_secs(3);
-            while self.connections() <= before && Instant::now() < end {
+            let end = Instant::now() + TIMEOUT;
+            while self.connections() <= before {
+                if Instant::now() > end {
+                    return Err(format!("it opens no connection:\n{js}"));
+                }
                 std::thread::sleep(Duration::from_millis(20));
             }
         }
@@ -381,7 +417,7 @@ impl Runner<'_> {
                 Some(number.ok_or("output of whom?")? - 1)
             }
         };
-        let end = Instant::now() + ARRIVES;
+        let end = Instant::now() + TIMEOUT;
         loop {
             let (all, seen) = self.heard(which, how)?;
             let real = all.get(seen..).unwrap_or_default();

@@ -1,14 +1,13 @@
 //! A reader's terminals: a shell that keeps its variables from block to block, the server, and what is
 //! left running.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A block that runs longer fails.
-const BLOCK_MAX: Duration = Duration::from_secs(120);
+use crate::support::{Lines, Scratch, TIMEOUT};
 
 /// `throng` as a reader types it. Commands that call the admin port find it where the page's server has it.
 const THRONG: &str = r#"#!/bin/bash
@@ -49,6 +48,7 @@ impl Listener {
 /// A folder that looks like a clone, and a shell in it.
 pub struct Shell {
     pub folder: PathBuf,
+    _scratch: Scratch,
     bash: Child,
     input: ChildStdin,
     blocks: usize,
@@ -56,9 +56,8 @@ pub struct Shell {
 
 impl Shell {
     pub fn start(name: &str, root: &Path) -> Self {
-        let folder =
-            std::env::temp_dir().join(format!("throng-docs-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
+        let scratch = Scratch::new(&format!("docs-{name}"));
+        let folder = scratch.path().to_path_buf();
         let run = folder.join(".run");
         std::fs::create_dir_all(&run).unwrap();
         for entry in std::fs::read_dir(root).unwrap() {
@@ -85,7 +84,7 @@ impl Shell {
         let mut input = bash.stdin.take().unwrap();
         writeln!(input, "set -o pipefail; trap 'echo \"$BASH_COMMAND\" >>\"$FAILED\"' ERR")
             .unwrap();
-        Shell { folder, bash, input, blocks: 0 }
+        Shell { folder, _scratch: scratch, bash, input, blocks: 0 }
     }
 
     fn environment(command: &mut Command, folder: &Path) {
@@ -112,9 +111,9 @@ impl Shell {
             "FAILED={at}.failed; . {at}.sh </dev/null >{at}.out 2>{at}.err; echo $? >{at}.tmp; mv {at}.tmp {at}.status"
         )
         .unwrap();
-        let end = Instant::now() + BLOCK_MAX;
+        let end = Instant::now() + TIMEOUT;
         while !of("status").exists() {
-            assert!(Instant::now() < end, "this ran for {BLOCK_MAX:?} and did not end:\n{text}");
+            assert!(Instant::now() < end, "this ran for {TIMEOUT:?} and did not end:\n{text}");
             assert!(self.bash.try_wait().unwrap().is_none(), "the shell ended in:\n{text}");
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -139,7 +138,6 @@ impl Drop for Shell {
         let group = format!("-{}", self.bash.id());
         let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
         let _ = self.bash.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -164,11 +162,10 @@ impl Server {
         let log = std::fs::File::create(path.with_extension("log")).unwrap();
         command.stdout(Stdio::piped()).stderr(log).stdin(Stdio::null());
         let mut child = command.spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut lines = Lines::of(child.stdout.take().unwrap());
         let mut out = std::fs::File::create(&path).unwrap();
         let mut port = |label: &str| -> u16 {
             for line in lines.by_ref() {
-                let line = line.unwrap();
                 writeln!(out, "{line}").unwrap();
                 if line.trim_start().starts_with(label) {
                     let (_, rest) = line.split_once("http://").unwrap();
@@ -181,7 +178,7 @@ impl Server {
         };
         let (client, admin) = (port("clients"), port("applications"));
         std::thread::spawn(move || {
-            lines.map_while(Result::ok).for_each(|line| drop(writeln!(out, "{line}")));
+            lines.rest().for_each(|line| drop(writeln!(out, "{line}")));
         });
         std::fs::write(shell.folder.join(".run/admin"), format!("127.0.0.1:{admin}")).unwrap();
         std::fs::write(shell.folder.join(".run/server"), child.id().to_string()).unwrap();
@@ -194,7 +191,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         let pid = self.child.id().to_string();
         let _ = Command::new("kill").args(["-INT", &pid]).status();
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + TIMEOUT;
         while self.child.try_wait().is_ok_and(|status| status.is_none()) {
             if Instant::now() > end {
                 let _ = self.child.kill();

@@ -1,13 +1,13 @@
 //! Tests against another server: nginx with Nchan, as packaged by Debian.
 
 use std::fs;
-use std::net::{SocketAddrV4, TcpStream};
-use std::path::{Path, PathBuf};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::flooding::{all_at_once, flood};
-use crate::support::TIMEOUT;
+use crate::support::{Scratch, TIMEOUT, free_port};
 
 const MODULE: &str = "/usr/lib/nginx/modules/ngx_nchan_module.so";
 const HINT: &str = "scripts/test installs the Debian packages nginx and libnginx-mod-nchan";
@@ -57,20 +57,19 @@ http {
 /// A running nginx; killed at the end of the test.
 struct Nginx {
     child: Child,
-    folder: PathBuf,
-    address: SocketAddrV4,
+    folder: Scratch,
+    address: SocketAddr,
 }
 
 impl Nginx {
     fn start() -> Self {
         assert!(Path::new(MODULE).exists(), "{MODULE} is missing: {HINT}");
-        let address = flood::source::free_server_address().unwrap();
-        let folder = std::env::temp_dir().join(format!("throng-nginx-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let folder = Scratch::new("nginx");
         let text = CONFIGURATION.replace("MODULE", MODULE).replace("ADDRESS", &address.to_string());
-        fs::write(folder.join("nginx.conf"), text).unwrap();
+        folder.write("nginx.conf", &text);
         let mut command = Command::new("nginx");
-        command.arg("-p").arg(&folder).args(["-c", "nginx.conf", "-e", "error.log"]);
+        command.arg("-p").arg(folder.path()).args(["-c", "nginx.conf", "-e", "error.log"]);
         let child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let child = child.unwrap_or_else(|error| panic!("nginx: {error}: {HINT}"));
@@ -85,7 +84,7 @@ impl Nginx {
     }
 
     fn log(&self) -> String {
-        fs::read_to_string(self.folder.join("error.log")).unwrap_or_default()
+        fs::read_to_string(self.folder.path().join("error.log")).unwrap_or_default()
     }
 }
 
@@ -93,7 +92,6 @@ impl Drop for Nginx {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 

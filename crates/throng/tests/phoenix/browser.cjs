@@ -4,7 +4,7 @@
 const fs = require("node:fs");
 const http = require("node:http");
 const { chromium } = require("playwright-core");
-const { assert, LATEST, OK, connect, join, push, server, publish, run } = require("./lib.cjs");
+const { PATIENCE_MS, assert, LATEST, OK, connect, join, push, server, publish, run } = require("./lib.cjs");
 
 const PAGE = `<!doctype html><title>t</title><script src="/phoenix.js"></script><script>
 window.enter = (user, transport, options) => new Promise((done, failed) => {
@@ -46,6 +46,7 @@ async function pages() {
 const launch = () =>
   chromium.launch({
     executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+    timeout: PATIENCE_MS,
     args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic"],
   });
 
@@ -55,6 +56,7 @@ run({
     const browser = await launch();
     try {
       const context = await browser.newContext();
+      context.setDefaultTimeout(PATIENCE_MS);
       const tab = async (url, ...entrance) => {
         const page = await context.newPage();
         page.on("pageerror", (error) => assert.fail(`in the page: ${error}`));
@@ -105,6 +107,7 @@ run({
     try {
       const tab = async (name) => {
         const context = await browser.newContext();
+        context.setDefaultTimeout(PATIENCE_MS);
         const page = await context.newPage();
         page.on("pageerror", (error) => assert.fail(`in the page: ${error}`));
         await page.goto(`http://${server.client}/?as=${name}#lobby`);

@@ -45,7 +45,9 @@ const latest = require("phoenix");
 const old = require("phoenix15");
 
 // A scenario fails when it waits longer than this.
-const PATIENCE_MS = 15000;
+const PATIENCE_MS = 60_000;
+// A scenario is ended when all of it takes longer than this.
+const SCENARIO_MS = 5 * PATIENCE_MS;
 
 // The client's own encoder writes arrays (version 2). Version 1 uses objects.
 const V1 = {
@@ -192,7 +194,7 @@ function listenWs(query) {
 }
 
 async function json(url, options) {
-  const response = await fetch(url, options);
+  const response = await fetch(url, { signal: AbortSignal.timeout(PATIENCE_MS), ...options });
   const text = await response.text();
   return { status: response.status, body: text ? JSON.parse(text) : null };
 }
@@ -204,6 +206,14 @@ async function api(path, body) {
   const answer = await json(`http://${server.admin}/api/${path}`, options);
   assert.equal(answer.status, 200, `${path}: ${JSON.stringify(answer.body)}`);
   return answer.body;
+}
+
+// The value of the line of /metrics that begins with this.
+async function metric(name) {
+  const response = await fetch(`http://${server.admin}/metrics`, { signal: AbortSignal.timeout(PATIENCE_MS) });
+  const line = (await response.text()).split("\n").find((line) => line.startsWith(`${name} `));
+  assert.ok(line, `no metric ${name}`);
+  return Number(line.slice(name.length));
 }
 
 const publish = (topic, data, more = {}) => api("publish", { topic, data, ...more });
@@ -242,6 +252,7 @@ function run(scenarios) {
   };
   process.on("uncaughtException", fail);
   process.on("unhandledRejection", fail);
+  setTimeout(() => fail(new Error("the scenario does not end")), SCENARIO_MS).unref();
   if (!scenarios[name]) fail(new Error("there is no such scenario"));
   scenarios[name]().then(() => {
     report({ done: name });
@@ -250,7 +261,7 @@ function run(scenarios) {
 }
 
 module.exports = {
-  assert, WebSocket, KINDS, POLLED, LATEST, OK, Inbox, server, sleep, until, connect, tryJoin, join, push,
-  leave, disconnect, refused, bytes, listen, listenWs, json, api, publish, members, presence, each,
+  PATIENCE_MS, assert, WebSocket, KINDS, POLLED, LATEST, OK, Inbox, server, sleep, until, connect, tryJoin, join, push,
+  leave, disconnect, refused, bytes, listen, listenWs, json, api, metric, publish, members, presence, each,
   report, readInput, run,
 };

@@ -361,7 +361,7 @@ run({
 
   churn: async () => {
     const topic = "room:churn";
-    const seed = Number(process.env.PRESENCE_SEED ?? (Math.random() * 2 ** 31) | 0);
+    const seed = Number(process.env.PRESENCE_SEED ?? 77);
     let state = seed;
     const random = (below) => {
       state = (Math.imul(state, 1664525) + 1013904223) >>> 0;

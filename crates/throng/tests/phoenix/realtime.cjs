@@ -3,12 +3,12 @@
 "use strict";
 
 const { RealtimeClient } = require("@supabase/realtime-js");
-const { assert, WebSocket, LATEST, Inbox, server, connect, join, publish, until, run } = require("./lib.cjs");
+const { PATIENCE_MS, assert, WebSocket, LATEST, Inbox, server, connect, join, publish, until, run } = require("./lib.cjs");
 
 // A client in a topic, what it receives there, and how often its connection was closed.
 async function enter(name) {
   const params = { apikey: "none" };
-  const client = new RealtimeClient(`ws://${server.client}/socket`, { params, transport: WebSocket });
+  const client = new RealtimeClient(`ws://${server.client}/socket`, { params, transport: WebSocket, timeout: PATIENCE_MS });
   const inbox = new Inbox();
   const channel = client.channel(name, { config: { broadcast: { ack: true } } });
   channel.on("broadcast", { event: "*" }, ({ event, payload, meta }) => inbox.receive(event, { payload, meta }));

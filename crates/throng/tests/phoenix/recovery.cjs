@@ -5,8 +5,8 @@
 const http = require("node:http");
 const { chromium } = require("playwright-core");
 const {
-  assert, KINDS, POLLED, OK, Inbox, connect, tryJoin, join, push, leave, api, publish, members, each, sleep,
-  server, report, readInput, until, run,
+  PATIENCE_MS, assert, KINDS, POLLED, OK, Inbox, connect, tryJoin, join, push, leave, api, publish, members, each, server,
+  report, readInput, until, run,
 } = require("./lib.cjs");
 
 // All clients over WebSocket, and those that support it over long poll.
@@ -309,7 +309,8 @@ run({
       const received = await follow(open(kind, { user }), topic, {});
       await count(topic, 0, 8);
       await came(received, range(0, 3));
-      await sleep(200);
+      // An answer comes behind all that was sent before.
+      await push(received.channel, "history", { limit: 1 });
       await came(received, range(0, 3));
       const ack = (of, id) => push(of.channel, "ack", { id });
       assert.deepEqual(await ack(received, received.ids[2]), {
@@ -356,10 +357,12 @@ run({
     const executablePath = process.env.CHROMIUM ?? "/usr/bin/chromium";
     const browser = await chromium.launch({
       executablePath,
+      timeout: PATIENCE_MS,
       args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic"],
     });
     try {
       const tab = await browser.newPage();
+      tab.setDefaultTimeout(PATIENCE_MS);
       await tab.goto(await page());
       const here = () => until("the page listens", async () => (await members("h:first")) === 1);
       const want = [];

@@ -5,6 +5,7 @@
 const assert = require("node:assert/strict");
 const { spawn } = require("node:child_process");
 const fs = require("node:fs");
+const net = require("node:net");
 const os = require("node:os");
 const path = require("node:path");
 const { pathToFileURL } = require("node:url");
@@ -12,7 +13,9 @@ const readline = require("node:readline");
 const { chromium } = require("../phoenix/node_modules/playwright-core");
 
 const EXAMPLES = path.resolve(__dirname, "../../../../examples");
-const PATIENCE_MS = 30_000;
+const PATIENCE_MS = 60_000;
+// A recipe is ended when all of it takes longer than this.
+const RECIPE_MS = 5 * PATIENCE_MS;
 
 const running = [];
 /** Starts a program and returns its lines' reader. */
@@ -33,14 +36,27 @@ function start(program, args, env) {
   return { child, find };
 }
 
+/** An address below the ports that the kernel gives to other sockets: it stays free while the server is away. */
+let tried = 0;
+async function lastingAddress() {
+  for (;;) {
+    const port = 20_000 + (process.pid * 13 + tried++) % 12_000;
+    const probe = net.createServer();
+    const isFree = await new Promise((done) => probe.once("error", () => done(false)).listen(port, "127.0.0.1", () => done(true)));
+    await new Promise((done) => probe.close(done));
+    if (isFree) return `127.0.0.1:${port}`;
+  }
+}
+
 class Throng {
   constructor(args) {
     this.args = args;
     this.data = fs.mkdtempSync(path.join(os.tmpdir(), "throng-recipe-"));
-    this.client = this.admin = "127.0.0.1:0";
   }
   /** Starts it, at the same addresses each time. */
   async up() {
+    this.client ??= await lastingAddress();
+    this.admin ??= await lastingAddress();
     const args = ["serve", "--listen", this.client, "--admin", this.admin, "--data", this.data, ...this.args];
     this.process = start(process.env.THRONG_BIN, args, {});
     const [client, admin] = ["clients", "applications"].map((label) =>
@@ -52,12 +68,21 @@ class Throng {
     this.process.child.kill("SIGKILL");
     await this.process.child.ended;
   }
+  /** Lets it stand still, with all its connections. */
+  pause() {
+    this.process.child.kill("SIGSTOP");
+  }
+  resume() {
+    this.process.child.kill("SIGCONT");
+  }
   /** Leaves what it stored. */
   forget() {
     fs.rmSync(this.data, { recursive: true });
   }
   async api(method, target, body) {
-    const response = await fetch(`http://${this.admin}${target}`, { method, body: body && JSON.stringify(body) });
+    const response = await fetch(`http://${this.admin}${target}`, {
+      method, body: body && JSON.stringify(body), signal: AbortSignal.timeout(PATIENCE_MS),
+    });
     const answer = await response.json();
     assert.ok(response.ok, `${target}: ${JSON.stringify(answer)}`);
     return answer;
@@ -71,6 +96,11 @@ class Throng {
 async function run(args, application, env, scenario) {
   const throng = new Throng(args);
   let browser;
+  setTimeout(() => {
+    console.error("the recipe does not end");
+    for (const child of running) child.kill("SIGKILL");
+    process.exit(1);
+  }, RECIPE_MS).unref();
   try {
     await throng.up();
     let url = `http://${throng.client}/`;
@@ -82,12 +112,13 @@ async function run(args, application, env, scenario) {
     }
     browser = await chromium.launch({
       executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+      timeout: PATIENCE_MS,
       args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic"],
     });
     const context = await browser.newContext();
+    context.setDefaultTimeout(PATIENCE_MS);
     const open = async (query = "") => {
       const page = await context.newPage();
-      page.setDefaultTimeout(PATIENCE_MS);
       page.on("pageerror", (error) => { throw new Error(`in the page: ${error}`); });
       await page.goto(url + query);
       return page;

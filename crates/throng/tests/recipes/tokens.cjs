@@ -3,15 +3,17 @@
 
 const { EXAMPLES, assert, run } = require("./lib.cjs");
 
-run(["--config", `${EXAMPLES}/tokens/throng.toml`], "tokens/model.mjs", { TOKEN_MS: "25" }, async ({ throng, open }) => {
+run(["--config", `${EXAMPLES}/tokens/throng.toml`], "tokens/model.mjs", { TOKEN_MS: "50" }, async ({ throng, open }) => {
   const page = await open();
   const text = (page) => page.textContent("#text");
   const grows = async (page, to) => page.waitForFunction((to) => document.getElementById("text").textContent.length >= to, to);
   await page.click("text=Ask >> nth=-1");
+  // The server stands still while the page is loaded, which may take long: the answer must not end before.
   await grows(page, 60);
+  throng.pause();
   const before = await text(page);
-
   await page.reload();
+  throng.resume();
   await grows(page, before.length + 30);
   assert.ok((await text(page)).startsWith(before), "a reload shows it from the beginning");
 

@@ -80,7 +80,7 @@ fn the_window_bounds_unacknowledged_messages() {
             node.count(&topic, 0..10);
             let (last, datas) = take(&node, &mut listener, 3);
             assert_eq!(datas, numbers(0..3), "{storage:?} {style:?}");
-            listener.is_quiet(&node, 300);
+            listener.is_quiet(&node);
             acknowledge(&node, &mut listener, &user, &topic, &last);
             let (last, datas) = take(&node, &mut listener, 3);
             assert_eq!(datas, numbers(3..6), "{storage:?} {style:?}");
@@ -88,7 +88,7 @@ fn the_window_bounds_unacknowledged_messages() {
             acknowledge(&node, &mut listener, &user, &topic, &last);
             let (_, datas) = take(&node, &mut listener, 3);
             assert_eq!(datas, numbers(6..9), "{storage:?} {style:?}");
-            listener.is_quiet(&node, 100);
+            listener.is_quiet(&node);
             // Another connection of the user, with another transport, has a window of its own...
             let other = if style == ResumeStyle::Ws { ResumeStyle::Sse } else { ResumeStyle::Ws };
             let mut other = Listener::with(&node, other, &[&topic], &query);
@@ -151,49 +151,73 @@ fn polls_acknowledge_by_post() {
     }
 }
 
+/// Checks that these messages, whose data are their numbers, become dead letters of a user.
+fn become_letters(node: &Node, dead: &mut Listener, user: &str, topic: &str, ids: &[String]) {
+    for (number, id) in ids.iter().enumerate() {
+        let letter = dead.next(node);
+        assert_eq!(letter["event"], "dead_letter");
+        let want = json!({
+            "topic": topic, "user": user, "id": id, "event": "message", "tries": 2, "data": number
+        });
+        assert_eq!(letter["data"], want);
+    }
+    // It is noted behind the letter.
+    let path = format!("/api/cursors/{user}?topic={topic}");
+    let last = ids.last().unwrap();
+    node.until("all are given up", |node| node.api("GET", &path, None).1["given_up"] == *last);
+}
+
+/// Clients that don't acknowledge on the connection itself get a message again when they reconnect.
 #[test]
 fn unacknowledged_messages_are_redelivered_and_then_become_dead_letters() {
     for storage in BOTH {
         let node = Node::new(storage);
-        for style in [ResumeStyle::Sse, ResumeStyle::Stream, ResumeStyle::Ws] {
+        for style in [ResumeStyle::Sse, ResumeStyle::Stream] {
             let (user, topic) = (format!("al{style:?}"), format!("q:{style:?}"));
+            let open = || Listener::with(&node, style, &[&topic], &format!("user={user}"));
+            // Deliveries within a second count once.
+            let pause = || std::thread::sleep(std::time::Duration::from_millis(1_100));
             let mut dead = Listener::new(&node, ResumeStyle::Stream, &["dead"]);
-            let mut listener = Listener::with(&node, style, &[&topic], &format!("user={user}"));
+            let mut listener = open();
             let ids = node.count(&topic, 0..2);
-            assert_eq!(listener.take(&node, 2), numbers(0..2), "{storage:?} {style:?}");
-            // Unacknowledged messages arrive again: after a second where clients acknowledge on the
-            // connection itself, else when they reconnect. Then they become dead letters.
-            let comes_back = |listener: &mut Listener| {
-                if style != ResumeStyle::Ws {
-                    listener.is_quiet(&node, 1_500);
-                    *listener = Listener::with(&node, style, &[&topic], &format!("user={user}"));
-                }
-            };
-            comes_back(&mut listener);
-            assert_eq!(listener.take(&node, 2), numbers(0..2), "{storage:?} {style:?}");
-            dead.is_quiet(&node, 100);
-            comes_back(&mut listener);
-            for (number, id) in ids.iter().enumerate() {
-                let letter = dead.next(&node);
-                assert_eq!(letter["event"], "dead_letter");
-                let want = json!({
-                    "topic": topic, "user": user, "id": id, "event": "message", "tries": 2,
-                    "data": number
-                });
-                assert_eq!(letter["data"], want, "{storage:?} {style:?}");
+            for delivery in 1..=2 {
+                let received = listener.take(&node, 2);
+                assert_eq!(received, numbers(0..2), "{storage:?} {style:?} {delivery}");
+                pause();
+                listener.is_quiet(&node);
+                dead.is_quiet(&node);
+                listener = open();
             }
-            // It is noted behind the letter.
-            let path = format!("/api/cursors/{user}?topic={topic}");
-            node.until("both are given up", |node| {
-                node.api("GET", &path, None).1["given_up"] == ids[1]
-            });
-            // The next message has attempts of its own, and is acknowledged in time.
-            let ids = node.count(&topic, 2..3);
-            assert_eq!(listener.next(&node)["id"], ids[0], "{storage:?} {style:?}");
-            acknowledge(&node, &mut listener, &user, &topic, &ids[0]);
-            listener.is_quiet(&node, 1_500);
-            dead.is_quiet(&node, 100);
+            become_letters(&node, &mut dead, &user, &topic, &ids);
+            // The next message has attempts of its own. Its acknowledgement ends them.
+            let id = node.count(&topic, 2..3).remove(0);
+            assert_eq!(listener.next(&node)["id"], id, "{storage:?} {style:?}");
+            acknowledge(&node, &mut listener, &user, &topic, &id);
+            listener = open();
+            node.count(&topic, 3..4);
+            assert_eq!(listener.take(&node, 1), numbers(3..4), "{storage:?} {style:?}");
+            dead.is_quiet(&node);
         }
+    }
+}
+
+/// Clients that acknowledge on the connection itself get a message again there, a second later.
+#[test]
+fn a_websocket_gets_unacknowledged_messages_again_and_then_they_become_dead_letters() {
+    for storage in BOTH {
+        let node = Node::new(storage);
+        let mut dead = Listener::new(&node, ResumeStyle::Stream, &["dead"]);
+        let mut listener = Listener::with(&node, ResumeStyle::Ws, &["q:1"], "user=al");
+        let ids = node.count("q:1", 0..2);
+        become_letters(&node, &mut dead, "al", "q:1", &ids);
+        // The next message has attempts of its own. Before it each of the others came twice.
+        node.count("q:1", 2..3);
+        let mut received: Vec<u64> = Vec::new();
+        while received.last() != Some(&2) {
+            received.push(listener.next(&node)["data"].as_u64().unwrap());
+        }
+        received.sort_unstable();
+        assert_eq!(received, [0, 0, 1, 1, 2], "{storage:?}");
     }
 }
 
@@ -256,10 +280,10 @@ fn waiting_messages_may_expire() {
         let node = Node::new(storage);
         node.post("/api/send", json!({"user": "al", "data": "late", "ttl_seconds": 1}));
         node.send("al", json!("in time"));
-        std::thread::sleep(std::time::Duration::from_millis(1_050));
+        node.until("the first has expired", |_| node.history("@al", "").0 == [json!("in time")]);
         let mut listener = Listener::with(&node, ResumeStyle::Stream, &[], "user=al");
         assert_eq!(listener.take(&node, 1), [json!("in time")], "{storage:?}");
-        listener.is_quiet(&node, 200);
+        listener.is_quiet(&node);
     }
 }
 
@@ -272,6 +296,6 @@ fn the_oldest_of_too_many_waiting_messages_are_dropped() {
         }
         let mut listener = Listener::with(&node, ResumeStyle::Ws, &[], "user=al");
         assert_eq!(listener.take(&node, 3), numbers(3..6), "{storage:?}");
-        listener.is_quiet(&node, 100);
+        listener.is_quiet(&node);
     }
 }

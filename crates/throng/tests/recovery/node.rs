@@ -1,9 +1,6 @@
-//! A server whose topics have history, with or without a store. It can be restarted at the same
-//! addresses.
+//! A server whose topics have history, with or without a store. A test can restart it.
 
-use std::net::SocketAddr;
 use std::ops::Deref;
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -29,7 +26,7 @@ pub enum Storage {
 pub const BOTH: [Storage; 2] = [Storage::Memory, Storage::Disk];
 
 pub struct Node {
-    folder: PathBuf,
+    folder: Scratch,
     storage: Storage,
     settings: Vec<(String, String)>,
     server: Option<Server>,
@@ -42,47 +39,42 @@ impl Node {
 
     /// Starts a server with further settings, as environment variables.
     pub fn with(storage: Storage, settings: &[(&str, &str)]) -> Self {
-        static LAST: AtomicU32 = AtomicU32::new(0);
-        let number = LAST.fetch_add(1, Ordering::Relaxed);
-        let name = format!("throng-recovery-{}-{number}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).unwrap();
+        let folder = Scratch::new("recovery");
         let durable = if storage == Storage::Disk { DURABLE } else { "" };
-        std::fs::write(folder.join("topics.toml"), format!("{TOPICS}\n{durable}")).unwrap();
+        folder.write("topics.toml", &format!("{TOPICS}\n{durable}"));
         let settings = settings.iter().map(|(key, value)| (key.to_string(), value.to_string()));
         let mut node = Node { folder, storage, settings: settings.collect(), server: None };
-        let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        node.start(anywhere, anywhere);
+        node.start();
         node
     }
 
-    fn start(&mut self, client: SocketAddr, admin: SocketAddr) {
+    fn start(&mut self) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
-        command.args(["serve", "--shards", "3", "--listen", &client.to_string()]);
-        command.args(["--admin", &admin.to_string(), "--config"]);
-        command.arg(self.folder.join("topics.toml"));
+        command.args(["serve", "--shards", "3", "--listen", "127.0.0.1:0"]);
+        command.args(["--admin", "127.0.0.1:0", "--config"]);
+        command.arg(self.folder.path().join("topics.toml"));
         if self.storage == Storage::Disk {
-            command.arg("--data").arg(self.folder.join("data"));
+            command.arg("--data").arg(self.folder.path().join("data"));
         }
         let settings: Vec<_> =
             self.settings.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         self.server = Some(Server::run(command, &settings));
     }
 
-    /// Ends the server in order, and starts it again at the same addresses.
+    /// Ends the server in order, and starts it again at other addresses.
     pub fn restart(&mut self) {
         self.signal("-TERM");
         let mut server = self.server.take().unwrap();
-        assert!(server.child.wait().unwrap().success());
-        self.start(server.client, server.admin);
+        assert!(wait_within(&mut server.child).success());
+        self.start();
     }
 
     /// Kills the server with kill -9, and starts it again. What it answered before must still exist.
     pub fn crash(&mut self) {
         let mut server = self.server.take().unwrap();
         server.child.kill().unwrap();
-        server.child.wait().unwrap();
-        self.start(server.client, server.admin);
+        wait_within(&mut server.child);
+        self.start();
     }
 
     /// Publishes with further fields. Returns the id.
@@ -139,8 +131,8 @@ impl Deref for Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
+        // The server ends before its folder goes.
         self.server = None;
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -167,6 +159,16 @@ pub fn sentinel() -> Value {
 
 pub fn is_sentinel(data: &Value) -> bool {
     data.as_str().is_some_and(|text| text.starts_with("sentinel "))
+}
+
+/// Returns unique data for a broadcast that marks the end of all that the server has sent before.
+pub fn mark() -> Value {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    format!("mark {}", LAST.fetch_add(1, Ordering::Relaxed)).into()
+}
+
+pub fn is_mark(data: &Value) -> bool {
+    data.as_str().is_some_and(|text| text.starts_with("mark "))
 }
 
 /// An id of another epoch than any server's here (unless by a rare chance).

@@ -70,12 +70,12 @@ fn who_comes_back_after_what_passed_by_misses_nothing() {
 fn a_poll_with_acknowledgement_gets_what_passes_by() {
     let node = Node::new(Storage::Memory);
     let poll = |query: &str| {
-        let target = format!("/poll?topic=q:1&user=al&timeout=0{query}");
+        let target = format!("/poll?topic=q:1&user=al&{query}");
         json(node.client, "GET", &target, None, "").1
     };
-    poll("");
+    poll("timeout=0");
     let ids = node.count("q:1", 0..3);
-    let all = poll("");
+    let all = poll("timeout=0");
     assert_eq!(datas(&all), numbers(0..3));
     let (status, done) = node.ack(json!({"user": "al", "topic": "q:1", "id": ids[2]}));
     assert_eq!(status, 200, "{done}");
@@ -83,6 +83,6 @@ fn a_poll_with_acknowledgement_gets_what_passes_by() {
     let passing = node.publish_with("q:1", json!("types"), json!({"no_history": true}));
     let offset = |id: &str| id.split_once(':').unwrap().1.parse::<u64>().unwrap();
     assert!(offset(&passing) < offset(&ids[2]), "{passing} {ids:?}");
-    let since = format!("&since={}", all["since"].as_str().unwrap());
+    let since = format!("since={}", all["since"].as_str().unwrap());
     assert_eq!(datas(&poll(&since)), ["types"]);
 }

@@ -34,10 +34,14 @@ fn a_marker_says_when_the_state_is_complete() {
             let mut empty = Listener::new(&node, style, &[&topic]);
             assert_eq!(until_complete(&node, &mut empty, &topic), [], "{storage:?} {style:?}");
             for round in 0..3 {
-                for key in 0..300 {
-                    let publish = json!({"topic": topic, "data": round, "key": format!("k{key}")});
-                    assert_eq!(node.api("POST", "/api/publish", Some(publish)).0, 200);
-                }
+                let publish = |key: u64| {
+                    let key = format!("k{key}");
+                    json!({"publish": {"topic": topic, "data": round, "key": key}})
+                };
+                let commands: Vec<Value> = (0..300).map(publish).collect();
+                let answer = node.post("/api/batch", json!({"commands": commands}));
+                let results = answer["results"].as_array().unwrap();
+                assert!(results.iter().all(|result| result["error"].is_null()), "{answer}");
             }
         }
         node.flush();

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use crate::listener::*;
 use crate::node::*;
+use crate::support::*;
 
 #[test]
 fn users_enter_their_topics_on_every_transport() {
@@ -70,7 +71,7 @@ fn a_feed_waits(published: bool) {
         let mut later = Listener::with(&node, ResumeStyle::Stream, &[], "user=bo");
         assert_eq!(later.take(&node, 1), numbers(0..1), "{storage:?}");
         let mut online = Listener::with(&node, ResumeStyle::Sse, &[], "user=al");
-        online.is_quiet(&node, 300);
+        online.is_quiet(&node);
     }
 }
 
@@ -106,32 +107,18 @@ fn a_feed_recovers_exactly_the_missed_messages() {
 
 #[test]
 fn a_configuration_with_durable_topics_needs_a_store() {
-    let folder = std::env::temp_dir().join(format!("throng-durable-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let file = folder.join("throng.toml");
+    let folder = Scratch::new("durable");
     let rule = "[[topics]]\npattern = \"d:*\"\nhistory_messages_max = 9\ndurable = true\n";
     for (text, key) in [
         (rule, "topics[0].durable"),
         ("[inbox]\nenabled = true\ndurable = true\n", "inbox.durable"),
     ] {
-        std::fs::write(&file, text).unwrap();
-        let output = Command::new("timeout")
-            .args([
-                "20",
-                env!("CARGO_BIN_EXE_throng"),
-                "serve",
-                "--listen",
-                "127.0.0.1:0",
-                "--admin",
-                "127.0.0.1:0",
-                "--config",
-            ])
-            .arg(&file)
-            .output()
-            .unwrap();
+        let file = folder.write("throng.toml", text);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config"]);
+        let output = output_within(command.arg(&file));
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success(), "{said}");
         assert!(said.contains(key) && said.contains("store.data"), "{said}");
     }
-    std::fs::remove_dir_all(folder).unwrap();
 }
