@@ -1,14 +1,12 @@
 //! Who may call what: each row of docs/access.md is called in each way, and the server does what the page
 //! says. That the page has all rows is tested where it is made (`cargo test -p docs`).
 
-mod support;
-
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::*;
 use serde_json::{Value, json};
-use support::*;
 use token::{Algorithm, Signer};
 
 const SECRET: &str = "a secret of more than 32 bytes for tests";

@@ -1,9 +1,7 @@
 //! The admin API: every call, its answers and its rejections.
 
-mod support;
-
+use crate::support::*;
 use serde_json::json;
-use support::*;
 
 #[test]
 fn users_with_many_connections_and_connections_with_many_users() {

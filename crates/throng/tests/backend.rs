@@ -1,14 +1,11 @@
 //! The back ends of examples/backend, in Python and in Go, as processes, with a server that asks and tells
 //! them.
 
-mod backends;
-mod support;
-
 use std::process::Command;
 
-use backends::{Backend, folder, go, python};
+use crate::backends::{Backend, folder, go, python};
+use crate::support::{Server, command, json as request, websocket};
 use serde_json::{Value, json};
-use support::{Server, command, json as request, websocket};
 
 const KEY: &str = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
 
@@ -66,7 +63,7 @@ fn decides_answers_and_hears(backend: &Backend) {
         // The message and the reply, in whatever order; who comes to the document is heard as well.
         let (mut heard, mut replied) = (None, false);
         loop {
-            let next = support::receive(&mut alice);
+            let next = crate::support::receive(&mut alice);
             if next["error"].is_object() {
                 return next;
             }

@@ -1,14 +1,12 @@
 //! Tests with real clients: curl, and a browser's EventSource, WebSocket and fetch.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::*;
 use serde_json::json;
-use support::*;
 
 /// A process that is killed at the end of the test.
 struct Killed(Child);

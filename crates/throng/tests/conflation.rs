@@ -1,14 +1,12 @@
 //! Slow consumers of topics with `conflate`: who stalls is not closed, and gets the newest of each key when
 //! it reads again.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::support::*;
 use serde_json::{Value, json};
-use support::*;
 
 /// So many keys, of which each message is so long.
 const KEYS: usize = 10;

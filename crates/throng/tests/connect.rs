@@ -1,21 +1,13 @@
 //! The application says who comes without a token, and for how long they may stay: on every transport, with
 //! an application that is there, slow, in error, or not there.
 
-mod application;
-#[expect(dead_code, reason = "other tests use the rest of it")]
-#[path = "tokens/kit.rs"]
-mod kit;
-mod support;
-
-#[path = "connect/answers.rs"]
 mod answers;
-#[path = "connect/refresh.rs"]
 mod refresh;
 
-use application::Application;
-use kit::*;
+use crate::application::Application;
+use crate::support::*;
+use crate::tokens::kit::*;
 use serde_json::{Value, json};
-use support::*;
 
 const CONNECT: (&str, &str) = ("THRONG_WEBHOOK_CONNECT", "true");
 
@@ -374,9 +366,9 @@ fn nothing_of_a_request_is_logged() {
     let app = Application::start(|events| {
         std::thread::sleep(std::time::Duration::from_millis(5));
         match events[0]["headers"]["x-act"].as_str() {
-            Some("fail") => application::Act::Raw("HTTP/1.1 500 s3cret\r\n\r\n".into()),
-            Some("hang") => application::Act::Hang,
-            act => application::Act::Reply(
+            Some("fail") => crate::application::Act::Raw("HTTP/1.1 500 s3cret\r\n\r\n".into()),
+            Some("hang") => crate::application::Act::Hang,
+            act => crate::application::Act::Reply(
                 events
                     .iter()
                     .map(|_| match act {

@@ -1,17 +1,12 @@
 //! The dashboard in Chromium, at a server that asks for a key: who signs in, who can't, and what a key
 //! that may only read sees.
 
-#[path = "mqtt/client.rs"]
-#[allow(dead_code)]
-mod client;
-mod support;
-
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use client::{Connect, Publish, V5, filter};
+use crate::mqtt::client::{Connect, Publish, V5, filter};
+use crate::support::*;
 use serde_json::json;
-use support::*;
 
 /// What the configuration below has the hashes of.
 const READ: &str = "key-that-may-read-0123456789";

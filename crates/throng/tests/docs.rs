@@ -2,19 +2,12 @@
 //!
 //! `cargo test -p throng --test docs history` runs one page. `docs/page.rs` says what a page may have.
 
-#[path = "docs/browser.rs"]
 mod browser;
-#[path = "docs/compare.rs"]
 mod compare;
-#[path = "docs/form.rs"]
 mod form;
-#[path = "docs/markdown.rs"]
 mod markdown;
-#[path = "docs/page.rs"]
 mod page;
-#[path = "docs/shell.rs"]
 mod shell;
-mod support;
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Component, Path, PathBuf};

@@ -1,14 +1,12 @@
 //! What both ports answer to a request that they refuse: the same shape everywhere, with a code that
 //! docs/errors.md has.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use crate::support::*;
 use serde_json::{Value, json};
-use support::*;
 
 const SECRET: &str = "a secret of more than 32 bytes for tests";
 

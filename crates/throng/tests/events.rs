@@ -1,9 +1,6 @@
 //! The application is told who comes and goes: every event, for every transport, in order, at least
 //! once, also when it is away and when the server is killed.
 
-mod application;
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
 use std::path::Path;
@@ -12,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use application::{Act, Application};
+use crate::application::{Act, Application};
+use crate::support::{Scratch, Server, command, header, wait_within, websocket};
 use serde_json::{Value, json};
-use support::{Scratch, Server, command, header, wait_within, websocket};
 
 fn serve(url: &str, settings: &[(&str, &str)], data: Option<&Path>) -> Server {
     let topics = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hooks/events.toml");
@@ -103,7 +100,7 @@ fn occupancy_of(app: &Application, topic: &str) -> Vec<String> {
 
 /// Waits until the application has all events that are due by now: the event of a topic that is occupied from now
 /// on comes after them.
-fn until_notified(app: &Application, server: &Server) -> support::Stream {
+fn until_notified(app: &Application, server: &Server) -> crate::support::Stream {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let topic = format!("room:end{}", NUMBER.fetch_add(1, Ordering::Relaxed));
     let member = server.listen(&format!("/sse?topic={topic}"));
@@ -152,7 +149,7 @@ fn a_topic_is_occupied_and_vacated_when_it_stays_so() {
     drop(page);
     app.until("it is vacated", |_| occupancy_of(&app, "room:1").last().unwrap() == "vacated");
     // Polls come and go, and their topic stays.
-    let mut polls = support::Stream::new(server.connect());
+    let mut polls = crate::support::Stream::new(server.connect());
     polls.send(&"GET /poll?topic=room:3&timeout=1 HTTP/1.1\r\nHost: t\r\n\r\n".repeat(3));
     for _ in 0..3 {
         assert_eq!(polls.answer().0, 200);
@@ -259,7 +256,7 @@ fn events_survive_a_kill_in_the_store() {
     let folder = Scratch::new("events-kill");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/hook", listener.local_addr().unwrap());
-    let mut held: Vec<support::WebSocket> = Vec::new();
+    let mut held: Vec<crate::support::WebSocket> = Vec::new();
     let events = ("THRONG_WEBHOOK_EVENTS", "connected,disconnected,joined,left");
     let serve = || serve(&url, &[events], Some(folder.path()));
     let until_written = |server: &Server, name: &str| {

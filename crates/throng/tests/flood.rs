@@ -3,16 +3,11 @@
 //! No test asserts that something takes less than a certain time. Where a test waits, it waits for
 //! the expected result.
 
-mod bad_server;
-mod flooding;
-mod nginx;
-mod support;
-
 use std::path::Path;
 
-use flooding::*;
+use crate::flooding::*;
+use crate::support::{Scratch, Server, free_port, output_within, write_secret};
 use serde_json::Value;
-use support::{Scratch, Server, free_port, output_within, write_secret};
 
 #[test]
 fn every_transport_receives_each_message_once_also_in_a_mix() {

@@ -1,15 +1,13 @@
 //! Fairness of shared resources: memory for input and outboxes, sessions, and topics. A client that
 //! uses much of them must not harm the others.
 
-mod support;
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::*;
 use serde_json::{Value, json};
-use support::*;
 
 const HEALTH: &str = "GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n";
 

@@ -1,22 +1,16 @@
 //! What clients publish goes to a back end, and what it answers comes back: batches, tries, refusals, MQTT's
 //! confirmations, and rules that change while the server runs.
 
-mod application;
-#[path = "mqtt/client.rs"]
-#[allow(dead_code)]
-mod client;
-mod support;
-
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use application::{Act, Application};
-use client::{Connect, Heard, Publish, V3, V5, filter};
+use crate::application::{Act, Application};
+use crate::mqtt::client::{Connect, Heard, Publish, V3, V5, filter};
+use crate::support::*;
 use protocol::mqtt::write::ConfirmType;
 use protocol::mqtt::{Value as Property, id};
 use serde_json::{Value, json};
-use support::*;
 
 /// A configuration that a test may change.
 struct File(Scratch);

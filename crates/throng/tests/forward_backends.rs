@@ -1,19 +1,13 @@
 //! The back ends of examples/forward-python and examples/forward-go, as processes, with MQTT clients that ask
 //! them.
 
-mod backends;
-#[path = "mqtt/client.rs"]
-#[allow(dead_code)]
-mod client;
-mod support;
-
 use std::process::Command;
 
-use backends::{Backend, folder, go, python};
-use client::{Connect, Publish, V3, V5, filter};
+use crate::backends::{Backend, folder, go, python};
+use crate::mqtt::client::{Connect, Publish, V3, V5, filter};
+use crate::support::{Scratch, Server, json as request};
 use protocol::mqtt::{Value as Property, id};
 use serde_json::{Value, json};
-use support::{Scratch, Server, json as request};
 
 /// All that the example does.
 fn answers_requests(backend: &Backend, of: &str) {
@@ -24,7 +18,7 @@ fn answers_requests(backend: &Backend, of: &str) {
     assert!(file.contains(&backend.url));
     let scratch = Scratch::new(of);
     let path = scratch.path().join("throng.toml");
-    support::write_secret(&path, &file);
+    crate::support::write_secret(&path, &file);
     let mut throng = Command::new(env!("CARGO_BIN_EXE_throng"));
     throng.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config"]);
     throng.arg(&path);

@@ -1,10 +1,8 @@
 //! Limits of the node as a whole: what there is no room for is told on every transport, counted, and
 //! passes when there is room again.
 
-mod support;
-
+use crate::support::*;
 use serde_json::json;
-use support::*;
 
 fn limited(server: &Server, name: &str) -> f64 {
     server.metric(&format!("throng_limited_total{{name=\"{name}\"}}"))

@@ -1,9 +1,7 @@
 //! The headers of a public server, on both ports: what browsers may do with an answer, and what proxies
 //! may not.
 
-mod support;
-
-use support::*;
+use crate::support::*;
 
 /// The head of the answer to a request on one of the ports.
 fn head(address: std::net::SocketAddr, request: &str) -> String {

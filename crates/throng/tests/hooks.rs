@@ -1,17 +1,14 @@
 //! The application decides and answers: every hook, for every transport, with an application that is
 //! there, slow, hostile, or not there.
 
-mod application;
-mod support;
-
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use application::{Act, Application, Reserved};
+use crate::application::{Act, Application, Reserved};
+use crate::support::{Server, Stream, command, header, json as request, receive, text, websocket};
 use serde_json::{Value, json};
-use support::{Server, Stream, command, header, json as request, receive, text, websocket};
 
 /// A server that asks this application.
 fn serve(url: &str, settings: &[(&str, &str)]) -> Server {
@@ -191,7 +188,7 @@ fn whoever_leaves_while_the_application_thinks_is_not_let_in() {
     waiting(&server, 0.0);
     // A command that is taken back.
     let mut socket = websocket(&server, "user=alice");
-    let say = |socket: &mut support::WebSocket, command: Value| {
+    let say = |socket: &mut crate::support::WebSocket, command: Value| {
         socket.send(tungstenite::Message::text(command.to_string())).unwrap();
     };
     say(&mut socket, json!({"type": "subscribe", "id": 1, "topic": "doc:slow"}));
@@ -469,7 +466,7 @@ fn each_request_is_signed() {
     openssl.args(["dgst", "-sha256", "-hmac", key, "-binary"]);
     let mut openssl = openssl.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     openssl.stdin.take().unwrap().write_all(signed.as_bytes()).unwrap();
-    let digest = support::printed_within(openssl).stdout;
+    let digest = crate::support::printed_within(openssl).stdout;
     use base64::Engine;
     let want = base64::engine::general_purpose::STANDARD.encode(digest);
     assert_eq!(field("webhook-signature"), format!("v1,{want}"));

@@ -1,28 +1,18 @@
 //! Attacks on the client port of a running server. It answers or rejects each kind of attack, and
 //! other clients are not affected. The parsers have unit tests of their own.
 
-#[path = "hostile/browser.rs"]
 mod browser;
-#[path = "hostile/crowd/mod.rs"]
 mod crowd;
-#[path = "hostile/injection.rs"]
 mod injection;
-#[path = "hostile/siege.rs"]
 mod siege;
-#[path = "hostile/slow.rs"]
 mod slow;
-#[path = "hostile/smuggling.rs"]
 mod smuggling;
-mod support;
-#[path = "hostile/text.rs"]
 mod text;
-#[path = "hostile/tokens.rs"]
 mod tokens;
-#[path = "hostile/websocket.rs"]
 mod websocket;
 
+use crate::support::*;
 use serde_json::json;
-use support::*;
 
 /// Sends bytes after which the server closes. Returns the statuses of all answers.
 fn statuses(server: &Server, bytes: &[u8]) -> Vec<u16> {

@@ -1,13 +1,11 @@
 //! The client port's HTTP, byte by byte: invalid requests, splits, pipelines, timeouts.
 
-mod support;
-
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::support::*;
 use serde_json::json;
-use support::*;
 
 /// Sends bytes after which the server closes. Returns the status and the answer.
 fn status(server: &Server, bytes: &[u8]) -> (u16, String) {

@@ -1,13 +1,11 @@
 //! Keys of the API with a real server: made by `throng key`, changed by a reload, named in the log.
 
-mod support;
-
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
+use crate::support::*;
 use serde_json::{Value, json};
-use support::*;
 
 fn throng(folder: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
@@ -201,7 +199,7 @@ fn a_key_has_rates_of_its_own_or_those_of_all() {
     // The one without a limit is served all the time.
     for unit in ["commands", "publishes", "bytes"] {
         let bearer = format!("Authorization: Bearer {ops}\r\n");
-        let (_, metrics) = support::text(server.admin, "GET", "/metrics", None, &bearer);
+        let (_, metrics) = crate::support::text(server.admin, "GET", "/metrics", None, &bearer);
         let row = format!("throng_limited_total{{name=\"limits.{unit}_per_second_per_key_max\"}} ");
         let count = metrics.split(&*row).nth(1).unwrap().lines().next().unwrap();
         assert!(count.parse::<f64>().unwrap() >= 5.0, "{unit}: {count}");

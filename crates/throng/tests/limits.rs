@@ -1,12 +1,10 @@
 //! Limits: the server rejects what is over a limit with an answer, and serves the rest.
 
-mod support;
-
 use std::io::Write;
 use std::process::Command;
 
+use crate::support::*;
 use serde_json::json;
-use support::*;
 
 #[test]
 fn connections_over_the_limit_get_503_and_open_ones_stay() {

@@ -1,15 +1,13 @@
 //! The log of a real server: fields and spans for programs, and no secret in it, however it came.
 
-mod support;
-
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
+use crate::support::*;
 use serde_json::{Value, json};
-use support::*;
 use tungstenite::Message;
 
 /// What must not be in a log, or a part of it.

@@ -1,15 +1,13 @@
 //! Users that come and go on an open connection: over `/ws` by the client, over the API by the
 //! application on every transport.
 
-#[path = "login/client.rs"]
 mod client;
-mod support;
 
 use std::time::{Duration, Instant};
 
+use crate::support::*;
 use client::*;
 use serde_json::{Value, json};
-use support::*;
 
 const TOPICS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/login/topics.toml");
 

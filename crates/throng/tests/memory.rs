@@ -1,11 +1,9 @@
 //! Memory is freed: the memory of a past crowd or burst must not make the server reject new clients.
 
-mod support;
-
 use std::io::Write;
 use std::net::TcpStream;
 
-use support::{Server, TIMEOUT, longpoll_session};
+use crate::support::{Server, TIMEOUT, longpoll_session};
 
 /// Unfinished requests, and the bytes and pieces of the body that each sends. They send pieces in
 /// turn, so that their buffers interleave in memory.

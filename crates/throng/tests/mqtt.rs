@@ -1,22 +1,14 @@
 //! MQTT with packets of the test's own: what the standards say, as clients see it.
 
-#[path = "mqtt/client.rs"]
-mod client;
-#[path = "mqtt/hostile.rs"]
+pub(crate) mod client;
 mod hostile;
-#[path = "mqtt/interoperability_3.rs"]
 mod interoperability_3;
-#[path = "mqtt/interoperability_5.rs"]
 mod interoperability_5;
-#[path = "mqtt/kill.rs"]
 mod kill;
-#[path = "mqtt/meets.rs"]
 mod meets;
-#[path = "mqtt/normative.rs"]
 mod normative;
-mod support;
 
-use support::*;
+use crate::support::*;
 
 /// A server with its configuration, which stays until the server has ended.
 struct Configured {

@@ -1,19 +1,16 @@
 //! MQTT with the clients that people use: Mosquitto's, Eclipse's in Python and Go, mqtt.js in node and in a browser,
-//! and rumqttc. `scripts/test clients` installs them.
+//! and rumqttc. `scripts/install` installs them.
 
-#[path = "mqtt_clients/mosquitto.rs"]
 mod mosquitto;
-#[path = "mqtt_clients/rumqtt.rs"]
 mod rumqtt;
-mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use crate::support::*;
 use rumqttc::{Event, MqttOptions, Packet, QoS};
 use serde_json::json;
-use support::*;
 
 /// May name the program with Eclipse's clients in Go, built before.
 const GO_CLIENTS: &str = "TEST_GO_MQTT";
@@ -52,7 +49,7 @@ fn folder() -> PathBuf {
 fn spawn(command: &mut Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().unwrap_or_else(|error| {
-        panic!("{command:?}: {error}; scripts/test clients installs what it needs")
+        panic!("{command:?}: {error}; scripts/install installs what it needs")
     })
 }
 

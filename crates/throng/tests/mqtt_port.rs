@@ -1,13 +1,12 @@
 //! The port of MQTT clients alone: what holds for the client port holds for it. The server is this test's own
 //! executable, with a protocol in place of MQTT that is as simple as can be.
 
-mod support;
-
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::LazyLock;
 
+use crate::support::*;
 use auth::Principal;
 use model::{CloseReason, Encoding, Message, ResumeRequest};
 use protocol::request::Open;
@@ -16,7 +15,6 @@ use protocol::{
     Settings,
 };
 use serde_json::json;
-use support::*;
 
 /// Packets of a type, a length and so many bytes.
 struct Packets;

@@ -1,22 +1,14 @@
 //! MQTT sessions that outlive their connections and the server, what they may have, and the topics that all transports
 //! share.
 
-#[path = "mqtt/client.rs"]
-#[allow(dead_code)]
-mod client;
-#[path = "mqtt_sessions/kept.rs"]
 mod kept;
-#[path = "mqtt_sessions/kill.rs"]
 mod kill;
-#[path = "mqtt_sessions/limits.rs"]
 mod limits;
-mod support;
-#[path = "mqtt_sessions/transports.rs"]
 mod transports;
 
 use std::process::Command;
 
-use support::*;
+use crate::support::*;
 
 /// A server with MQTT. Its client port takes MQTT as well.
 fn serve(settings: &[(&str, &str)]) -> Server {

@@ -1,16 +1,11 @@
 //! What an operator sees of MQTT clients, and does with their sessions and retained messages.
 
-#[path = "mqtt/client.rs"]
-#[allow(dead_code)]
-mod client;
-mod support;
-
 use std::process::Command;
 
-use client::*;
+use crate::mqtt::client::*;
+use crate::support::*;
 use protocol::mqtt::id;
 use serde_json::{Value, json};
-use support::*;
 use token::{Algorithm, Signer};
 
 const SESSIONS: &str = "/api/mqtt/sessions";

@@ -1,8 +1,6 @@
 //! Behind the real nginx: as a proxy of connections, which begins each with the PROXY protocol, and as one of
 //! requests, which says by a header whose they are.
 
-mod support;
-
 use std::fs;
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
@@ -10,8 +8,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::*;
 use serde_json::json;
-use support::*;
 
 const MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 const HINT: &str = "scripts/test installs the Debian packages nginx and libnginx-mod-stream";

@@ -1,12 +1,10 @@
 //! What is made of the command line (completions, manual pages), and the package that `scripts/package`
 //! makes: it is unpacked, and its binary serves.
 
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 
-use support::*;
+use crate::support::*;
 
 const THRONG: &str = env!("CARGO_BIN_EXE_throng");
 

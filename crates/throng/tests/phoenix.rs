@@ -1,16 +1,14 @@
 //! Phoenix Channels with real clients: current and old versions of the unmodified `phoenix` package of
 //! npm. The scenarios of `tests/phoenix` run against real servers.
 
-#[path = "phoenix/raw.rs"]
 mod raw;
-mod support;
 
 use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use crate::support::*;
 use serde_json::{Value, json};
-use support::*;
 
 /// The folder of the scenarios.
 fn folder() -> PathBuf {

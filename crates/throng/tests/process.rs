@@ -1,12 +1,10 @@
 //! The process: its start, configuration, signals and end.
 
-mod support;
-
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 
+use crate::support::*;
 use serde_json::json;
-use support::*;
 
 fn throng(args: &[&str], settings: &[(&str, &str)]) -> Output {
     let folder = std::env::temp_dir().join("throng-tests");
@@ -66,7 +64,7 @@ fn old_names_of_settings_are_read_with_a_warning() {
     let mut member = server.listen("/sse?topic=chat");
     assert_eq!(server.metric("throng_limit{name=\"inbox.messages_max\"}"), 9.0);
     assert_eq!(
-        support::text(server.client, "POST", "/publish?topic=chat", Some(json!("x")), "").0,
+        crate::support::text(server.client, "POST", "/publish?topic=chat", Some(json!("x")), "").0,
         200
     );
     assert_eq!(member.data(), "x");

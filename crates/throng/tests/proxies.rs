@@ -1,8 +1,6 @@
 //! Behind proxies: a client's address is what a trusted proxy says, and nobody else is believed.
 
-mod support;
-
-use support::*;
+use crate::support::*;
 
 const TRUSTED: (&str, &str) = ("THRONG_CLIENT_TRUSTED_PROXIES", "10.0.0.0/8,127.0.0.1");
 

@@ -1,12 +1,10 @@
 //! `throng config --check --public`: whether a configuration is one for a server that faces the public.
 
-mod support;
-
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use support::*;
+use crate::support::*;
 
 /// The exit status, and what is printed.
 fn judge(folder: &Path, args: &[&str]) -> (Option<i32>, String) {

@@ -1,12 +1,10 @@
 //! Limits by user and by address, over all shards: what is over is told, and closed if it goes on.
 
-mod support;
-
 use std::io::Write;
 use std::time::{Duration, Instant};
 
+use crate::support::*;
 use serde_json::{Value, json};
-use support::*;
 
 fn limited(server: &Server, name: &str) -> f64 {
     server.metric(&format!("throng_limited_total{{name=\"limits.{name}\"}}"))

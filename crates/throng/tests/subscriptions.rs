@@ -1,13 +1,11 @@
 //! Durable subscriptions against a server: from a file, over the API, and on connect.
 
-mod support;
-
 use std::io::Write;
 use std::net::SocketAddr;
 use std::process::{Command, Output, Stdio};
 
+use crate::support::*;
 use serde_json::json;
-use support::*;
 
 fn throng(arguments: &[&str], admin: Option<SocketAddr>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));

@@ -1,8 +1,6 @@
 //! The unit of `throng tune --systemd`: systemd reads it, what it starts does what it says, and where
 //! systemd runs it starts.
 
-mod support;
-
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -11,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::*;
 use serde_json::json;
-use support::*;
 
 const KEY: &str = "a-key-of-sixteen-chars";
 

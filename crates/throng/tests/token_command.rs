@@ -1,13 +1,11 @@
 //! `throng token`: what it makes a real server takes, and what it says of a token the server does.
 
-mod support;
-
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use crate::support::*;
 use serde_json::{Value, json};
-use support::*;
 
 const SHARED: &str = "0123456789abcdef0123456789abcdef";
 

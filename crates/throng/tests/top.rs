@@ -1,12 +1,10 @@
 //! `throng top` against a server: its output and its errors.
 
-mod support;
-
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 
+use crate::support::*;
 use serde_json::{Value, json};
-use support::*;
 
 const KEY: &str = "a-key-of-some-length";
 

@@ -1,9 +1,7 @@
 //! Every transport over real sockets: published messages arrive in the transport's format.
 
-mod support;
-
+use crate::support::*;
 use serde_json::json;
-use support::*;
 
 #[test]
 fn sse_carries_text_json_lines_events_and_ids() {

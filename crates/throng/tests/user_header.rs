@@ -1,16 +1,16 @@
 //! Users by a header of a trusted proxy: the recipe of docs/security.md with the real nginx and a small
 //! login, and what is forged around it.
 
-mod support;
-
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::{
+    Scratch, Server, Stream, TIMEOUT, connect, free_port, header, json as request,
+};
 use serde_json::{Value, json};
-use support::{Scratch, Server, Stream, TIMEOUT, connect, free_port, header, json as request};
 
 /// A server that believes these proxies.
 fn serve(proxies: &str) -> Server {
@@ -134,10 +134,10 @@ fn the_recipe_with_nginx_lets_in_whom_the_login_knows() {
     ws.headers_mut().insert("cookie", "session=alice".parse().unwrap());
     ws.headers_mut().insert("x-throng-user", "mallory".parse().unwrap());
     let (mut socket, _) = tungstenite::client(ws, connect(nginx.address)).unwrap();
-    let welcome = support::receive(&mut socket);
+    let welcome = crate::support::receive(&mut socket);
     assert_eq!(welcome["users"], json!(["alice"]), "{welcome}");
     let answer =
-        support::command(&mut socket, json!({"type": "login", "id": 1, "user": "mallory"}));
+        crate::support::command(&mut socket, json!({"type": "login", "id": 1, "user": "mallory"}));
     assert_eq!(answer["error"]["code"], "forbidden", "{answer}");
     // A message says whose it is.
     let post = |target: &str, headers: &str| {

@@ -1,9 +1,7 @@
 //! Topics by the wildcards of MQTT, for clients of SSE, HTTP streams, WebSocket and Phoenix.
 
-mod support;
-
+use crate::support::*;
 use serde_json::{Value, json};
-use support::*;
 
 fn server_with(settings: &[(&str, &str)]) -> Server {
     let mut all = vec![("THRONG_CLIENT_WILDCARDS", "true")];

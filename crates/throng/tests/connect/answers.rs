@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::application::{Act, Application, Reserved};
-use crate::kit::*;
+use crate::connect::{asking, asking_at, refused};
 use crate::support::*;
-use crate::{asking, asking_at, refused};
+use crate::tokens::kit::*;
 
 const SOON: (&str, &str) = ("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "300");
 

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use tungstenite::Message;
 
 use crate::application::{Act, Application};
-use crate::kit::*;
+use crate::connect::{CONNECT, asking};
 use crate::support::*;
-use crate::{CONNECT, asking};
+use crate::tokens::kit::*;
 
 const NO_SPREAD: (&str, &str) = ("THRONG_AUTH_EXPIRY_SPREAD_SECONDS", "0");
 

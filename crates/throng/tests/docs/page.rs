@@ -33,11 +33,11 @@ use std::time::{Duration, Instant};
 
 use regex::Regex;
 
-use crate::browser::Browser;
-use crate::compare::{self, Names, Rules};
-use crate::form;
-use crate::markdown::{Block, Item, Page};
-use crate::shell::{Listener, Server, Shell};
+use crate::docs::browser::Browser;
+use crate::docs::compare::{self, Names, Rules};
+use crate::docs::form;
+use crate::docs::markdown::{Block, Item, Page};
+use crate::docs::shell::{Listener, Server, Shell};
 use crate::support::{TIMEOUT, free_port};
 
 /// How many snippets were treated how.

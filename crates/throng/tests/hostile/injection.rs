@@ -36,7 +36,7 @@ fn names_can_not_inject_lines() {
             assert!(answer.starts_with("HTTP/1.1 400 "), "{query}: {answer}");
         }
     }
-    let mut socket = super::support::websocket(&server, "topic=witness");
+    let mut socket = crate::support::websocket(&server, "topic=witness");
     for evil in ["a\r\nb", "a\nid: 7", "\0", "\u{1b}[2J", "\u{85}"] {
         for publish in [
             json!({"type": "publish", "id": 1, "topic": "witness", "data": 1, "event": evil}),
@@ -98,7 +98,7 @@ fn payloads_can_not_inject_events() {
     let mut json_sse = server.listen("/sse?topic=t&format=json");
     let mut stream = server.listen("/stream?topic=t");
     stream.object();
-    let mut socket = super::support::websocket(&server, "topic=t");
+    let mut socket = crate::support::websocket(&server, "topic=t");
     let mut phoenix = phoenix(&server);
     server.until_members("t", 5);
     for evil in [
@@ -172,7 +172,7 @@ fn clients_can_not_forge_messages_of_the_server() {
     let server = Server::with(&["--config", rules.to_str().unwrap()], &[]);
     let mut page = server.listen("/sse?topic=t");
     let mut member = phoenix(&server);
-    let mut socket = super::support::websocket(&server, "");
+    let mut socket = crate::support::websocket(&server, "");
     for event in [
         "recovery",
         "error",

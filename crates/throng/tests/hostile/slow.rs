@@ -183,7 +183,7 @@ fn a_stopped_server_resumes_without_loss() {
         [("THRONG_TIMEOUTS_PHOENIX_SILENCE_SECONDS", "60"), ("THRONG_TIMEOUTS_HEAD_SECONDS", "60")];
     let server = Server::with(&["--demo"], &settings);
     let mut sse = server.listen("/sse?topic=room:a");
-    let mut socket = super::support::websocket(&server, "topic=room:a");
+    let mut socket = crate::support::websocket(&server, "topic=room:a");
     // Before the list of who is there comes where the room's history goes on.
     let list = loop {
         let message = receive(&mut socket);

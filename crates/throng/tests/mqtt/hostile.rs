@@ -6,8 +6,8 @@ use protocol::mqtt::client::{self, SubscribeParts};
 use protocol::mqtt::write::ConfirmType;
 use serde_json::json;
 
-use crate::client::*;
-use crate::server;
+use crate::mqtt::client::*;
+use crate::mqtt::server;
 use crate::support::Server;
 
 /// Somebody to whom nothing happens.

@@ -2,8 +2,8 @@
 
 use protocol::mqtt::write::ConfirmType;
 
-use crate::client::*;
-use crate::server;
+use crate::mqtt::client::*;
+use crate::mqtt::server;
 
 const TOPICS: [&str; 5] = ["TopicA", "TopicA/B", "Topic/C", "TopicA/C", "/TopicA"];
 

@@ -6,8 +6,8 @@ use protocol::mqtt::client::SubscribeParts;
 use protocol::mqtt::write::{self, ConfirmType};
 use protocol::mqtt::{ReasonCode, Value, id};
 
-use crate::client::*;
-use crate::server;
+use crate::mqtt::client::*;
+use crate::mqtt::server;
 
 fn text(id: u8, text: &'static str) -> Property {
     (id, Value::Text(text))

@@ -13,7 +13,7 @@ use protocol::mqtt::Version;
 use protocol::mqtt::write::ConfirmType;
 use random::Random;
 
-use crate::client::*;
+use crate::mqtt::client::*;
 use crate::support::{Scratch, Server, TIMEOUT};
 
 /// Messages that a client may have under way.

@@ -3,8 +3,8 @@
 use protocol::mqtt::{Value, id};
 use serde_json::json;
 
-use crate::client::*;
-use crate::server;
+use crate::mqtt::client::*;
+use crate::mqtt::server;
 use crate::support::{receive, websocket};
 
 #[test]

@@ -8,8 +8,8 @@ use protocol::mqtt::write::{self, ConfirmType};
 use protocol::mqtt::{ReasonCode, Value, Version, id};
 use serde_json::json;
 
-use crate::client::*;
-use crate::server;
+use crate::mqtt::client::*;
+use crate::mqtt::server;
 use crate::support::Server;
 
 const BOTH: [Version; 2] = [V3, V5];

@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
+use crate::mqtt_clients::{Server, Subscriber, guarded, spawn, token};
 use crate::support::printed_within;
-use crate::{Server, Subscriber, guarded, spawn, token};
 
 const VERSIONS: [&str; 3] = ["mqttv31", "mqttv311", "mqttv5"];
 

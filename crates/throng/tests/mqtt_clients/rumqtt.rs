@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::mqtt_clients::{Server, guarded, token};
 use crate::support::TIMEOUT;
-use crate::{Server, guarded, token};
 
 /// What came, as the test compares it.
 type Message = (String, Vec<u8>, u8, bool);

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use protocol::mqtt::id;
 use protocol::mqtt::write::ConfirmType;
 
-use crate::client::*;
+use crate::mqtt::client::*;
+use crate::mqtt_sessions::{Folder, Server, serve};
 use crate::support::wait_within;
-use crate::{Folder, Server, serve};
 
 fn kept(client: &str, seconds: u32) -> Connect {
     let connect = Connect { clean: false, ..Connect::new(V5, client) };

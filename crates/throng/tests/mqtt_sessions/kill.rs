@@ -11,8 +11,8 @@ use protocol::mqtt::Version;
 use protocol::mqtt::write::ConfirmType;
 use random::Random;
 
-use crate::Folder;
-use crate::client::*;
+use crate::mqtt::client::*;
+use crate::mqtt_sessions::Folder;
 
 /// How many messages a publisher has under way.
 const UNDER_WAY: usize = 8;

@@ -1,8 +1,8 @@
 //! What a session of a client that is away may have.
 
-use crate::Server;
-use crate::client::*;
-use crate::serve;
+use crate::mqtt::client::*;
+use crate::mqtt_sessions::Server;
+use crate::mqtt_sessions::serve;
 
 /// The topic of the last message.
 const END: &str = "a/end";

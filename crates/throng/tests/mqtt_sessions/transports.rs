@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
-use crate::client::*;
-use crate::serve;
+use crate::mqtt::client::*;
+use crate::mqtt_sessions::serve;
 use crate::support::{receive, websocket};
 
 /// A Phoenix channel of a client that speaks version 2 of its serializer.
 struct Channel(crate::support::WebSocket);
 
 impl Channel {
-    fn join(server: &crate::Server, topic: &str) -> Self {
+    fn join(server: &crate::mqtt_sessions::Server, topic: &str) -> Self {
         let url = format!("ws://{}/socket/websocket?vsn=2.0.0&user=carol", server.client);
         let (socket, _) = tungstenite::client(url, server.connect()).unwrap();
         let mut channel = Channel(socket);

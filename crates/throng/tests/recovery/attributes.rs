@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::listener::*;
-use crate::node::*;
+use crate::recovery::listener::*;
+use crate::recovery::node::*;
 
 fn tagged(node: &Node, topic: &str) {
     node.publish_with(topic, json!("red"), json!({"tags": ["red"]}));

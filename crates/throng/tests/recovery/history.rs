@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::listener::*;
-use crate::node::*;
+use crate::recovery::listener::*;
+use crate::recovery::node::*;
 
 #[test]
 fn pages_cover_the_whole_history_in_both_directions() {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::listener::*;
-use crate::node::*;
+use crate::recovery::listener::*;
+use crate::recovery::node::*;
 use crate::support::*;
 
 /// The setting for clients whose handlers may fail. Pages don't use it.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::{Value, json};
 
-use crate::node::{is_mark, is_sentinel, mark, sentinel};
+use crate::recovery::node::{is_mark, is_sentinel, mark, sentinel};
 use crate::support::*;
 
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
-use crate::listener::*;
-use crate::node::*;
+use crate::recovery::listener::*;
+use crate::recovery::node::*;
 use crate::support::*;
 
 /// Connects a listener to a topic, checks that it gets a recovery gap for this reason, and then new

@@ -5,8 +5,8 @@ use std::time::Duration;
 use random::Random;
 use serde_json::{Value, json};
 
-use crate::listener::*;
-use crate::node::*;
+use crate::recovery::listener::*;
+use crate::recovery::node::*;
 use crate::support::*;
 
 /// Returns the id and the data of the next event with data. Notes ids that arrive alone, as a browser

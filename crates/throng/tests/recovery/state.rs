@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::listener::*;
-use crate::node::*;
+use crate::recovery::listener::*;
+use crate::recovery::node::*;
 use crate::support::*;
 
 fn set(node: &Node, topic: &str, key: &str, data: Value) {

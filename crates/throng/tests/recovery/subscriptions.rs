@@ -4,8 +4,8 @@ use std::process::Command;
 
 use serde_json::json;
 
-use crate::listener::*;
-use crate::node::*;
+use crate::recovery::listener::*;
+use crate::recovery::node::*;
 use crate::support::*;
 
 #[test]

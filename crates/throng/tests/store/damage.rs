@@ -6,7 +6,7 @@ use std::process::Command;
 use random::Random;
 use serde_json::{Value, json};
 
-use crate::folder::{Caller, Folder, HistoryMessage, end, flip_bits};
+use crate::store::folder::{Caller, Folder, HistoryMessage, end, flip_bits};
 use crate::support::output_within;
 
 const DURABLE: &str = "[[topics]]\npattern = \"*\"\nhistory_messages_max = 1000\ndurable = true\n";

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use random::Random;
 
-use crate::folder::{Caller, Folder, end, flip_bits};
-use crate::full::Mount;
+use crate::store::folder::{Caller, Folder, end, flip_bits};
+use crate::store::full::Mount;
 
 const DURABLE: &str = "[[topics]]\npattern = \"*\"\nhistory_messages_max = 1000\ndurable = true\n";
 

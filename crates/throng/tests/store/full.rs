@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::folder::{Caller, Folder, HistoryMessage, end};
+use crate::store::folder::{Caller, Folder, HistoryMessage, end};
 use crate::support::{Server, TIMEOUT};
 
 /// A file system in memory, which is unmounted at the end.

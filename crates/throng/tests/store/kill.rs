@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use random::Random;
 
-use crate::folder::{Caller, Folder, end};
-use crate::ledger::Ledger;
-use crate::listener::Listener;
-use crate::load::{Door, Publisher, Sent};
+use crate::store::folder::{Caller, Folder, end};
+use crate::store::ledger::Ledger;
+use crate::store::listener::Listener;
+use crate::store::load::{Door, Publisher, Sent};
 use crate::support::Server;
 
 const TOPICS: &str = r#"

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::folder::{Caller, HistoryMessage};
-use crate::load::Sent;
+use crate::store::folder::{Caller, HistoryMessage};
+use crate::store::load::Sent;
 
 /// All that a client knows about a store.
 #[derive(Default)]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::ledger::Ledger;
+use crate::store::ledger::Ledger;
 use crate::support::TIMEOUT;
 
 /// Ids that are shown when a test fails.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::folder::Caller;
+use crate::store::folder::Caller;
 use crate::support::TIMEOUT;
 
 /// Publishes that one WebSocket or one batch has under way.

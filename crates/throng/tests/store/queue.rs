@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::folder::{Caller, Folder, end};
+use crate::store::folder::{Caller, Folder, end};
 use crate::support::header;
 
 const SMALL_QUEUE: &str = r#"

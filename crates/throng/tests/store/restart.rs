@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::folder::{Caller, Folder, end};
+use crate::store::folder::{Caller, Folder, end};
 use crate::support::{Server, Stream, header};
 
 const TOPICS: &str = r#"

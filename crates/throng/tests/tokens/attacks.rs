@@ -4,8 +4,8 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use crate::kit::*;
 use crate::support::*;
+use crate::tokens::kit::*;
 
 fn part(value: &Value) -> String {
     URL_SAFE_NO_PAD.encode(value.to_string())

@@ -6,8 +6,8 @@ use std::thread;
 
 use serde_json::json;
 
-use crate::kit::*;
 use crate::support::*;
+use crate::tokens::kit::*;
 
 /// Serves an empty page at a port of `localhost`, which it returns.
 fn serve_page() -> u16 {

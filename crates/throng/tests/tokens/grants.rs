@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::kit::*;
 use crate::support::*;
+use crate::tokens::kit::*;
 
 /// The status and the code of a request; of a lasting one that is allowed, 200.
 fn opened(server: &Server, way: Way, query: &str) -> (u16, String) {

@@ -12,8 +12,8 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
 
 use crate::application::Reserved;
-use crate::kit::*;
 use crate::support::*;
+use crate::tokens::kit::*;
 
 /// A public key in PEM as one of a set.
 fn jwk(pem: &str, id: &str) -> Value {

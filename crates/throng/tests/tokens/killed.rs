@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::kit::*;
 use crate::support::*;
+use crate::tokens::kit::*;
 
 /// How often the server is killed.
 const ROUNDS: u64 = 6;

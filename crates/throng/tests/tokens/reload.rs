@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::process::{Command, Stdio};
 
-use crate::kit::*;
 use crate::support::*;
+use crate::tokens::kit::*;
 use serde_json::json;
 
 /// A server in a folder of its own, with a configuration there.

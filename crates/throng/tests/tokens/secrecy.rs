@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::kit::*;
 use crate::support::*;
+use crate::tokens::kit::*;
 
 /// What must not be said anywhere.
 const MARK: &str = "s3cret";

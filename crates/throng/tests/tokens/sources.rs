@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use crate::kit::*;
 use crate::support::*;
+use crate::tokens::kit::*;
 
 /// A server that requires tokens and knows one page of another origin.
 fn server() -> Server {

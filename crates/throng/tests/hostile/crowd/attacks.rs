@@ -10,7 +10,7 @@ use std::time::Duration;
 use random::Random;
 
 use super::*;
-use crate::websocket::frame;
+use crate::hostile::websocket::frame;
 
 /// The user that attackers claim to be.
 pub const USER: &str = "evil";
@@ -206,7 +206,7 @@ fn frames(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
 
 fn bomb(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
     static BOMB: OnceLock<Vec<u8>> = OnceLock::new();
-    let bomb = BOMB.get_or_init(|| crate::websocket::bomb(4 << 20));
+    let bomb = BOMB.get_or_init(|| crate::hostile::websocket::bomb(4 << 20));
     let offer = "Sec-WebSocket-Extensions: permessage-deflate\r\n";
     socket.write_all(upgrade("/ws", offer).as_bytes())?;
     let (first, rest) = bomb.split_at(dice.below(bomb.len()));

@@ -1,0 +1,66 @@
+//! Tests of the real server, `throng serve`, over real sockets. One binary holds them all, since each binary would
+//! compile `support` anew. scripts/test runs each test in a process of its own.
+
+mod access;
+mod api;
+mod application;
+mod backend;
+mod backends;
+#[cfg(feature = "flood")]
+mod bad_server;
+mod clients;
+mod conflation;
+mod connect;
+mod dashboard;
+#[cfg(feature = "host-tools")]
+mod docs;
+mod errors;
+mod events;
+#[cfg(feature = "flood")]
+mod flood;
+#[cfg(feature = "flood")]
+mod flooding;
+mod flow;
+mod forward;
+mod forward_backends;
+mod full;
+mod headers;
+mod hooks;
+mod hostile;
+mod hostile_admin;
+mod http;
+mod keys;
+mod limits;
+mod log;
+mod login;
+mod memory;
+mod mqtt;
+mod mqtt_clients;
+mod mqtt_port;
+mod mqtt_sessions;
+mod mqtt_views;
+#[cfg(feature = "flood")]
+mod nginx;
+mod nginx_proxy;
+#[cfg(feature = "host-tools")]
+mod package;
+mod phoenix;
+mod process;
+mod proxies;
+mod public;
+mod quotas;
+mod recipes;
+mod recovery;
+mod store;
+mod subscriptions;
+mod support;
+mod systemd;
+mod token_command;
+mod tokens;
+#[cfg(feature = "top")]
+mod top;
+mod transports;
+#[cfg(feature = "tune")]
+mod tune;
+mod user_header;
+mod wildcards;
