@@ -1,6 +1,6 @@
 //! Every command and snippet of README.md and docs/ is run, and prints what the page shows.
 //!
-//! `cargo test -p throng --test docs history` runs one page. `docs/page.rs` says what a page may have.
+//! `cargo test -p throng --test server docs::history` runs one page. `docs/page.rs` says what a page may have.
 
 mod browser;
 mod compare;

@@ -1,7 +1,7 @@
 //! `kill -9` in the middle of messages with QoS 1 and 2, again and again on one data directory: nothing is lost, and
 //! with QoS 2 nothing comes twice.
 //!
-//! `MQTT_KILL_ROUNDS=n cargo test -p throng --test mqtt kill` kills so often, and `MQTT_KILL_SEED` is for other moments.
+//! `MQTT_KILL_ROUNDS=n cargo test -p throng --test server mqtt::kill` kills so often, and `MQTT_KILL_SEED` is for other moments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpStream};
