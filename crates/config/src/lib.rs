@@ -14,6 +14,7 @@ mod forwards;
 mod key_file;
 mod keys;
 mod parse;
+mod platform;
 mod print;
 mod public;
 mod renames;
@@ -151,6 +152,7 @@ pub struct Loaded {
     keys: Vec<values::Rule>,
     forwards: Vec<values::Rule>,
     old_names: Vec<renames::OldName>,
+    platform_variables: Vec<String>,
 }
 
 impl fmt::Debug for Loaded {
@@ -216,7 +218,8 @@ impl Loaded {
         match read.errors.is_empty() {
             true => {
                 let source::Read { values, rules, keys, forwards, old_names, .. } = read;
-                Ok(Loaded { config, values, rules, keys, forwards, old_names })
+                let platform_variables = read.platform_variables;
+                Ok(Loaded { config, values, rules, keys, forwards, old_names, platform_variables })
             }
             false => Err(ConfigError(read.errors)),
         }
@@ -230,9 +233,16 @@ impl Loaded {
     pub fn reloaded(&self, new: &Loaded) -> Result<Loaded, ConfigError> {
         let (values, old_names) = (new.values.clone(), new.old_names.clone());
         let (rules, keys) = (new.rules.clone(), new.keys.clone());
-        let forwards = new.forwards.clone();
-        let mut read =
-            source::Read { values, rules, keys, forwards, old_names, ..Default::default() };
+        let (forwards, platform_variables) = (new.forwards.clone(), new.platform_variables.clone());
+        let mut read = source::Read {
+            values,
+            rules,
+            keys,
+            forwards,
+            old_names,
+            platform_variables,
+            ..Default::default()
+        };
         for setting in SETTINGS.iter().filter(|setting| !setting.reload) {
             if let Some(value) = self.values.get(setting.key) {
                 read.values.insert(setting.key, value.clone());
@@ -245,6 +255,12 @@ impl Loaded {
     /// which begins with its place.
     pub fn warnings(&self) -> Vec<String> {
         renames::warnings(&self.old_names)
+    }
+
+    /// The variables with our prefix that are no settings and were passed over: the platform sets them for a service
+    /// whose name begins with `throng`.
+    pub fn platform_variables(&self) -> &[String] {
+        &self.platform_variables
     }
 
     /// The source of a setting's value; [`Origin::Default`] for a key that does not exist.

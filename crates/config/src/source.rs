@@ -10,6 +10,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::address::Resolve;
 use crate::parse::{Mismatch, from_text, from_toml};
+use crate::platform::is_set_by_platform;
 use crate::renames::{self, OldName};
 use crate::setting::Setting;
 use crate::suggestion::suggest;
@@ -69,6 +70,8 @@ pub(crate) struct Read {
     pub errors: Vec<SettingError>,
     /// The old names that were read.
     pub old_names: Vec<OldName>,
+    /// Variables that the platform sets, and that were passed over.
+    pub platform_variables: Vec<String>,
     /// As in [`Sources`].
     pub resolve: Option<Resolve>,
 }
@@ -312,6 +315,7 @@ impl Read {
                 self.old_names.push(OldName { origin: origin.clone(), old, new });
                 self.put(setting, written, value, origin);
             }
+            None if is_set_by_platform(name, text) => self.platform_variables.push(name.into()),
             None => {
                 let message = match TABLES.iter().find(|table| table.is_variable(name)) {
                     Some(TableKind { name, one, .. }) => {

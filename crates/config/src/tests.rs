@@ -50,6 +50,22 @@ fn later_sources_win_and_each_value_records_its_source() {
 }
 
 #[test]
+fn variables_of_a_service_called_throng_are_passed_over_and_mistakes_are_not() {
+    let service = [("THRONG_PORT", "tcp://10.96.0.7:8000"), ("THRONG_SERVICE_HOST", "10.96.0.7")];
+    let loaded = load("", &service, &[]).unwrap();
+    assert_eq!(loaded.platform_variables(), ["THRONG_PORT", "THRONG_SERVICE_HOST"]);
+    let reloaded = load("", &[], &[]).unwrap().reloaded(&loaded).unwrap();
+    assert_eq!(reloaded.platform_variables(), loaded.platform_variables());
+    let mistaken = [service[0], service[1], ("THRONG_CLIENT_PORT", "8000")];
+    let errors = load("", &mistaken, &[]).unwrap_err();
+    assert!(
+        errors.starts_with("variable THRONG_CLIENT_PORT: there is no such setting"),
+        "{errors}"
+    );
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+}
+
+#[test]
 fn every_error_says_where_and_what_to_write() {
     let file = "[client]\nlisten = 8000\ncors_origin = []\n[limit]\nx = 1\n[limits]\nframe_bytes_max = \"1 TB\"\nhead_bytes_max = \"8k\"\n[timeouts]\npoll_seconds = 200\n";
     let errors =

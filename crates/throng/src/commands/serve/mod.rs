@@ -45,6 +45,13 @@ fn warn(loaded: &Loaded) {
     for warning in loaded.warnings().into_iter().chain(sources::open_secrets(loaded)) {
         tracing::warn!("{warning}");
     }
+    if let [first, rest @ ..] = loaded.platform_variables() {
+        tracing::info!(
+            variable = first,
+            others = rest.len(),
+            "variables that describe a service called throng are no settings: they are passed over"
+        );
+    }
 }
 
 /// The parts of the running server.
