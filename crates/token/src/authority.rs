@@ -145,7 +145,7 @@ impl Authority {
         let own = keys.iter().find_map(&mut is_by).is_some();
         let published = if own { None } else { self.jwks.find(&mut is_by) };
         if !own && published.is_none() {
-            return Err(self.unsigned(algorithm, id, tries, now_s));
+            return Err(self.unsigned(algorithm, (id, payload), tries, now_s));
         }
         let payload =
             decode(payload).map_err(|_| TokenError::Malformed("its claims are not base64url"))?;
@@ -176,7 +176,7 @@ impl Authority {
     fn unsigned(
         &self,
         algorithm: Algorithm,
-        id: Option<&str>,
+        (id, payload): (Option<&str>, &str),
         tries: usize,
         now_s: u64,
     ) -> TokenError {
@@ -184,11 +184,13 @@ impl Authority {
         // Nobody publishes a shared key.
         let published =
             !self.jwks.is_empty() && algorithm.family() != jsonwebtoken::AlgorithmFamily::Hmac;
+        // Nothing proves what the token says of its issuer: it says whose keys could.
+        let issuer = claimed_issuer(payload);
+        let issuer = issuer.as_deref();
         // A key of that name is known: a newer one would have another.
-        let named =
-            id.is_some_and(|id| self.jwks.find(|key| key.is_named(id).then_some(())).is_some());
+        let named = id.is_some_and(|id| self.jwks.has_named(id, issuer));
         if published && !named {
-            match self.jwks.missing(now_s) {
+            match self.jwks.missing(issuer, now_s) {
                 Missing::Coming => return TokenError::KeysComing,
                 Missing::Unavailable => return TokenError::KeysUnavailable,
                 Missing::Unknown => {}
@@ -200,6 +202,11 @@ impl Authority {
             _ => TokenError::Signature,
         }
     }
+}
+
+/// What a token says of its issuer, if anything.
+fn claimed_issuer(payload: &str) -> Option<String> {
+    Claims::read(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()?.iss
 }
 
 impl Authenticator for Authority {

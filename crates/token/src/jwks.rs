@@ -38,6 +38,9 @@ struct Source {
 struct Held {
     /// By source.
     sets: Vec<Option<KeySet>>,
+    /// The sources whose keys the fetch under way has still to bring, or the last one did not bring: what they
+    /// publish by now is not known.
+    unanswered: Vec<bool>,
     /// When the last fetch ended, in seconds since 1970.
     ended_s: u64,
     /// A fetch is under way.
@@ -59,7 +62,7 @@ pub(crate) enum Missing {
     Coming,
     /// They were fetched a moment ago, and it was not among them.
     Unknown,
-    /// Some issuer's keys could not be fetched at all so far.
+    /// They could not be fetched: whether it is among them nobody knows.
     Unavailable,
 }
 
@@ -79,10 +82,11 @@ impl Jwks {
         };
         let sources: Vec<Source> = urls.iter().map(source).collect();
         let sets = sources.iter().map(|_| None).collect();
+        let unanswered = sources.iter().map(|_| true).collect();
         Jwks {
             sources,
             refresh_s: refresh_s.max(FETCH_SECONDS_MIN),
-            held: RwLock::new(Held { sets, ..Held::default() }),
+            held: RwLock::new(Held { sets, unanswered, ..Held::default() }),
             version: AtomicU64::new(0),
             wake: Mutex::new(None),
         }
@@ -112,8 +116,8 @@ impl Jwks {
     /// which [`Jwks::fetched`] is then told about.
     pub fn begin(&self, now_s: u64) -> Vec<String> {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
-        let missing = held.sets.iter().any(Option::is_none);
-        let wait_s = match (held.wanted_s, missing) {
+        let unanswered = held.unanswered.contains(&true);
+        let wait_s = match (held.wanted_s, unanswered) {
             (Some(_), _) => FETCH_SECONDS_MIN,
             (None, true) => RETRY_SECONDS.min(self.refresh_s),
             (None, false) => self.refresh_s,
@@ -122,6 +126,7 @@ impl Jwks {
             return Vec::new();
         }
         (held.fetching, held.wanted_s) = (true, None);
+        held.unanswered.fill(true);
         self.sources.iter().map(|source| source.url.clone()).collect()
     }
 
@@ -137,6 +142,7 @@ impl Jwks {
         for (at, source) in self.sources.iter().enumerate().filter(|(_, it)| it.url == url) {
             set.0.iter_mut().for_each(|key| key.issuer.clone_from(&source.issuer));
             held.sets[at] = Some(set.clone());
+            held.unanswered[at] = false;
         }
         drop(held);
         self.version.fetch_add(1, Ordering::Relaxed);
@@ -163,14 +169,36 @@ impl Jwks {
         self.version.load(Ordering::Relaxed)
     }
 
+    /// Whether keys at this source may be of tokens that say this of their issuer: at its own address, or where it has
+    /// none at those of nobody in particular.
+    fn may_speak_for(&self, source: &Source, issuer: Option<&str>) -> bool {
+        match issuer.filter(|issuer| self.has_own(issuer)) {
+            None => source.issuer.is_none(),
+            own => source.issuer.as_deref() == own,
+        }
+    }
+
+    /// True when a key of this name is known that may be of tokens that say this of their issuer.
+    pub(crate) fn has_named(&self, id: &str, issuer: Option<&str>) -> bool {
+        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        let mut sets = self.sources.iter().zip(&held.sets);
+        sets.any(|(source, set)| {
+            self.may_speak_for(source, issuer)
+                && set.as_ref().is_some_and(|set| set.0.iter().any(|key| key.is_named(id)))
+        })
+    }
+
     /// Looks at the keys.
     pub(crate) fn find<T>(&self, mut look: impl FnMut(&Key) -> Option<T>) -> Option<T> {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
         held.sets.iter().flatten().flat_map(|set| &set.0).find_map(&mut look)
     }
 
-    /// A token names a key that is not known, at this time in seconds since 1970.
-    pub(crate) fn missing(&self, now_s: u64) -> Missing {
+    /// A token that says this of its issuer names a key that is not known, at this time in seconds since 1970.
+    pub(crate) fn missing(&self, issuer: Option<&str>, now_s: u64) -> Missing {
+        if !self.sources.iter().any(|source| self.may_speak_for(source, issuer)) {
+            return Missing::Unknown;
+        }
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         let begins = |since_s: u64| now_s.abs_diff(since_s) < WANTED_SECONDS_MAX;
         if held.fetching || held.wanted_s.is_some_and(begins) {
@@ -184,7 +212,11 @@ impl Jwks {
             }
             return Missing::Coming;
         }
-        match held.sets.iter().any(Option::is_none) {
+        let mut sources = self.sources.iter().zip(&held.unanswered);
+        let is_unanswered =
+            sources.any(|(source, unanswered)| *unanswered && self.may_speak_for(source, issuer));
+        // Who is to fetch keys has not begun.
+        match is_unanswered || held.wanted_s.is_some() {
             true => Missing::Unavailable,
             false => Missing::Unknown,
         }

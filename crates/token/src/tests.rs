@@ -374,6 +374,7 @@ fn published_keys_are_fetched_when_they_are_needed_and_not_more_often() {
             let begun = jwks.begin(200 + second).len();
             if begun > 0 {
                 assert_eq!(answer, Err(TokenError::KeysComing));
+                jwks.fetched(&url, &both).unwrap();
                 jwks.end(200 + second);
             } else {
                 assert_eq!(answer, Err(TokenError::UnknownKey));
@@ -401,7 +402,67 @@ fn published_keys_are_fetched_when_they_are_needed_and_not_more_often() {
     // Whoever should fetch them never does.
     assert_eq!(verify(&first, 20), Err(TokenError::KeysComing));
     assert_eq!(verify(&first, 29), Err(TokenError::KeysComing));
-    assert_eq!(verify(&first, 30), Err(TokenError::UnknownKey));
+    assert_eq!(verify(&first, 30), Err(TokenError::KeysUnavailable));
+}
+
+#[test]
+fn what_an_issuer_publishes_by_now_is_not_known_while_it_answers_with_errors() {
+    let url = "https://a.example/keys".to_string();
+    let jwks = Arc::new(Jwks::new(std::slice::from_ref(&url), &[], 300));
+    let authority =
+        Authority::new(Settings::default(), jwks.clone(), Arc::default(), Arc::default());
+    let verify = |token: &str, now_s| authority.verify(token, now_s).map(|_| ());
+    let first = signed_by("1", "RS256", RSA.0, &json!({}));
+    let second = signed_by("2", "ES256", P256.0, &json!({}));
+    jwks.begin(100);
+    jwks.fetched(&url, &set(&[("1", "RS256", RSA.0)])).unwrap();
+    jwks.end(100);
+    assert_eq!((verify(&first, 101), verify(&second, 101)), (Ok(()), Err(TokenError::UnknownKey)));
+    // The issuer has a new key, and its address answers with errors.
+    assert_eq!(verify(&second, 110), Err(TokenError::KeysComing));
+    assert_eq!(jwks.begin(110).len(), 1);
+    jwks.end(111);
+    assert_eq!(verify(&second, 112), Err(TokenError::KeysUnavailable));
+    assert_eq!(verify(&first, 112), Ok(()), "keys from before stay");
+    let broken = first.rsplit_once('.').unwrap().0.to_string() + ".AAAA";
+    assert_eq!(verify(&broken, 112), Err(TokenError::Signature), "of a known key");
+    // It is asked again, also if no token needs it.
+    assert!(jwks.begin(140).is_empty());
+    assert_eq!(jwks.begin(141).len(), 1);
+    jwks.fetched(&url, &set(&[("1", "RS256", RSA.0), ("2", "ES256", P256.0)])).unwrap();
+    jwks.end(141);
+    assert_eq!(verify(&second, 142), Ok(()));
+}
+
+#[test]
+fn a_key_of_another_issuer_with_the_same_name_answers_for_nobody() {
+    let urls = ["https://a.example/keys", "https://b.example/keys"].map(String::from);
+    let issuers = ["https://a.example/", "https://b.example/"].map(String::from);
+    let jwks = Arc::new(Jwks::new(&urls, &issuers, 300));
+    let settings = Settings { issuers: issuers.to_vec(), ..Settings::default() };
+    let authority = Authority::new(settings, jwks.clone(), Arc::default(), Arc::default());
+    let verify = |token: &str, now_s| authority.verify(token, now_s).map(|_| ());
+    let [a, b] = issuers.map(|issuer| json!({ "iss": issuer }));
+    let (of_a, of_b) = (signed_by("1", "RS256", RSA.0, &a), signed_by("1", "ES256", P256.0, &b));
+    jwks.begin(100);
+    jwks.fetched(&urls[0], &set(&[("1", "RS256", RSA.0)])).unwrap();
+    assert_eq!((verify(&of_a, 101), verify(&of_b, 101)), (Ok(()), Err(TokenError::KeysComing)));
+    jwks.end(101);
+    assert_eq!(verify(&of_b, 102), Err(TokenError::KeysUnavailable));
+    let forged = signed_by("1", "ES256", OTHER_P256, &a);
+    assert_eq!(verify(&forged, 102), Err(TokenError::UnknownKey), "all keys of a are known");
+    // Nobody's keys are for a token that names no issuer: nothing is fetched for it.
+    let nobodys = signed_by("9", "ES256", OTHER_P256, &json!({}));
+    assert_eq!(verify(&nobodys, 120), Err(TokenError::UnknownKey));
+    assert!(jwks.begin(120).is_empty());
+    assert_eq!(verify(&of_b, 120), Err(TokenError::KeysComing));
+    assert_eq!(jwks.begin(120).len(), 2);
+    jwks.fetched(&urls[1], &set(&[("1", "ES256", P256.0)])).unwrap();
+    jwks.end(120);
+    assert_eq!(verify(&of_b, 121), Ok(()));
+    // What another fetch has not brought is no concern of this issuer's.
+    let forged = signed_by("1", "RS256", RSA.0, &b);
+    assert_eq!(verify(&forged, 121), Err(TokenError::Issuer));
 }
 
 /// However slowly issuers answer, a token waits for one fetch only.
