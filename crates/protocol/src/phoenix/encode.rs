@@ -5,6 +5,7 @@
 //! for binary: [`PhoenixError::CantEncode`] is an error of the server itself, and then nothing was appended.
 
 use super::message::KIND_PUSH;
+use super::reference;
 use super::{
     Address, Annotations, Content, EVENT_BYTES_MAX, EVENT_CLOSE, EVENT_ERROR, EVENT_REPLY,
     PhoenixError, REF_BYTES_MAX, Serializer, TOPIC_BYTES_MAX,
@@ -66,7 +67,7 @@ impl Serializer {
     ) -> Result<Form, PhoenixError> {
         to.check()?;
         if let (Serializer::V2, Content::Binary(bytes)) = (self, response) {
-            let (join_ref, ref_) = (to.join_ref.unwrap_or(""), to.ref_.unwrap_or(""));
+            let [join_ref, ref_] = [to.join_ref, to.ref_].map(|it| it.map_or("", reference::text));
             return binary(
                 KIND_REPLY,
                 &[join_ref, ref_, shown(to.topic), status.name()],
@@ -96,7 +97,7 @@ impl Serializer {
         to.check()?;
         check("event", event, EVENT_BYTES_MAX)?;
         if let (Serializer::V2, Content::Binary(bytes)) = (self, content) {
-            return binary(KIND_PUSH, &[join_ref, topic, event], bytes, out);
+            return binary(KIND_PUSH, &[reference::text(join_ref), topic, event], bytes, out);
         }
         self.text(to, event, out, |out| content.object(out))
     }
@@ -219,9 +220,9 @@ fn check(field: &'static str, text: &str, bytes_max: usize) -> Result<(), Phoeni
     }
 }
 
-fn nullable(text: Option<&str>, out: &mut Vec<u8>) {
-    match text {
-        Some(text) => json::string(text, out),
+fn nullable(stored: Option<&str>, out: &mut Vec<u8>) {
+    match stored {
+        Some(stored) => reference::write(stored, out),
         None => out.extend_from_slice(b"null"),
     }
 }

@@ -14,7 +14,7 @@ pub(super) const KIND_PUSH: u8 = 0;
 /// A client's message. The parser's payload is a [`Payload`], which borrows from the frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incoming<P> {
-    /// The `ref` of the join that the client believes in; `None` outside of a join.
+    /// The `ref` of the join that the client believes in, as it is stored (`reference.rs`); `None` outside of a join.
     pub join_ref: Option<Name>,
     /// The reference by which the client recognizes the answer. At most [`REF_BYTES_MAX`](super::REF_BYTES_MAX) bytes, like `join_ref`.
     pub ref_: Option<Name>,

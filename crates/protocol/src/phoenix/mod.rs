@@ -28,6 +28,7 @@ mod parse;
 #[cfg(test)]
 mod properties;
 mod protocol;
+mod reference;
 mod routes;
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,7 @@ use serde::de::{Deserializer, Error as _, IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::message::KIND_PUSH;
+use super::reference;
 use super::{
     Content, EVENT_BYTES_MAX, Incoming, Payload, PhoenixError, REF_BYTES_MAX, Serializer,
     TOPIC_BYTES_MAX, WHY_BYTES_MAX,
@@ -26,7 +27,7 @@ const ENCODING_BYTES: u8 = 0;
 const ENCODING_JSON: u8 = 1;
 
 impl Serializer {
-    /// Reads a text message. Refs are strings or null; elements after the fifth (V2) and unknown
+    /// Reads a text message. Refs are any JSON, as Phoenix takes them; elements after the fifth (V2) and unknown
     /// fields (V1) are ignored, as Phoenix does; in V1 a missing `ref` or `join_ref` is null.
     pub fn parse_text(self, text: &str) -> Result<Incoming<Payload<'_>>, PhoenixError> {
         let read = match self {
@@ -34,8 +35,8 @@ impl Serializer {
             Serializer::V2 => serde_json::from_str::<Array<'_>>(text).map(|read| read.0),
         };
         let fields = read.map_err(|error| self.not_a_message(&error))?;
-        let reference = |name, text: Option<Text<'_>>| {
-            text.map(|text| bounded(name, &text.0, REF_BYTES_MAX)).transpose()
+        let reference = |name, json: Option<&RawValue>| {
+            json.map(|json| bounded(name, &reference::read(json), REF_BYTES_MAX)).transpose()
         };
         Ok(Incoming {
             join_ref: reference("join_ref", fields.join_ref)?,
@@ -155,16 +156,16 @@ fn bounded(field: &'static str, text: &str, bytes_max: usize) -> Result<Name, Ph
     }
 }
 
-/// Text that is borrowed when it has no escapes, inside an `Option` too.
+/// Text that is borrowed when it has no escapes.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 #[derive(Deserialize)]
 struct Fields<'a> {
     #[serde(borrow, default)]
-    join_ref: Option<Text<'a>>,
+    join_ref: Option<&'a RawValue>,
     #[serde(borrow, default, rename = "ref")]
-    ref_: Option<Text<'a>>,
+    ref_: Option<&'a RawValue>,
     #[serde(borrow)]
     topic: Text<'a>,
     #[serde(borrow)]

@@ -224,6 +224,30 @@ fn a_subprotocol_with_a_token_is_accepted() {
     expect(&mut socket, &[r#"[null,"5","phoenix","phx_reply",{"status":"ok","response":{}}]"#]);
 }
 
+/// As clients of GraphQL send them.
+#[test]
+fn refs_may_be_any_json() {
+    let server = serve(&[]);
+    let mut first = socket(&server, "vsn=1.0.0");
+    send(&mut first, r#"{"topic":"plain:a","event":"phx_join","payload":{},"ref":1}"#);
+    let ok = r#""event":"phx_reply","payload":{"status":"ok","response":{}}"#;
+    expect(&mut first, &[&format!(r#"{{"topic":"plain:a",{ok},"ref":1,"join_ref":null}}"#)]);
+    let mut second = socket(&server, "vsn=2.0.0");
+    for (join_ref, reference) in [("1", "1"), ("7", "9"), ("\"7\"", "true"), ("[7]", "{\"a\": 7}")]
+    {
+        let reply = |join_ref: &str, reference: &str| {
+            format!(
+                r#"[{join_ref},{reference},"plain:a","phx_reply",{{"status":"ok","response":{{}}}}]"#
+            )
+        };
+        send(&mut second, &format!(r#"[{join_ref},{join_ref},"plain:a","phx_join",{{}}]"#));
+        expect(&mut second, &[&reply(join_ref, join_ref)]);
+        send(&mut second, &format!(r#"[{join_ref},{reference},"plain:a","phx_leave",{{}}]"#));
+        let close = format!(r#"[{join_ref},{join_ref},"plain:a","phx_close",{{}}]"#);
+        expect(&mut second, &[&reply(join_ref, reference), &close]);
+    }
+}
+
 #[test]
 fn a_join_may_carry_any_payload() {
     let server = serve(&[]);
