@@ -1,0 +1,181 @@
+//! What a server accepts: made once, and again when its certificates or settings change.
+
+use std::fmt;
+use std::sync::Arc;
+
+use aws_lc_rs::digest::{Context, SHA256};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::CertificateDer;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::version::{TLS12, TLS13};
+use rustls::{RootCertStore, ServerConfig};
+
+use crate::callbacks::Callbacks;
+use crate::certificate::Certificate;
+use crate::handshake::Handshake;
+use crate::identity::{Identities, Identity, crypto_provider};
+use crate::pem::{self, PemError};
+use crate::suite::Version;
+use crate::tickets::{TicketKeys, Ticketer};
+
+/// A client of TLS 1.3 gets so many tickets with each handshake. It uses one up when it resumes, and gets the next.
+const TICKETS: usize = 1;
+
+/// What a server accepts.
+pub struct Settings {
+    /// The server's certificates and keys, at least one. A client that names a host of one of them gets that one, any
+    /// other client gets the first.
+    pub identities: Vec<Identity>,
+    /// The lowest version that clients may speak.
+    pub version_min: Version,
+    /// Whether clients prove who they are.
+    pub client_certificates: ClientCertificates,
+    /// The keys of tickets. All acceptors share them, also one that replaces another, so that tickets stay valid.
+    pub ticket_keys: TicketKeys,
+}
+
+/// Whether clients prove by a certificate who they are.
+pub enum ClientCertificates {
+    /// The server does not request one.
+    None,
+    /// A client may have none. One that is not valid ends the handshake.
+    Optional {
+        /// Certificates of the authorities that sign those of clients, in PEM.
+        authorities: Vec<u8>,
+    },
+    /// A client without a valid one is rejected.
+    Required {
+        /// Certificates of the authorities that sign those of clients, in PEM.
+        authorities: Vec<u8>,
+    },
+}
+
+/// Why settings make no acceptor. All are mistakes in the settings.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AcceptorError {
+    /// There is no identity.
+    #[error("TLS needs a certificate and its key")]
+    NoIdentity,
+    /// The authorities are no PEM with certificates.
+    #[error("the authorities of clients: {0}")]
+    Authorities(PemError),
+    /// An authority is not X.509. The number counts from 1.
+    #[error("the authorities of clients: certificate number {0} can't be read as X.509")]
+    InvalidAuthority(usize),
+    /// rustls rejects what was made from the settings.
+    #[error("TLS can't be set up: {0}")]
+    Library(String),
+}
+
+/// Begins handshakes. A clone shares everything with its original.
+#[derive(Clone)]
+pub struct Acceptor(Arc<Inner>);
+
+struct Inner {
+    config: ServerConfig,
+    identities: Arc<Identities>,
+}
+
+impl Acceptor {
+    /// Makes an acceptor. This parses the certificates of authorities, and takes some milliseconds.
+    ///
+    /// # Errors
+    /// When there is no identity, or an authority is not valid.
+    pub fn new(settings: Settings) -> Result<Self, AcceptorError> {
+        let Settings { identities, version_min, client_certificates, ticket_keys } = settings;
+        if identities.is_empty() {
+            return Err(AcceptorError::NoIdentity);
+        }
+        let library_error = |error: &dyn fmt::Display| AcceptorError::Library(error.to_string());
+        let provider = Arc::new(crypto_provider());
+        let (verifier, context) = match &client_certificates {
+            ClientCertificates::None => {
+                (WebPkiClientVerifier::no_client_auth(), ticket_context(0, &[]))
+            }
+            ClientCertificates::Optional { authorities } => {
+                client_verifier(&provider, authorities, false)?
+            }
+            ClientCertificates::Required { authorities } => {
+                client_verifier(&provider, authorities, true)?
+            }
+        };
+        let versions = match version_min {
+            Version::Tls12 => &[&TLS13, &TLS12][..],
+            Version::Tls13 => &[&TLS13],
+        };
+        let identities = Arc::new(Identities::new(identities));
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(versions)
+            .map_err(|error| library_error(&error))?
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(Arc::new(Callbacks::new(0, Arc::clone(&identities))));
+        // All suites are safe, and the server lists the cheapest first.
+        config.ignore_client_order = true;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.ticketer = Arc::new(Ticketer { keys: ticket_keys, context });
+        config.send_tls13_tickets = TICKETS;
+        // No early data: an attacker can replay it (RFC 8446, 8).
+        config.max_early_data_size = 0;
+        config.enable_secret_extraction = true;
+        Ok(Acceptor(Arc::new(Inner { config, identities })))
+    }
+
+    /// What the certificates of the identities say, in the order of the settings.
+    pub fn certificates(&self) -> impl Iterator<Item = &Certificate> {
+        self.0.identities.all().iter().map(Identity::certificate)
+    }
+
+    /// Begins the handshake of one connection.
+    ///
+    /// `alpn` lists the protocols that the listener speaks, the best first (RFC 7301). A client that offers only others
+    /// is rejected; one that offers none is accepted. `now` is in seconds since 1970; it may be some seconds old.
+    pub fn handshake(&self, alpn: &[&[u8]], now: u64) -> Box<Handshake> {
+        let callbacks = Arc::new(Callbacks::new(now, Arc::clone(&self.0.identities)));
+        let mut config = self.0.config.clone();
+        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+        config.cert_resolver = callbacks.clone();
+        config.key_log = callbacks.clone();
+        config.time_provider = callbacks.clone();
+        Box::new(Handshake::new(config, callbacks))
+    }
+}
+
+impl fmt::Debug for Acceptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acceptor").field("identities", &self.0.identities).finish_non_exhaustive()
+    }
+}
+
+/// Makes what verifies the certificates of clients, and the context that tickets are bound to.
+fn client_verifier(
+    provider: &Arc<CryptoProvider>,
+    authorities: &[u8],
+    is_required: bool,
+) -> Result<(Arc<dyn ClientCertVerifier>, [u8; 32]), AcceptorError> {
+    let authorities = pem::certificates(authorities).map_err(AcceptorError::Authorities)?;
+    let context = ticket_context(1 + u8::from(is_required), &authorities);
+    let mut roots = RootCertStore::empty();
+    for (index, authority) in authorities.into_iter().enumerate() {
+        roots.add(authority).map_err(|_| AcceptorError::InvalidAuthority(index + 1))?;
+    }
+    let builder =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+    let builder = if is_required { builder } else { builder.allow_unauthenticated() };
+    let verifier = builder.build().map_err(|error| AcceptorError::Library(error.to_string()))?;
+    Ok((verifier, context))
+}
+
+/// A hash of what clients must prove. It differs wherever that does.
+fn ticket_context(mode: u8, authorities: &[CertificateDer<'_>]) -> [u8; 32] {
+    let mut hash = Context::new(&SHA256);
+    hash.update(&[mode]);
+    for authority in authorities {
+        let authority = authority.as_ref();
+        hash.update(&(authority.len() as u64).to_be_bytes());
+        hash.update(authority);
+    }
+    let mut context = [0; 32];
+    context.copy_from_slice(hash.finish().as_ref());
+    context
+}

@@ -1,0 +1,159 @@
+//! The server's certificates and keys, and which of them a client gets.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::SignatureScheme;
+use rustls::crypto::CryptoProvider;
+use rustls::sign::CertifiedKey;
+
+use crate::certificate::Certificate;
+use crate::pem::{self, PemError};
+
+/// A chain of certificates, and the private key of the first.
+#[derive(Clone)]
+pub struct Identity {
+    certified: Arc<CertifiedKey>,
+    certificate: Certificate,
+}
+
+/// Why a chain and a key make no identity. All are mistakes in the files.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdentityError {
+    /// The chain is no PEM with certificates.
+    #[error("the certificate: {0}")]
+    Chain(PemError),
+    /// The key is no PEM with a private key.
+    #[error("the key: {0}")]
+    Key(PemError),
+    /// A certificate of the chain is not X.509. The number counts from 1.
+    #[error(
+        "the certificate: number {0} in it can't be read as X.509: get it from its authority again"
+    )]
+    InvalidCertificate(usize),
+    /// The key can't be parsed, or is of a kind that TLS does not use.
+    #[error(
+        "the key: it can't be read, or it is of a kind that is not supported: use RSA (2,048 bits or more), \
+         ECDSA (P-256, P-384, P-521) or Ed25519"
+    )]
+    KeyKind,
+    /// The key belongs to another certificate.
+    #[error("the key does not belong to the certificate: both must be of the same request")]
+    Mismatch,
+    /// The key belongs to a later certificate of the chain. The number counts from 1.
+    #[error(
+        "the key belongs to certificate number {0} of the chain: the server's own comes first, behind it the one \
+         that signed it, and so on"
+    )]
+    Order(usize),
+}
+
+impl Identity {
+    /// Reads a chain in PEM, the server's own certificate first, and its key in PEM. Both may be the same bytes.
+    ///
+    /// An expired certificate is no error, nor is one that no known authority signed: [`Identity::certificate`] says
+    /// until when it is valid.
+    ///
+    /// # Errors
+    /// When something is missing or damaged, or the key is not that of the first certificate.
+    pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, IdentityError> {
+        let chain = pem::certificates(chain).map_err(IdentityError::Chain)?;
+        let key = pem::key(key).map_err(IdentityError::Key)?;
+        let mut certificate = None;
+        for (index, der) in chain.iter().enumerate().rev() {
+            let parsed = Certificate::parse(der);
+            certificate = Some(parsed.ok_or(IdentityError::InvalidCertificate(index + 1))?);
+        }
+        let certificate = certificate.ok_or(IdentityError::Chain(PemError::NoCertificate))?;
+        let key = crypto_provider().key_provider.load_private_key(key);
+        let key = key.map_err(|_| IdentityError::KeyKind)?;
+        let matches_key = |der| CertifiedKey::new(vec![der], Arc::clone(&key)).keys_match().is_ok();
+        match chain.iter().position(|der| matches_key(der.clone())) {
+            Some(0) => {}
+            Some(index) => return Err(IdentityError::Order(index + 1)),
+            None => return Err(IdentityError::Mismatch),
+        }
+        let certified = Arc::new(CertifiedKey::new(chain, key));
+        Ok(Identity { certified, certificate })
+    }
+
+    /// What the first certificate of the chain says.
+    pub fn certificate(&self) -> &Certificate {
+        &self.certificate
+    }
+}
+
+impl fmt::Debug for Identity {
+    /// Prints no key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").field("certificate", &self.certificate).finish_non_exhaustive()
+    }
+}
+
+/// The cryptography that rustls uses, with the suites that the server offers, the best first: AES-128 is fast and its
+/// keys are short. All are AEADs with ephemeral keys (RFC 9325, 4.2).
+pub(crate) fn crypto_provider() -> CryptoProvider {
+    use rustls::crypto::aws_lc_rs::{cipher_suite as suites, default_provider};
+    let cipher_suites = vec![
+        suites::TLS13_AES_128_GCM_SHA256,
+        suites::TLS13_AES_256_GCM_SHA384,
+        suites::TLS13_CHACHA20_POLY1305_SHA256,
+        suites::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        suites::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+        suites::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+        suites::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+        suites::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+        suites::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+    ];
+    CryptoProvider { cipher_suites, ..default_provider() }
+}
+
+/// The identities of a server, by their hosts.
+pub(crate) struct Identities {
+    all: Vec<Identity>,
+    /// Positions in `all`, by host or `*.domain`. Several have the same host if their keys are of different kinds.
+    by_host: HashMap<String, Vec<usize>>,
+}
+
+impl Identities {
+    /// A client that names none of the hosts gets the first.
+    pub(crate) fn new(all: Vec<Identity>) -> Self {
+        let mut by_host: HashMap<_, Vec<_>> = HashMap::new();
+        for (position, identity) in all.iter().enumerate() {
+            for host in identity.certificate.hosts() {
+                by_host.entry(host.to_owned()).or_default().push(position);
+            }
+        }
+        Identities { all, by_host }
+    }
+
+    pub(crate) fn all(&self) -> &[Identity] {
+        &self.all
+    }
+
+    /// The identity for a client that names this host (RFC 6066, 3) and can verify these signatures. If there is none
+    /// for the host, the client gets the first, and decides itself.
+    pub(crate) fn choose(
+        &self,
+        host: Option<&str>,
+        schemes: &[SignatureScheme],
+    ) -> Option<Arc<CertifiedKey>> {
+        let host = host.map(str::to_ascii_lowercase);
+        let exact = host.as_deref().and_then(|host| self.by_host.get(host));
+        // A `*` matches one label, the first (RFC 9525, 6.3).
+        let wildcard = host.as_deref().and_then(|host| host.split_once('.'));
+        let wildcard = wildcard.and_then(|(_, domain)| self.by_host.get(&format!("*.{domain}")));
+        let positions = exact.into_iter().chain(wildcard).flatten().copied();
+        let candidates = positions.chain([0]).filter_map(|position| self.all.get(position));
+        let mut keys = candidates.map(|identity| &identity.certified);
+        let first = keys.clone().next();
+        keys.find(|certified| certified.key.choose_scheme(schemes).is_some()).or(first).cloned()
+    }
+}
+
+impl fmt::Debug for Identities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.all).finish()
+    }
+}

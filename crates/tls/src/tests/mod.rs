@@ -1,0 +1,9 @@
+//! Handshakes and records against rustls as the client, in memory.
+
+mod client_certificates;
+mod handshake;
+mod handshake_errors;
+mod identity;
+mod records;
+mod support;
+mod tickets;
