@@ -15,6 +15,7 @@ mod mqtt;
 mod phoenix;
 mod proxies;
 mod request_head;
+mod tls;
 mod token;
 mod websocket;
 
@@ -26,6 +27,7 @@ pub use self::mqtt::mqtt;
 pub use self::phoenix::phoenix;
 pub use self::proxies::proxies;
 pub use self::request_head::request_head;
+pub use self::tls::tls;
 pub use self::token::token;
 pub use self::websocket::websocket;
 
@@ -42,6 +44,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("phoenix", phoenix),
     ("proxies", proxies),
     ("request_head", request_head),
+    ("tls", tls),
     ("token", token),
     ("websocket", websocket),
 ];

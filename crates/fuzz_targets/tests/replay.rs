@@ -143,7 +143,7 @@ macro_rules! replays {
     };
 }
 
-replays!(answer command config engine mqtt phoenix proxies request_head token websocket);
+replays!(answer command config engine mqtt phoenix proxies request_head tls token websocket);
 
 #[test]
 fn all_targets_have_a_program_a_test_and_seeds() {
