@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use flood::clock::process_cpu;
-use flood::host::{kilobytes, tcp_pages};
+use kernel::{kilobytes, tcp_memory_pages};
 
 /// A child process that is killed when this is dropped, or when the bench itself dies.
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl KernelMemory {
         let sockets = std::fs::read_to_string("/proc/net/sockstat").context("sockstat")?;
         Ok(Self {
             slab_bytes: kilobytes(&memory, "Slab:").context("Slab in /proc/meminfo")?,
-            tcp_bytes: tcp_pages(&sockets).context("TCP mem in /proc/net/sockstat")?
+            tcp_bytes: tcp_memory_pages(&sockets).context("TCP mem in /proc/net/sockstat")?
                 * rustix::param::page_size() as u64,
         })
     }
@@ -126,16 +126,6 @@ impl KernelMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_of_proc_are_parsed() {
-        let text = "VmRSS:\t 10 kB\nRssAnon:\t     724 kB\nRssFile: 3 kB\n";
-        assert_eq!(kilobytes(text, "RssAnon:"), Some(724 * 1024));
-        assert_eq!(kilobytes(text, "RssShmem:"), None);
-        let text = "sockets: used 9\nTCP: inuse 3 orphan 0 tw 1 alloc 5 mem 12\nUDP: mem 4\n";
-        assert_eq!(tcp_pages(text), Some(12));
-        assert_eq!(tcp_pages("UDP: mem 4\n"), None);
-    }
 
     #[test]
     fn the_kernel_memory_of_this_machine_is_readable() {

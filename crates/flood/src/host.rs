@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use kernel::{kilobytes, tcp_memory_pages};
+
 use crate::clock::process_cpu;
 
 /// Memory and processor time at one moment. Zero for figures that the host hides.
@@ -31,7 +33,7 @@ impl Host {
         let page = rustix::param::page_size() as u64;
         Self {
             slab_bytes: kilobytes(&memory, "Slab:").unwrap_or(0),
-            tcp_bytes: tcp_pages(&sockets).unwrap_or(0) * page,
+            tcp_bytes: tcp_memory_pages(&sockets).unwrap_or(0) * page,
             available_bytes: kilobytes(&memory, "MemAvailable:").unwrap_or(0),
             free_bytes: ["MemFree:", "Buffers:", "Cached:"]
                 .map(|name| kilobytes(&memory, name).unwrap_or(0))
@@ -99,31 +101,12 @@ pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Returns the value of a line like `Slab:   123 kB`, in bytes.
-pub fn kilobytes(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    let number = line.trim().strip_suffix("kB")?.trim();
-    Some(number.parse::<u64>().ok()? * 1024)
-}
-
-/// Returns the number after `mem` in the line of TCP, in pages.
-pub fn tcp_pages(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("TCP:"))?;
-    let mut words = line.split_whitespace();
-    words.find(|word| *word == "mem")?;
-    words.next()?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_proc_are_parsed() {
-        let text = "VmRSS:\t 10 kB\nRssAnon:\t     724 kB\nRssFile: 3 kB\n";
-        assert_eq!((kilobytes(text, "RssAnon:"), kilobytes(text, "X:")), (Some(724 * 1024), None));
-        let text = "sockets: used 9\nTCP: inuse 3 orphan 0 tw 1 alloc 5 mem 12\nUDP: mem 4\n";
-        assert_eq!((tcp_pages(text), tcp_pages("UDP: mem 4\n")), (Some(12), None));
+    fn this_host_is_read() {
         assert!(Host::now().own_bytes > 0);
         assert!(facts().iter().any(|(name, value)| name == "kernel" && !value.is_empty()));
     }

@@ -106,3 +106,15 @@ fn a_page_whose_key_is_taken_away_shows_no_more() {
     server.signal("-HUP");
     done(name, page);
 }
+
+#[test]
+fn attempts_to_connect_that_the_kernel_drops_are_shown_in_words() {
+    let name = "kernel";
+    let server = Server::start();
+    let mut page = start(&server, name);
+    let line = Lines::of(page.stdout.take().unwrap()).next();
+    assert_eq!(line.as_deref(), Some("looked"));
+    let listener = kernel::short_queue();
+    let _queued = kernel::overflow(listener.local_addr().unwrap());
+    done(name, page);
+}

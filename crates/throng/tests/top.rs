@@ -126,3 +126,27 @@ fn a_port_that_is_no_admin_port_is_reported() {
     let (code, _, error) = run(tls);
     assert!(code == 2 && error.contains("ssh -L"), "{error}");
 }
+
+#[test]
+fn attempts_to_connect_that_the_kernel_drops_are_shown_with_what_to_do() {
+    let server = Server::with(&["--shards", "1"], &[("THRONG_SOCKET_BACKLOG", "16")]);
+    let dropped = |server: &Server| server.metric("throng_kernel_listen_overflows_total");
+    let before = dropped(&server);
+    // A stopped process accepts no connection.
+    server.signal("-STOP");
+    let queued = kernel::overflow(server.client);
+    server.signal("-CONT");
+    drop(queued);
+    assert!(dropped(&server) > before);
+    let mut text = String::new();
+    server.until("the finding is shown", |server| {
+        text = good(command(server.admin, "--once"));
+        text.contains("because a listener's queue was full (")
+    });
+    assert!(text.contains("\nkernel          ! "), "{text}");
+    assert!(text.contains(" ago): raise net.core.somaxconn, which is "), "{text}");
+    let report = server.api("GET", "/api/kernel", None).1;
+    let findings = report["findings"].as_array().unwrap();
+    assert!(findings.iter().any(|it| it["kind"] == "listen_overflows"), "{report}");
+    assert!(report["stats"]["listen_overflows"].as_f64() > Some(before), "{report}");
+}

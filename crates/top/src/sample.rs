@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use kernel::KernelStats;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -324,7 +325,31 @@ pub struct Noisiest {
     pub noisiest: Vec<Noisy>,
 }
 
-/// The top topics, and who does most.
+/// A finding about the kernel of the node's host.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Finding {
+    /// What happened.
+    pub what: String,
+    /// What to do.
+    pub advice: String,
+    /// How long ago it happened last; `None` for a condition of this moment.
+    pub seconds_ago: Option<u64>,
+}
+
+/// A response of /api/kernel.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct KernelReport {
+    /// How many seconds the findings cover.
+    pub seconds: u64,
+    /// What went wrong, the gravest first.
+    pub findings: Vec<Finding>,
+    /// The kernel's counters and tables.
+    pub stats: KernelStats,
+}
+
+/// The top topics, who does most, and what the kernel reports.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tops {
     /// Those with the most members.
@@ -333,6 +358,8 @@ pub struct Tops {
     pub busiest: Vec<TopTopic>,
     /// The users, addresses and keys that do most; none on a node that doesn't say.
     pub noisiest: Vec<Noisy>,
+    /// What the kernel reports; `None` on a node that doesn't say.
+    pub kernel: Option<Box<KernelReport>>,
 }
 
 /// A connection of a topic or a user.

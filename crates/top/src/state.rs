@@ -4,7 +4,7 @@
 use admin::AdminError;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use crate::sample::{Node, Ring, Tops};
+use crate::sample::{KernelReport, Node, Ring, Tops};
 use crate::watch::{Details, Subject, Update};
 
 /// The limit on the bytes of a name that the user types.
@@ -24,13 +24,16 @@ pub enum View {
     Shards,
     /// The biggest and the busiest topics.
     Topics,
+    /// The kernel of the node's host.
+    Kernel,
     /// The details of one topic or user.
     Details,
 }
 
 impl View {
     /// The views that always exist, in order.
-    pub const ALWAYS: [View; 4] = [View::Overview, View::Transports, View::Shards, View::Topics];
+    pub const ALWAYS: [View; 5] =
+        [View::Overview, View::Transports, View::Shards, View::Topics, View::Kernel];
 }
 
 /// The known data of the node.
@@ -97,6 +100,11 @@ impl State {
     /// Returns the data to show.
     pub fn data(&self) -> &Data {
         self.paused.as_deref().unwrap_or(&self.data)
+    }
+
+    /// Returns what the node's kernel reports, if that is known.
+    pub fn kernel(&self) -> Option<&KernelReport> {
+        self.data().tops.as_ref()?.as_ref().ok()?.kernel.as_deref()
     }
 
     /// Returns true while the screen is paused.
@@ -200,6 +208,7 @@ impl State {
             (View::Topics, Some(Ok(tops)), _) => {
                 tops.biggest.len().max(tops.busiest.len()).max(tops.noisiest.len())
             }
+            (View::Kernel, Some(Ok(tops)), _) => tops.kernel.as_deref().map_or(0, kernel_lines),
             (View::Details, _, Some((_, Some(Ok(details))))) => details.members.connections.len(),
             _ => 0,
         };
@@ -251,6 +260,11 @@ impl State {
     }
 }
 
+/// The lines of the kernel's view: up to four for a finding on a narrow screen, and one for each value.
+fn kernel_lines(report: &KernelReport) -> usize {
+    4 * report.findings.len() + 12
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,12 +290,13 @@ mod tests {
     fn keys_switch_between_views() {
         let mut state = State::new("n");
         let mut seen = Vec::new();
-        for code in [KeyCode::Tab, KeyCode::Right, KeyCode::Tab, KeyCode::Tab, KeyCode::BackTab] {
+        let tabs = [KeyCode::Tab; 3];
+        for code in [&[KeyCode::Tab, KeyCode::Right], &tabs[..], &[KeyCode::BackTab]].concat() {
             assert_eq!(press(&mut state, code), Action::Nothing);
             seen.push(state.view);
         }
         use View::*;
-        assert_eq!(seen, [Transports, Shards, Topics, Overview, Topics]);
+        assert_eq!(seen, [Transports, Shards, Topics, Kernel, Overview, Kernel]);
         assert_eq!(press(&mut state, KeyCode::Char('q')), Action::Quit);
         assert_eq!(press(&mut state, KeyCode::Esc), Action::Quit);
         let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
@@ -302,14 +317,14 @@ mod tests {
         let alice = Subject("@alice".into());
         assert_eq!(alice.user(), Some("alice"));
         assert_eq!(press(&mut state, KeyCode::Enter), Action::Inspect(Some(alice.clone())));
-        assert_eq!((state.view, state.views().len()), (View::Details, 5));
+        assert_eq!((state.view, state.views().len()), (View::Details, 6));
         // A late response for another topic is ignored.
         state.apply(Update::Details(Subject("x".into()), Ok(Details::default())), 0).unwrap();
         assert!(matches!(&state.data().details, Some((_, None))));
         state.apply(Update::Details(alice, Ok(Details::default())), 0).unwrap();
         assert!(matches!(&state.data().details, Some((_, Some(Ok(_))))));
         assert_eq!(press(&mut state, KeyCode::Esc), Action::Inspect(None));
-        assert_eq!((state.view, state.views().len()), (View::Overview, 4));
+        assert_eq!((state.view, state.views().len()), (View::Overview, 5));
         // Escape and an empty name cause no action.
         for end in [KeyCode::Esc, KeyCode::Enter] {
             press(&mut state, KeyCode::Char('t'));

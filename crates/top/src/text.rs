@@ -6,7 +6,7 @@ use crate::format::{
     NONE, bytes, bytes_each, compact, digits, duration, grouped, milliseconds, percent, plain,
     words,
 };
-use crate::sample::{Node, Sample, Tops};
+use crate::sample::{Finding, KernelReport, Node, Sample, Tops};
 
 /// Topics of each list.
 const TOPICS: usize = 5;
@@ -30,6 +30,9 @@ pub fn text(name: &str, node: &Node, sample: &Sample, tops: &Tops) -> String {
     connections(&mut rows, node, sample);
     traffic(&mut rows, sample);
     resources(&mut rows, node, sample);
+    if let Some(report) = &tops.kernel {
+        kernel(&mut rows, report);
+    }
     topics(&mut rows, tops);
     rows.0
 }
@@ -102,6 +105,27 @@ fn resources(rows: &mut Rows, node: &Node, sample: &Sample) {
     rows.add("topics", grouped(figures.topics as u64));
 }
 
+fn kernel(rows: &mut Rows, report: &KernelReport) {
+    if report.findings.is_empty() {
+        rows.add("kernel", no_findings(report));
+    }
+    for (at, finding) in report.findings.iter().enumerate() {
+        let text =
+            format!("! {}{}: {}", plain(&finding.what), ago(finding), plain(&finding.advice));
+        rows.add(if at == 0 { "kernel" } else { "" }, text);
+    }
+}
+
+/// What is shown in place of findings where there are none.
+pub fn no_findings(report: &KernelReport) -> String {
+    format!("nothing dropped and nothing short in the last {}", duration(report.seconds))
+}
+
+/// How long ago something happened last, to stand behind it.
+pub fn ago(finding: &Finding) -> String {
+    finding.seconds_ago.map_or(String::new(), |ago| format!(" ({} ago)", duration(ago)))
+}
+
 fn topics(rows: &mut Rows, tops: &Tops) {
     for (title, topics) in [("biggest", &tops.biggest), ("busiest", &tops.busiest)] {
         for (at, topic) in topics.iter().take(TOPICS).enumerate() {
@@ -141,6 +165,30 @@ mod tests {
         (sample.figures.mqtt_retained, sample.figures.mqtt_retained_bytes) = (7.0, 1_200.0);
         let text = text("n", &Node::default(), &sample, &Tops::default());
         assert!(text.contains("\nMQTT            12 here · 3 away · 7 retained, 1."), "{text}");
+    }
+
+    #[test]
+    fn findings_about_the_kernel_are_shown_with_what_to_do() {
+        let lines = |kernel: Option<KernelReport>| {
+            let kernel = kernel.map(Box::new);
+            let tops = Tops { kernel, ..Tops::default() };
+            let text = text("n", &Node::default(), &Sample::default(), &tops);
+            let lines = text.lines().skip_while(|line| !line.starts_with("kernel"));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(lines(None), [""; 0]);
+        let report = KernelReport { seconds: 125, ..KernelReport::default() };
+        let want = "kernel          nothing dropped and nothing short in the last 2 min 5 s";
+        assert_eq!(lines(Some(report.clone())), [want]);
+        let finding = |what: &str, seconds_ago| Finding {
+            what: what.into(),
+            advice: "do\u{1b}this".into(),
+            seconds_ago,
+        };
+        let findings = vec![finding("it dropped 3", Some(61)), finding("tasks wait", None)];
+        let found = lines(Some(KernelReport { findings, ..report }));
+        let want = "kernel          ! it dropped 3 (1 min 1 s ago): do\u{fffd}this";
+        assert_eq!(found, [want, "                ! tasks wait: do\u{fffd}this"]);
     }
 
     #[test]

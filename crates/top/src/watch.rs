@@ -161,7 +161,7 @@ fn poll_topics(mut admin: Admin, inspected: &Receiver<Option<Subject>>, updates:
     }
 }
 
-/// Requests the biggest and the busiest topics.
+/// Requests the biggest and the busiest topics, who does most, and what the kernel reports.
 ///
 /// # Errors
 /// If the node can't be reached or does not respond as expected.
@@ -174,7 +174,8 @@ pub fn tops(admin: &mut Admin) -> Result<Tops, AdminError> {
     // An older node doesn't know.
     let noisiest = admin.get::<Noisiest>(&format!("/api/noisiest?limit={TOPICS}"));
     let noisiest = noisiest.map(|found| found.noisiest).unwrap_or_default();
-    Ok(Tops { biggest, busiest, noisiest })
+    let kernel = admin.get("/api/kernel").ok().map(Box::new);
+    Ok(Tops { biggest, busiest, noisiest, kernel })
 }
 
 fn details(admin: &mut Admin, subject: &Subject) -> Result<Details, AdminError> {

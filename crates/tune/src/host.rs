@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use kernel::{kilobytes, softnet_dropped};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::{self, Cgroup};
@@ -117,7 +118,8 @@ impl Host {
             cgroup_pids: cgroup::pids(root, &groups),
             transparent_hugepage: read(root, "sys/kernel/mm/transparent_hugepage/enabled")
                 .and_then(|text| Some(text.split_once('[')?.1.split_once(']')?.0.to_owned())),
-            softnet_dropped: read(root, "proc/net/softnet_stat").map(|text| dropped(&text)),
+            softnet_dropped: read(root, "proc/net/softnet_stat")
+                .and_then(|text| softnet_dropped(&text)),
             sysctls: sysctls.collect(),
             ..Host::default()
         }
@@ -152,11 +154,6 @@ impl Host {
     }
 }
 
-fn kilobytes(meminfo: &str, name: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
-}
-
 fn container(root: &Path, groups: &str) -> Option<String> {
     let named = |words: &[&str]| words.iter().any(|word| groups.contains(word));
     let kind = if named(&["kubepods"]) || root.join("var/run/secrets/kubernetes.io").exists() {
@@ -186,12 +183,6 @@ fn sysctl_read_only(mountinfo: &str) -> bool {
         .is_some_and(|(_, options)| options.split(',').any(|option| option == "ro"))
 }
 
-/// Sums the second column, which is hexadecimal and has a line for each core.
-fn dropped(softnet: &str) -> u64 {
-    let columns = softnet.lines().filter_map(|line| line.split_whitespace().nth(1));
-    columns.filter_map(|text| u64::from_str_radix(text, 16).ok()).fold(0, u64::saturating_add)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,11 +202,6 @@ mod tests {
         assert_eq!(version("6.18.44-fc-v445"), Some((6, 18)));
         assert_eq!(version("4.9"), Some((4, 9)));
         assert_eq!(version("strange"), None);
-    }
-
-    #[test]
-    fn drops_are_summed_over_cores() {
-        assert_eq!(dropped("00000010 0000000a 0\n00000001 00000001 0\nx\n"), 11);
     }
 
     #[test]

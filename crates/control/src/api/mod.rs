@@ -5,6 +5,7 @@ mod calls;
 mod connections;
 mod cursors;
 mod history;
+mod kernel;
 mod login;
 mod members;
 mod messages;
@@ -113,6 +114,7 @@ fn monitor_calls() -> Calls<Arc<Monitor>> {
         .get("/api/samples", Needs::Read, samples::samples)
         .get("/api/top", Needs::Read, top::top)
         .get("/api/noisiest", Needs::Read, noisiest::noisiest)
+        .get("/api/kernel", Needs::Read, kernel::kernel)
 }
 
 /// A row for each call.

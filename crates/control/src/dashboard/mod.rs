@@ -24,7 +24,7 @@ macro_rules! files {
 const SVG: &str = "image/svg+xml";
 
 /// Path, media type and text of each file.
-pub(crate) const FILES: [(&str, &str, &str); 31] = files! {
+pub(crate) const FILES: [(&str, &str, &str); 32] = files! {
     CSS "style.css"
     SVG "icon.svg"
     JS "api.js"
@@ -36,6 +36,7 @@ pub(crate) const FILES: [(&str, &str, &str); 31] = files! {
     JS "format.js"
     JS "help.js"
     JS "history.js"
+    JS "kernel.js"
     JS "live.js"
     JS "mqtt.js"
     JS "mqtt_retained.js"

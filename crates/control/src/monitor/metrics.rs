@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use ::kernel::KernelStats;
 use model::CloseReason;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
@@ -14,6 +15,7 @@ use prometheus_client::registry::{Registry, Unit};
 use shard::{Histogram, Metrics, Refusal};
 
 use super::histogram::merged;
+use super::kernel;
 use super::limited::limited;
 use super::process;
 use crate::node::Node;
@@ -57,7 +59,8 @@ impl Collector for Reading {
         self.forward(&mut encoder)?;
         self.admin(&mut encoder)?;
         self.shards(&mut encoder)?;
-        self.process(&mut encoder)
+        self.process(&mut encoder)?;
+        kernel::encode(&mut encoder, &KernelStats::read())
     }
 }
 

@@ -1,6 +1,7 @@
 //! The node's figures: what the process takes, samples of every second, topics on top, and metrics.
 
 pub(crate) mod histogram;
+mod kernel;
 pub(crate) mod limited;
 pub(crate) mod memory;
 pub(crate) mod metrics;

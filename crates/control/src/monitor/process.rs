@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use kernel::{KernelStats, kilobytes};
+
 /// Resident memory, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Memory {
@@ -15,14 +17,8 @@ pub(crate) struct Memory {
 
 pub(crate) fn memory() -> Memory {
     let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    Memory { resident: kib(&text, "VmRSS:"), anonymous: kib(&text, "RssAnon:") }
-}
-
-/// A line like `VmRSS:     1234 kB`, in bytes.
-fn kib(text: &str, name: &str) -> u64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    let number = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    number.unwrap_or(0) * 1024
+    let bytes = |name| kilobytes(&text, name).unwrap_or(0);
+    Memory { resident: bytes("VmRSS:"), anonymous: bytes("RssAnon:") }
 }
 
 /// Processor time of all threads, in seconds.
@@ -31,47 +27,18 @@ pub(crate) fn cpu_seconds() -> f64 {
     used.tv_sec as f64 + used.tv_nsec as f64 / 1e9
 }
 
-/// The host's TCP sockets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tcp {
-    /// Sockets in use, over IPv4 and IPv6, in this network namespace.
-    pub sockets: u64,
-    /// Memory of their buffers, in bytes; in containers that of the whole host.
-    pub buffer_bytes: u64,
-}
+/// Slab that the kernel keeps for one end of an established connection, in bytes: measured with idle
+/// ones over loopback, as is the advice on memory of `throng tune`.
+const SLAB_BYTES: u64 = 4_170;
 
-pub(crate) fn tcp() -> Tcp {
-    let v4 = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
-    let v6 = fs::read_to_string("/proc/net/sockstat6").unwrap_or_default();
-    tcp_of(&v4, &v6, rustix::param::page_size() as u64)
-}
-
-/// Lines like `TCP: inuse 5 orphan 0 tw 0 alloc 6 mem 3`, where `mem` is in pages and of both
-/// families, and `TCP6: inuse 2`.
-fn tcp_of(v4: &str, v6: &str, page_bytes: u64) -> Tcp {
-    let number = |text: &str, line: &str, name: &str| {
-        let line = text.lines().find_map(|text| text.strip_prefix(line)).unwrap_or("");
-        let mut words = line.split_whitespace().skip_while(|word| *word != name);
-        words.nth(1).and_then(|word| word.parse::<u64>().ok()).unwrap_or(0)
-    };
-    Tcp {
-        sockets: number(v4, "TCP:", "inuse") + number(v6, "TCP6:", "inuse"),
-        buffer_bytes: number(v4, "TCP:", "mem") * page_bytes,
-    }
-}
-
-impl Tcp {
-    /// Slab that the kernel keeps for one end of an established connection, in bytes: measured
-    /// with idle ones over loopback, as is the advice on memory of `throng tune`.
-    const SLAB_BYTES: u64 = 4_170;
-
-    /// What the kernel keeps for connections of this process, in bytes. An estimate, for Linux
-    /// accounts for sockets by host only: the slab of an idle connection, and of the buffers of
-    /// all TCP sockets the part that our number of them has.
-    pub fn kernel_bytes(self, connections: u64) -> u64 {
-        let share = connections as f64 / self.sockets.max(connections).max(1) as f64;
-        connections * Tcp::SLAB_BYTES + (self.buffer_bytes as f64 * share) as u64
-    }
+/// What the kernel keeps for connections of this process, in bytes. An estimate, for Linux accounts
+/// for sockets by host only: the slab of an idle connection, and of the buffers of all TCP sockets
+/// the part that our number of them has.
+pub(crate) fn kernel_bytes(stats: &KernelStats, connections: u64) -> u64 {
+    let sockets = stats.tcp_sockets.unwrap_or(0).max(connections).max(1);
+    let buffers = stats.tcp_memory.map_or(0, |memory| memory.used_bytes);
+    let share = connections as f64 / sockets as f64;
+    connections * SLAB_BYTES + (buffers as f64 * share) as u64
 }
 
 /// When this process started, in seconds since 1970; 0 where the kernel doesn't tell.
@@ -139,6 +106,8 @@ fn limit_files(own: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use kernel::TcpMemory;
+
     use super::*;
 
     #[test]
@@ -147,7 +116,6 @@ mod tests {
         assert!(
             memory.resident > 1 << 20 && memory.anonymous > 0 && memory.anonymous < memory.resident
         );
-        assert_eq!(kib("X: 1\nVmRSS:\t   12 kB\n", "VmRSS:"), 12 * 1024);
         assert!((0.0001..3600.0).contains(&cpu_seconds()));
         let ago = unix_seconds() as f64 - start_seconds();
         assert!((-2.0..3600.0).contains(&ago), "{ago}");
@@ -158,13 +126,16 @@ mod tests {
 
     #[test]
     fn the_kernels_part_is_slab_and_a_share_of_the_buffers() {
-        let v4 = "sockets: used 9\nTCP: inuse 3 orphan 0 tw 7 alloc 6 mem 5\nUDP: inuse 1 mem 2\n";
-        let tcp = tcp_of(v4, "TCP6: inuse 1\nUDP6: inuse 2\n", 4096);
-        assert_eq!(tcp, Tcp { sockets: 4, buffer_bytes: 5 * 4096 });
-        assert_eq!(tcp.kernel_bytes(0), 0);
-        assert_eq!(tcp.kernel_bytes(2), 2 * 4170 + 5 * 4096 / 2);
-        assert_eq!(tcp.kernel_bytes(8), 8 * 4170 + 5 * 4096);
-        assert_eq!(tcp_of("", "", 4096).kernel_bytes(1), 4170);
+        let tcp_memory = TcpMemory { used_bytes: 5 * 4096, ..TcpMemory::default() };
+        let stats = KernelStats {
+            tcp_sockets: Some(4),
+            tcp_memory: Some(tcp_memory),
+            ..KernelStats::default()
+        };
+        assert_eq!(kernel_bytes(&stats, 0), 0);
+        assert_eq!(kernel_bytes(&stats, 2), 2 * 4170 + 5 * 4096 / 2);
+        assert_eq!(kernel_bytes(&stats, 8), 8 * 4170 + 5 * 4096);
+        assert_eq!(kernel_bytes(&KernelStats::default(), 1), 4170);
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Takes a sample of the node every second, for all who watch it.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
+use kernel::{KernelStats, StatsWindow};
 use model::CloseReason;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::MissedTickBehavior;
@@ -32,6 +33,8 @@ pub(crate) struct Monitor {
     pub newest: watch::Receiver<Bytes>,
     /// A permit for each reader of the live figures.
     pub readers: Arc<Semaphore>,
+    /// What the kernel reported in the last 15 minutes.
+    kernel: Mutex<StatsWindow>,
 }
 
 /// Takes the samples. Streams of them end when it is dropped.
@@ -48,8 +51,21 @@ impl Monitor {
         let samples = Mutex::new(SampleRing::new());
         let readers = Arc::new(Semaphore::new(READERS_MAX));
         let tops = Tops::default();
-        let monitor = Arc::new(Monitor { node, tops, samples, newest, readers });
+        let kernel = Mutex::default();
+        let monitor = Arc::new(Monitor { node, tops, samples, newest, readers, kernel });
+        drop(monitor.push_kernel(before.kernel));
         (monitor.clone(), Sampler { monitor, before, sender })
+    }
+
+    /// The kernel's stats of the last 15 minutes, those of this moment included.
+    pub fn kernel(&self) -> MutexGuard<'_, StatsWindow> {
+        self.push_kernel(KernelStats::read())
+    }
+
+    fn push_kernel(&self, stats: KernelStats) -> MutexGuard<'_, StatsWindow> {
+        let mut window = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
+        window.push(self.node.started.elapsed().as_millis() as u64, stats);
+        window
     }
 }
 
@@ -73,6 +89,7 @@ impl Sampler {
         node.shared.quotas.tick(node.started.elapsed().as_micros() as u64);
         let after = read(node);
         let sample = Sample::between(&self.before, after.clone());
+        drop(self.monitor.push_kernel(after.kernel));
         self.before = after;
         let mut event = b"event: sample\ndata: ".to_vec();
         // Numbers and names: neither can fail.
@@ -94,11 +111,11 @@ pub(crate) fn connections_max(node: &Node) -> u64 {
 fn read(node: &Node) -> Reading {
     let (mut counters, mut transports) =
         (Counters::default(), Transports::of(node.shared.protocols));
-    let (memory, tcp) = (process::memory(), process::tcp());
+    let (memory, kernel) = (process::memory(), KernelStats::read());
     let connections = node.shared.connections.load(Ordering::Relaxed);
     // A session of Phoenix's long poll is a connection without a socket of its own.
     let sessions = node.shared.sessions.load(Ordering::Relaxed);
-    let kernel_bytes = tcp.kernel_bytes(connections.saturating_sub(sessions));
+    let kernel_bytes = process::kernel_bytes(&kernel, connections.saturating_sub(sessions));
     let mut gauges = Gauges {
         connections,
         connections_max: connections_max(node),
@@ -136,5 +153,5 @@ fn read(node: &Node) -> Reading {
     counters.cpu_seconds = process::cpu_seconds();
     gauges.transports = transports;
     let shards = node.metrics().map(|metrics| metrics.held.get()).collect();
-    Reading { taken: Instant::now(), at: process::unix_ms(), counters, gauges, shards }
+    Reading { taken: Instant::now(), at: process::unix_ms(), counters, gauges, shards, kernel }
 }

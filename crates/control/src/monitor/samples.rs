@@ -4,6 +4,7 @@ use std::array;
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use kernel::KernelStats;
 use model::CloseReason;
 use model::Encoding;
 use protocol::Protocols;
@@ -29,6 +30,8 @@ pub(crate) struct Reading {
     pub gauges: Gauges,
     /// Connections of each shard.
     pub shards: Vec<u64>,
+    /// What the kernel reports.
+    pub kernel: KernelStats,
 }
 
 /// Figures that only grow.
@@ -373,7 +376,8 @@ mod tests {
     use super::*;
 
     fn reading(taken: Instant, counters: Counters) -> Reading {
-        Reading { taken, at: 1_000, counters, gauges: Gauges::default(), shards: vec![2, 1] }
+        let (gauges, kernel) = (Gauges::default(), KernelStats::default());
+        Reading { taken, at: 1_000, counters, gauges, shards: vec![2, 1], kernel }
     }
 
     fn counters(scale: u64) -> Counters {

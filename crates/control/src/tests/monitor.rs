@@ -335,3 +335,22 @@ fn live_figures_come_every_second_and_end_with_the_stop() {
     reader.read_to_string(&mut rest).unwrap();
     assert!(rest.ends_with("0\r\n\r\n"), "the answer ends in order: {rest:?}");
 }
+
+#[tokio::test]
+async fn the_kernels_stats_and_findings_are_answered_and_measured() {
+    let bench = bench(Mood::Willing);
+    let answer = bench.get("/api/kernel").await.json();
+    assert!(answer["seconds"].is_u64() && answer["findings"].is_array(), "{answer}");
+    // This kernel has counters of TCP.
+    assert!(answer["stats"]["listen_drops"].is_u64(), "{answer}");
+    assert!(answer["kernel_id"].as_str().is_some_and(|id| id.contains(':')), "{answer}");
+    let metrics = bench.get("/metrics").await.text;
+    for name in ["listen_overflows", "tcp_aborts_on_memory", "tcp_segments_out", "softnet_dropped"]
+    {
+        assert!(metrics.contains(&format!("\nthrong_kernel_{name}_total ")), "{name}");
+    }
+    // A metric that this kernel does not report has help, and no value.
+    for name in ["conntrack_entries", "conntrack_entries_max", "files_max", "pressure_ratio"] {
+        assert!(metrics.contains(&format!("# HELP throng_kernel_{name} ")), "{name}");
+    }
+}

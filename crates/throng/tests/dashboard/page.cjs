@@ -170,6 +170,36 @@ run({
     });
   },
 
+  // The test makes the kernel drop attempts to connect when it reads this line.
+  async kernel() {
+    await inBrowser(async (page) => {
+      await page.goto(home());
+      await isLive(page);
+      const shoot = async (name) => {
+        if (!server.shots) return;
+        for (const [theme, width] of [["light", 1280], ["dark", 1280], ["dark", 390]]) {
+          const dark = theme === "dark";
+          if ((await page.getAttribute("html", "data-theme") === "dark") !== dark) await page.click("#theme");
+          await page.setViewportSize({ width, height: 800 });
+          await page.waitForTimeout(300);
+          await page.screenshot({ path: `${server.shots}/kernel-${name}-${theme}-${width}.png`, fullPage: true });
+        }
+        await page.setViewportSize({ width: 1280, height: 800 });
+      };
+      await page.waitForSelector(".kernel .figures dd:not(:empty)");
+      assert.match(await page.textContent(".kernel .figures"), /Connects dropped.*Retransmitted.*TCP buffers.*Open files/);
+      // Other programs of the machine may have caused findings.
+      await page.waitForFunction(() => document.querySelector(".findings li") ||
+        /^Nothing dropped and nothing short in the last /.test(document.querySelector(".kernel .empty").textContent));
+      await shoot("healthy");
+      console.log("looked");
+      await page.waitForFunction(() => /queue was full\. Raise net\.core\.somaxconn, which is .* ago$/.test(
+        [...document.querySelectorAll(".findings li")].map((row) => row.textContent).find((text) => text.includes("queue"))));
+      assert.equal(await page.textContent(".kernel .empty"), "See the top of the page.");
+      await shoot("dropped");
+    });
+  },
+
   // The server takes the key away when it reads this line.
   async taken_away() {
     await inBrowser(async (page) => {

@@ -1,6 +1,8 @@
 //! Starts a server for each test, and has simple clients for it.
 #![allow(dead_code)]
 
+pub mod kernel;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};

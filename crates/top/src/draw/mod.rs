@@ -2,6 +2,7 @@
 //! Nothing depends on colour alone.
 
 mod details;
+mod kernel;
 mod lists;
 mod tiles;
 
@@ -40,18 +41,25 @@ const HELP: &[(&str, &str)] = &[
     ("mem/conn", "user: what the process grew, over its connections;"),
     ("", "kernel: an estimate from the host's TCP buffers"),
     ("outboxes", "connections for which bytes wait"),
+    ("Kernel", "counters of the whole host, since its boot"),
     ("!", "look at this: it is near or over a limit"),
 ];
 
 /// Draws the whole screen. The time is in milliseconds since 1970.
 pub fn draw(frame: &mut Frame<'_>, state: &State, now_ms: u64) {
-    let [head, tabs, body, foot] = Layout::vertical([
+    // Only findings take a line of the other views.
+    let report = state.kernel().filter(|it| !it.findings.is_empty() && state.view != View::Kernel);
+    let [head, tabs, body, alarm, foot] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(1),
         Constraint::Min(0),
+        Constraint::Length(u16::from(report.is_some())),
         Constraint::Length(1),
     ])
     .areas(frame.area());
+    if let Some(report) = report {
+        kernel::alarm(frame, alarm, report);
+    }
     header(frame, head, state, now_ms);
     frame.render_widget(tab_line(state), tabs);
     footer(frame, foot, state, now_ms);
@@ -66,6 +74,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, now_ms: u64) {
         View::Transports => lists::transports(frame, body, newest, Some(&data.ring)),
         View::Shards => lists::shards(frame, body, &data.shards, state.scroll),
         View::Topics => lists::topics(frame, body, data, state.scroll),
+        View::Kernel => kernel::kernel(frame, body, data, state.scroll),
         View::Details => details::details(frame, body, data, state.scroll),
     }
     if state.help {
@@ -119,6 +128,7 @@ fn tab_line(state: &State) -> Line<'static> {
         (View::Transports, _) => "Transports".to_owned(),
         (View::Shards, _) => "Shards".to_owned(),
         (View::Topics, _) => "Topics".to_owned(),
+        (View::Kernel, _) => "Kernel".to_owned(),
         (View::Details, Some((subject, _))) => cut(&plain(&subject.0), 24),
         (View::Details, None) => String::new(),
     };

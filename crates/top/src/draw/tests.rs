@@ -5,7 +5,7 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::*;
-use crate::sample::{History, Noisy, Sample, TopTopic, Tops};
+use crate::sample::{Finding, History, KernelReport, Noisy, Sample, TopTopic, Tops};
 use crate::watch::{Details, Subject, Update};
 use admin::AdminError;
 
@@ -41,7 +41,7 @@ fn recorded() -> State {
     for update in [
         Update::History(Box::new(history)),
         Update::Sample(Box::new(sample())),
-        Update::Tops(Ok(Tops { biggest: rooms.clone(), busiest: rooms, noisiest })),
+        Update::Tops(Ok(Tops { biggest: rooms.clone(), busiest: rooms, noisiest, kernel: None })),
     ] {
         state.apply(update, sample().at).expect("no error");
     }
@@ -216,4 +216,62 @@ fn the_noisiest_are_named_beside_the_topics() {
     for want in ["Noisiest", "Refused", "loud", "address 192.0.2.1", "900"] {
         assert!(text.contains(want), "{want} in\n{text}");
     }
+}
+
+/// The recorded state with these findings about the kernel.
+fn with_findings(findings: &[(&str, Option<u64>)]) -> State {
+    let mut state = recorded();
+    let finding = |(what, seconds_ago): &(&str, Option<u64>)| Finding {
+        what: (*what).into(),
+        advice: "raise\u{1b}it".into(),
+        seconds_ago: *seconds_ago,
+    };
+    let stats = serde_json::from_value(serde_json::json!({
+        "listen_overflows": 312, "tcp_segments_out": 1000, "tcp_segments_retransmitted": 15,
+        "conntrack": {"used": 62_000, "max": 65_536}, "files": {"used": 1216, "max": u64::MAX},
+        "cpu": {"some_percent": 12.6, "full_percent": 0.0},
+    }));
+    let report = KernelReport {
+        seconds: 61,
+        findings: findings.iter().map(finding).collect(),
+        stats: stats.expect("stats"),
+    };
+    let tops = Tops { kernel: Some(report.into()), ..Tops::default() };
+    state.apply(Update::Tops(Ok(tops)), 0).expect("no error");
+    state
+}
+
+#[test]
+fn a_healthy_kernel_takes_no_line_of_other_views() {
+    let mut state = with_findings(&[]);
+    assert!(!picture(&state, SMALL).concat().contains("! "), "{:?}", picture(&state, SMALL));
+    press(&mut state, &[KeyCode::BackTab]);
+    let lines = picture(&state, SMALL);
+    assert_shows(&lines, &["[Kernel]", "nothing dropped and nothing short in the last 1 min 1 s"]);
+    assert_shows(&lines, &["listener overflows   312 attempts to connect", "15 segments (1.5 %)"]);
+    assert_shows(&lines, &["62,000 of 65,536 (94.6 %)", "open files           1,216"]);
+    assert_shows(&lines, &["wait for CPU         some tasks 13 %, all 0 % of the last 10 s"]);
+    assert!(!lines.concat().contains("TCP memory"), "{lines:?}");
+    // A node of an older version.
+    let mut state = recorded();
+    press(&mut state, &[KeyCode::BackTab]);
+    assert_shows(&picture(&state, SMALL), &["The node doesn't say."]);
+}
+
+#[test]
+fn findings_about_the_kernel_are_an_alarm_in_every_view() {
+    let mut state =
+        with_findings(&[("the kernel dropped 312 attempts", Some(12)), ("tasks wait", None)]);
+    for size in [SMALL, WIDE] {
+        assert_shows(
+            &picture(&state, size),
+            &["! the kernel dropped 312 attempts (12 s ago) (+1)"],
+        );
+    }
+    press(&mut state, &[KeyCode::BackTab]);
+    let lines = picture(&state, SMALL);
+    assert_shows(&lines, &["! the kernel dropped 312 attempts (12 s ago)", "! tasks wait"]);
+    assert_shows(&lines, &["raise\u{fffd}it"]);
+    press(&mut state, &[KeyCode::PageDown]);
+    assert!(!picture(&state, SMALL).concat().contains("dropped 312"));
 }

@@ -4,6 +4,7 @@ import { Chart, draw, stacked } from './chart.js';
 import { card, fill, h, text } from './dom.js';
 import { bytes, cores, count, duration, exact, milliseconds, percent, words } from './format.js';
 import { history } from './history.js';
+import { kernel } from './kernel.js';
 import { store, subscribe } from './live.js';
 import { names } from './samples.js';
 import { decades, linear, logarithmic, mirrored } from './scale.js';
@@ -111,7 +112,7 @@ function nodeLine() {
 }
 
 export function view() {
-  const parts = { node: nodeLine(), tiles: tiles(), shards: shards(), transports: transports(), top: top(), noisiest: noisiest(), history: history() };
+  const parts = { node: nodeLine(), tiles: tiles(), shards: shards(), transports: transports(), top: top(), noisiest: noisiest(), history: history(), kernel: kernel() };
   const drawn = charts();
   const update = () => {
     const sample = store.samples.at(-1);
@@ -123,8 +124,9 @@ export function view() {
   const element = h('div.overview', {},
     h('div.view-head', {}, h('h1', {}, 'Overview'), parts.node.element),
     parts.tiles.element,
+    parts.kernel.banner,
     h('div.grid.charts', {}, ...drawn.map(chart => chart.element)),
-    h('div.grid.lists', {}, parts.shards.element, parts.transports.element, ...parts.top.elements, parts.noisiest.element, parts.history.element));
+    h('div.grid.lists', {}, parts.shards.element, parts.transports.element, ...parts.top.elements, parts.noisiest.element, parts.kernel.element, parts.history.element));
   return {
     title: 'Overview', element, shown: update,
     close() {
@@ -133,6 +135,7 @@ export function view() {
       parts.top.close();
       parts.noisiest.close();
       parts.history.close();
+      parts.kernel.close();
       for (const chart of drawn) chart.close();
     },
   };
