@@ -8,6 +8,7 @@ pub mod clock;
 pub mod crowd;
 pub mod descriptors;
 pub mod host;
+mod kernels;
 mod mqtt_publisher;
 mod payload;
 mod preflight;
@@ -28,5 +29,6 @@ pub mod template;
 /// The `User-Agent` of requests to a node's API.
 const AGENT: &str = "throng-flood";
 
+pub use kernels::HostFindings;
 pub use run::{Outcome, RunError, run};
 pub use scenario::Scenario;

@@ -3,6 +3,8 @@
 
 use serde::Serialize;
 
+use crate::kernels::HostFindings;
+
 /// Percentiles of a histogram, in microseconds. All zero when nothing was recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Percentiles {
@@ -179,6 +181,8 @@ pub struct Summary {
     pub server_cpu_per_message_us: Option<f64>,
     /// Facts about the host: name and value.
     pub host: Vec<(String, String)>,
+    /// What went wrong in the kernels of the hosts during the run.
+    pub kernels: Vec<HostFindings>,
     /// Kernel settings: name and value.
     pub settings: Vec<(String, String)>,
 }

@@ -15,6 +15,7 @@ use crate::args::Common;
 use crate::backend;
 use crate::crowd::{Crowd, Times, lock};
 use crate::host::{self, Host};
+use crate::kernels::{HostFindings, KernelWatch, distinct};
 use crate::preflight;
 use crate::probe::{self, Probes};
 use crate::publisher::{self, PublishContext, Stream};
@@ -124,6 +125,8 @@ struct Run {
     begin: Instant,
     begin_unix_seconds: u64,
     host_before: Host,
+    /// The kernel of this host.
+    own_kernel: KernelWatch,
     samples: Vec<Sample>,
     /// One of so many samples is stored.
     thinned: usize,
@@ -180,6 +183,7 @@ impl Run {
             begin: Instant::now(),
             begin_unix_seconds: host::unix_seconds(),
             host_before,
+            own_kernel: KernelWatch::own(),
             samples: vec![before],
             thinned: 1,
             taken: 0,
@@ -324,6 +328,13 @@ impl Run {
         }
     }
 
+    /// What went wrong in the kernels of the server's host and of this one since the run's begin.
+    fn kernels(&mut self) -> Vec<HostFindings> {
+        self.own_kernel.update_own();
+        let server = self.watch.as_mut().and_then(Watch::kernel_findings);
+        distinct(server.into_iter().chain([self.own_kernel.findings()]))
+    }
+
     fn counts(&self) -> Result<Counts> {
         let mut counts = self.crowd()?.counts();
         counts.lost += self.lost_at_end;
@@ -429,6 +440,7 @@ impl Run {
             cpu_per_message_us: per(self.last.cpu_seconds - arrived.cpu_seconds, received),
             server_cpu_per_message_us: server_cpu,
             host: host::facts(),
+            kernels: self.kernels(),
             settings: host::settings(),
         };
         if let Some(crowd) = self.crowd.take() {

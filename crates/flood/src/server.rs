@@ -1,19 +1,27 @@
-//! The server's own figures, from Throng's `/metrics`.
+//! The server's own figures, from Throng's `/metrics`, and its kernel's stats, from `/api/kernel`.
 
+use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use admin::{Http, Url};
 
 use crate::AGENT;
 use crate::crowd::lock;
+use crate::kernels::{HostFindings, KernelReply, KernelWatch};
 use crate::record::Server;
+
+/// How long the server may take at the end of a run to report its kernel's stats.
+const KERNEL_REPLY_MAX: Duration = Duration::from_secs(10);
 
 /// Polls a server now and then, on a thread of its own. A server under load may be slow, and the
 /// run's samples must not wait for it.
 #[derive(Debug)]
 pub struct Watch {
     latest: Arc<Mutex<Option<Server>>>,
-    polls: std::sync::mpsc::SyncSender<()>,
+    polls: SyncSender<()>,
+    /// The kernel of its host since the begin of the run, if the server reports it, and a client to request it.
+    kernel: Option<(KernelWatch, Http)>,
 }
 
 impl Watch {
@@ -22,8 +30,11 @@ impl Watch {
     pub fn start(url: &Url, key: Option<&str>) -> Option<Self> {
         let mut http = Http::new(url, key, AGENT);
         let first = poll(&mut http)?;
+        let mut kernel_http = Http::new(url, key, AGENT);
+        let kernel = poll_kernel(&mut kernel_http)
+            .map(|reply| (KernelWatch::server(&url.address.to_string(), reply), kernel_http));
         let latest = Arc::new(Mutex::new(Some(first)));
-        let (polls, requested) = std::sync::mpsc::sync_channel(1);
+        let (polls, requested) = sync_channel(1);
         let shared = latest.clone();
         let watch = move || {
             while requested.recv().is_ok() {
@@ -32,7 +43,7 @@ impl Watch {
             }
         };
         std::thread::Builder::new().name("watch".into()).spawn(watch).ok()?;
-        Some(Self { latest, polls })
+        Some(Self { latest, polls, kernel })
     }
 
     /// Returns the figures of the last poll, `None` if it failed, and requests the next poll.
@@ -40,6 +51,18 @@ impl Watch {
         // The channel is full while the thread still polls; one request is enough.
         let _ = self.polls.try_send(());
         *lock(&self.latest)
+    }
+
+    /// Returns what went wrong in the kernel of the server's host since the begin of the run; to be called once, at
+    /// its end. Returns `None` if the server does not report its kernel's stats, or not in time.
+    pub fn kernel_findings(&mut self) -> Option<HostFindings> {
+        let (mut watch, mut http) = self.kernel.take()?;
+        let (sender, replies) = channel();
+        // A server that hangs blocks only this thread.
+        let poll = move || drop(sender.send(poll_kernel(&mut http)));
+        std::thread::Builder::new().name("kernel".into()).spawn(poll).ok()?;
+        watch.update(replies.recv_timeout(KERNEL_REPLY_MAX).ok()??);
+        Some(watch.findings())
     }
 }
 
@@ -49,6 +72,12 @@ fn poll(http: &mut Http) -> Option<Server> {
         return None;
     }
     parse(std::str::from_utf8(&body).ok()?)
+}
+
+/// Requests the kernel's stats. An older server does not answer that, nor does one whose key may only publish.
+fn poll_kernel(http: &mut Http) -> Option<KernelReply> {
+    let (status, body) = http.request("GET", "/api/kernel", "application/json", "").ok()?;
+    (status == 200).then(|| serde_json::from_slice(&body).ok())?
 }
 
 /// Reads the relevant lines of the Prometheus text format. Returns `None` if they aren't Throng's.

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use crate::flooding::*;
-use crate::support::{Scratch, Server, free_port, output_within, write_secret};
+use crate::support::{Scratch, Server, free_port, kernel, output_within, write_secret};
 use serde_json::Value;
 
 #[test]
@@ -621,4 +621,44 @@ fn the_result_is_printed_as_text_as_well() {
         assert_eq!(text.contains("holding"), quiet.is_empty(), "{text}");
         assert!(!text.contains('\x1b'), "{text}");
     });
+}
+
+#[test]
+fn attempts_to_connect_that_the_kernel_drops_in_a_run_are_in_its_verdict_once() {
+    let server = Server::start();
+    let report = Scratch::new("flood-kernel");
+    let folder = report.path().display();
+    let run = format!("hold {} -c 20 --hold {LONG} --report {folder}", at(&server));
+    let mut run = Flood::start(&run);
+    run.until_all_arrived();
+    let listener = kernel::short_queue();
+    let _queued = kernel::overflow(listener.local_addr().unwrap());
+    let end = run.stop();
+    // The load generator has the same kernel as the server, so it is not reported again.
+    let [host] = &end.summary["kernels"].as_array().unwrap()[..] else {
+        panic!("{:#}", end.summary)
+    };
+    assert_eq!(host["host"], format!("server {}", server.admin));
+    let findings = host["findings"].as_array().unwrap().iter();
+    let kinds: Vec<_> = findings.map(|it| it["kind"].as_str().unwrap()).collect();
+    assert!(kinds.contains(&"listen_overflows"), "{host:#}");
+    // A finding explains a run, and does not make it bad.
+    end.is_clean(20);
+    let page = std::fs::read_to_string(report.path().join("index.html")).unwrap();
+    let want = "because a listener&#39;s queue was full: raise net.core.somaxconn";
+    assert!(page.contains(want), "{page}");
+}
+
+#[test]
+fn a_run_without_an_admin_port_watches_its_own_kernel() {
+    let server = Server::start();
+    let run = format!("hold http://{} -c 20 --hold {LONG} --topic-template=", server.client);
+    let mut run = Flood::start(&run);
+    run.until_all_arrived();
+    let listener = kernel::short_queue();
+    let _queued = kernel::overflow(listener.local_addr().unwrap());
+    let end = run.stop();
+    let host = &end.summary["kernels"][0];
+    assert!(host["host"].as_str().unwrap().starts_with("load generator "), "{:#}", end.summary);
+    assert!(host["findings"].to_string().contains("listen_overflows"), "{host:#}");
 }

@@ -105,6 +105,9 @@ fn clauses(summary: &Summary) -> Vec<Clause> {
             clauses.push(zero(count, what));
         }
     }
+    // The counters are the whole host's: they explain a run, and don't judge it.
+    let sentences = summary.kernels.iter().flat_map(|host| host.sentences());
+    clauses.extend(sentences.map(plain));
     if summary.interrupted {
         clauses.push(plain("stopped before its end".to_owned()));
     }
@@ -113,7 +116,10 @@ fn clauses(summary: &Summary) -> Vec<Clause> {
 
 #[cfg(test)]
 mod tests {
+    use kernel::{Finding, FindingKind};
+
     use super::*;
+    use crate::kernels::HostFindings;
     use crate::record::Counts;
 
     fn of(counts: Counts, interrupted: bool) -> String {
@@ -130,6 +136,24 @@ mod tests {
         assert!(html.contains("verdict good"));
         assert!(html.contains("1,000 connections held</span>; <span>5,000 messages received"));
         assert!(html.contains("<span class=\"ok\">0 lost</span>"));
+    }
+
+    #[test]
+    fn findings_about_a_kernel_are_shown_and_make_no_run_bad() {
+        let finding = Finding {
+            kind: FindingKind::ListenOverflows,
+            what: "the kernel dropped 312 attempts to connect".into(),
+            advice: "raise net.core.somaxconn".into(),
+            seconds_ago: None,
+        };
+        let host = "server <a>".into();
+        let kernels = vec![HostFindings { host, kernel_id: None, findings: vec![finding] }];
+        let summary =
+            Summary { connections: 1_000, counts: clean(), kernels, ..Summary::default() };
+        let html = html(&summary);
+        let want = "<span>server &lt;a&gt;: the kernel dropped 312 attempts to connect: raise \
+                    net.core.somaxconn</span>";
+        assert!(html.contains("verdict good") && html.contains(want), "{html}");
     }
 
     #[test]

@@ -177,6 +177,9 @@ pub fn result(summary: &Summary) -> String {
             summary.memory_per_connection_bytes, summary.cpu_per_message_us
         ),
     );
+    for sentence in summary.kernels.iter().flat_map(|host| host.sentences()) {
+        row("kernel", sentence);
+    }
     out
 }
 
