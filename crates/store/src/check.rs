@@ -21,7 +21,7 @@ use crate::panics::catch_redb_panics;
 use crate::record::MessageRow;
 use crate::source::Source;
 use crate::staged_file::StagedFile;
-use crate::tables::{EXPIRIES, FORMAT, KEYS, MESSAGES, TOPICS, is_known};
+use crate::tables::{EXPIRIES, FIRST_FORMAT, FORMAT, KEYS, MESSAGES, TOPICS, is_known};
 use crate::topic::TopicRow;
 use crate::topic_rows;
 
@@ -77,6 +77,9 @@ pub(crate) fn check_locked(dir: &Path) -> Result<Report, OpenError> {
     let file = dir.join(FILE);
     let report = match scan_file(&file, true) {
         Ok(report) => report,
+        Err(InternalError::Io(error)) if error.kind() == ErrorKind::NotFound => {
+            return Err(OpenError::Missing { dir: dir.into() });
+        }
         Err(InternalError::Io(error)) if error.kind() != ErrorKind::InvalidData => {
             return Err(OpenError::Directory { dir: file, error });
         }
@@ -90,6 +93,30 @@ pub(crate) fn check_locked(dir: &Path) -> Result<Report, OpenError> {
         0 => Err(OpenError::Unknown { file, reason: "it says nothing of its format".into() }),
         found => Err(OpenError::Format { file, found, known: FORMAT }),
     }
+}
+
+/// The same, for a store whose rows are to be copied unchanged: the rows of its format have checksums.
+pub(crate) fn check_before_copy(dir: &Path) -> Result<Report, OpenError> {
+    let report = check_locked(dir)?;
+    match report.format {
+        FIRST_FORMAT => Err(OpenError::Earlier { file: dir.join(FILE), found: report.format }),
+        _ => Ok(report),
+    }
+}
+
+/// Passes the content of a file to `read`, and changes nothing in it.
+pub(crate) fn read_snapshot<T>(
+    file: &Path,
+    read: impl FnOnce(&ReadTransaction) -> Result<T, OpenError>,
+) -> Result<T, OpenError> {
+    let to_error = |error: InternalError| OpenError::NotCopied {
+        file: file.into(),
+        reason: error.to_string(),
+    };
+    let opened = open_database(|| StagedFile::open_to_read(file), CACHE_BYTES, false);
+    let opened = opened.map_err(to_error)?;
+    let snapshot = opened.db.begin_read().map_err(|error| to_error(error.into()))?;
+    read(&snapshot)
 }
 
 /// Checks the file, with redb's own integrity check if `verify` is set. If the format is unknown,

@@ -22,6 +22,15 @@ impl GuardedDatabase {
         GuardedDatabase(Some(db))
     }
 
+    /// Moves pages from the end of the file to free places before them, and shortens the file.
+    pub fn shorten(&mut self) -> Result<(), InternalError> {
+        let compact = |db: &mut Database| match db.compact() {
+            Ok(_) => Ok(()),
+            Err(error) => Err(InternalError::Redb(error.into())),
+        };
+        self.0.as_mut().map_or(Ok(()), |db| catch_redb_panics(|| compact(db)))
+    }
+
     /// Closes the database and returns the error that redb may meet while doing so.
     pub fn close(mut self) -> Result<(), InternalError> {
         match self.0.take() {

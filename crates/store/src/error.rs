@@ -92,7 +92,32 @@ pub enum QueueError {
     Closed,
 }
 
-/// The store can't be opened. Nothing on disk was changed.
+/// A backup did not begin.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BackupError {
+    /// Another backup of the store runs.
+    #[error(
+        "a backup into {dir} is being made: one is made at a time, so try again when it is done"
+    )]
+    Running {
+        /// The directory of the other one.
+        dir: PathBuf,
+    },
+    /// The directory has a store.
+    #[error("{dir} has a store already, and nothing is written over it: choose another name")]
+    Exists {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The queue of reads is full.
+    #[error("too many reads wait for the store's disk: try again later")]
+    Busy,
+    /// The store is closed.
+    #[error("the store is closed, because the server is ending: back it up after the restart")]
+    Closed,
+}
+
+/// The store can't be opened or copied. Nothing that was on the disk was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The process can't create the directory or write to it.
@@ -112,6 +137,20 @@ pub enum OpenError {
         /// The directory.
         dir: PathBuf,
     },
+    /// The directory has no store.
+    #[error("{dir} has no store: name the directory of one, as in throng serve --data DIR")]
+    Missing {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The directory for a copy has a store.
+    #[error(
+        "{dir} has a store already, and nothing is written over it: name a directory without one"
+    )]
+    Exists {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// A later version of Throng wrote the file.
     #[error(
         "{file} has format version {found}, and this version of Throng knows {known}: use the \
@@ -124,6 +163,38 @@ pub enum OpenError {
         found: u64,
         /// The newest format version that this program knows.
         known: u64,
+    },
+    /// The file has the first format, whose rows can't be copied as they are.
+    #[error(
+        "{file} has format version {found}, whose rows have no checksums: start a server with it \
+         once, which rewrites it, and repeat this. Nothing was changed"
+    )]
+    Earlier {
+        /// The file.
+        file: PathBuf,
+        /// The file's format version.
+        found: u64,
+    },
+    /// The file was closed while it was copied.
+    #[error(
+        "{file} was closed before all of it was copied, because the server ended or its disk \
+         failed. The half copy was removed: try again"
+    )]
+    Interrupted {
+        /// The file.
+        file: PathBuf,
+    },
+    /// The file is damaged, so it was not copied.
+    #[error(
+        "{file} is damaged, so it was not copied ({reason}). Nothing was changed, and the half copy \
+         was removed: `throng store check` lists what is gone; go on without it by deleting the \
+         history of its topic, or let `throng store salvage` write a new store of all that is whole"
+    )]
+    NotCopied {
+        /// The file.
+        file: PathBuf,
+        /// What the copy found.
+        reason: String,
     },
     /// The file is not a store, or it is damaged.
     #[error(

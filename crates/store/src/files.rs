@@ -1,8 +1,8 @@
 //! The files in the store's directory that several modules open, and who may read them.
 
 use std::fs::{File, OpenOptions, Permissions};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
 
 /// The name of the store's file in its directory.
 pub const FILE: &str = "throng.redb";
@@ -12,6 +12,9 @@ pub(crate) const LOCK: &str = "throng.lock";
 
 /// Only the owner may read the files, because they hold everybody's messages.
 const FILE_MODE: u32 = 0o600;
+
+/// Only the owner may enter the directory.
+pub(crate) const DIR_MODE: u32 = 0o700;
 
 /// Options that open a file or create it, readable by its owner only.
 pub(crate) fn owner_only() -> OpenOptions {
@@ -43,4 +46,19 @@ pub(crate) fn restrict_to_owner(path: &Path) {
              owner"
         ),
     }
+}
+
+/// Gives these paths to the owner of the file `like`, so that root may copy or rewrite a server's store, and the
+/// server can open it.
+pub(crate) fn copy_owner(
+    like: &Path,
+    paths: impl IntoIterator<Item = PathBuf>,
+) -> std::io::Result<()> {
+    let owner = std::fs::metadata(like)?;
+    for path in paths {
+        if std::fs::metadata(&path)?.uid() != owner.uid() {
+            chown(&path, Some(owner.uid()), Some(owner.gid()))?;
+        }
+    }
+    Ok(())
 }

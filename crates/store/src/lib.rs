@@ -20,6 +20,9 @@
 //! [`salvage`] writes a new store of everything that is intact. The writer rejects operations on a
 //! damaged topic and continues with all others. Deleting the topic's history removes its damage.
 //!
+//! **Copies.** [`Store::begin_backup`] copies the store as of one commit while it is in use, and [`back_up`]
+//! copies one that no process has open. [`compact`] rewrites a file without its free pages.
+//!
 //! **Retention.** The rule that came with a topic's last message applies to the whole topic. Reads
 //! never return a message that is too old or has expired. By number and by bytes a topic may exceed
 //! its rule by a tenth, so that the writer can delete in bulk: reads leave this out, up to 4,096
@@ -33,11 +36,15 @@
 //! goes after [`TOMBSTONE_SECONDS`], and that does raise the floor. So does the expiry of a message
 //! with a key. Messages without a key are retained as in any other topic.
 
+mod backup;
 mod batch;
 mod check;
 mod checksum;
 mod coding;
+mod compact;
+mod copy_rows;
 mod database;
+mod destination;
 mod error;
 mod events;
 mod files;
@@ -48,6 +55,7 @@ mod order;
 mod panics;
 mod queue;
 mod read;
+mod reader;
 mod record;
 mod record_more;
 mod redb_header;
@@ -67,16 +75,19 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+pub use backup::{Backup, back_up};
 pub use batch::{PartRecord, RecordPut, TOMBSTONE_SECONDS};
 pub use check::{Report, check};
-pub use error::{Damage, OpenError, QueueError, RowError, StoreError};
+pub use compact::{Compacted, compact};
+pub use error::{BackupError, Damage, OpenError, QueueError, RowError, StoreError};
 pub use files::FILE;
 pub use metadata::OFFSETS_SKIPPED;
 pub use read::{CountedMessages, ReadLimits, StoredMessages};
+pub use reader::{ReadJob, Reader};
 pub use record::Record;
 pub use salvage::salvage;
 pub use shared::Done;
 pub use stats::{COMMIT_US, Dropped, Stats};
-pub use store::{Append, OpenInfo, Options, ReadJob, Reader, Store};
+pub use store::{Append, OpenInfo, Options, Store};
 pub use tables::FORMAT;
 pub use writer::{EMPTY_SECONDS_MAX, EMPTY_TOPICS_MAX};

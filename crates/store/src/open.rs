@@ -2,7 +2,7 @@
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::ErrorKind;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use random::Random;
@@ -12,7 +12,7 @@ use redb::{Builder, Database};
 use crate::check;
 use crate::database::{GuardedDatabase, Opened, file_format, open_database};
 use crate::error::{InternalError, OpenError};
-use crate::files::{FILE, LOCK, owner_only, restrict_to_owner};
+use crate::files::{DIR_MODE, FILE, LOCK, owner_only, restrict_to_owner};
 use crate::last_commit::{self, LastCommitFile};
 use crate::metadata::{Metadata, OFFSETS_SKIPPED};
 use crate::panics::catch_redb_panics;
@@ -26,6 +26,9 @@ use crate::tables::{
 /// The name of a new file until it is complete.
 const NEW: &str = "throng.redb.new";
 
+/// How much of a new file redb may cache in memory, in bytes. It is written from its beginning to its end.
+const NEW_CACHE_BYTES: usize = 16 << 20;
+
 /// The file that the store removes to free space, if a deletion finds the disk full.
 const RESERVE: &str = "throng.reserve";
 
@@ -35,9 +38,6 @@ const RESERVE_BYTES: usize = 2 << 20;
 
 /// How many damaged places an error lists. `throng store check` lists them all.
 const LISTED_DAMAGES_MAX: usize = 5;
-
-/// Only the owner may enter the directory.
-const DIR_MODE: u32 = 0o700;
 
 /// The state of the store when it was opened.
 pub(crate) struct OpenState {
@@ -61,8 +61,16 @@ impl Directory {
     pub fn claim(dir: &Path) -> Result<Self, OpenError> {
         let directory_error = |error| OpenError::Directory { dir: dir.into(), error };
         DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir).map_err(directory_error)?;
-        let lock = owner_only().open(dir.join(LOCK)).map_err(directory_error)?;
+        let path = dir.join(LOCK);
+        let lock = owner_only().open(&path).map_err(directory_error)?;
+        // A copy that fails removes its lock file, and a process that opened it before must not count it as locked.
+        let is_in_place = |lock: &File| -> std::io::Result<bool> {
+            Ok(std::fs::metadata(&path)?.ino() == lock.metadata()?.ino())
+        };
         match lock.try_lock() {
+            Ok(()) if !is_in_place(&lock).unwrap_or(false) => {
+                Err(OpenError::InUse { dir: dir.into() })
+            }
             Ok(()) => {
                 let last_commit = LastCommitFile::open(dir).map_err(directory_error)?;
                 Ok(Directory { dir: dir.into(), lock, last_commit })
@@ -87,6 +95,17 @@ impl Directory {
 
     pub fn release(&self) {
         let _ = self.lock.unlock();
+    }
+
+    /// The store's files that exist.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        let all = [FILE, NEW, LOCK, last_commit::FILE].map(|name| self.dir.join(name));
+        all.into_iter().filter(|path| path.exists()).collect()
+    }
+
+    /// Removes the store's files: those of a copy that failed.
+    pub fn remove_files(&self) {
+        self.paths().iter().for_each(|path| drop(std::fs::remove_file(path)));
     }
 
     /// Creates the reserve file. Returns false if the disk has no room for it.
@@ -120,6 +139,8 @@ impl Directory {
         cache_bytes_max: usize,
         verify_bytes_max: u64,
     ) -> Result<(GuardedDatabase, OpenState), OpenError> {
+        // The part of a file that a process had written when it was killed.
+        let _ = std::fs::remove_file(self.dir.join(NEW));
         let file = self.file();
         let is_there = file.try_exists().map_err(|error| self.open_error(error.into()))?;
         if !is_there {
@@ -188,11 +209,11 @@ impl Directory {
     /// removes the new file, because its space may be what is missing.
     pub(crate) fn replace<T>(
         &self,
-        fill: impl FnOnce(&Database) -> Result<T, InternalError>,
+        fill: impl FnOnce(&mut GuardedDatabase) -> Result<T, InternalError>,
     ) -> Result<T, InternalError> {
         let fill_and_install = || {
-            let new = GuardedDatabase::new(self.create_new_file()?);
-            let filled = fill(&new)?;
+            let mut new = GuardedDatabase::new(self.create_new_file()?);
+            let filled = fill(&mut new)?;
             self.install_new_file(new)?;
             Ok(filled)
         };
@@ -211,7 +232,7 @@ impl Directory {
             _ => {}
         }
         let file = FileBackend::new(owner_only().create_new(true).open(&new)?)?;
-        let db = Builder::new().create_with_backend(file)?;
+        let db = Builder::new().set_cache_size(NEW_CACHE_BYTES).create_with_backend(file)?;
         let txn = db.begin_write()?;
         txn.open_table(FORMAT_TABLE)?.insert(FORMAT_KEY, FORMAT)?;
         txn.open_table(METADATA)?;
@@ -231,7 +252,9 @@ impl Directory {
     /// Renames the new file to the store's file name.
     fn install_new_file(&self, db: GuardedDatabase) -> Result<(), InternalError> {
         db.close()?;
-        std::fs::rename(self.dir.join(NEW), self.file())?;
+        let new = self.dir.join(NEW);
+        File::open(&new)?.sync_all()?;
+        std::fs::rename(new, self.file())?;
         File::open(&self.dir)?.sync_all()?;
         Ok(())
     }

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use crate::check::{self, Report};
 use crate::database::open_database;
-use crate::error::{Damage, InternalError, OpenError};
+use crate::destination::{require_no_store, write_copy};
+use crate::error::OpenError;
 use crate::files::FILE;
-use crate::open::Directory;
 use crate::rewrite::copy;
 use crate::source::Source;
 use crate::staged_file::StagedFile;
@@ -17,30 +17,21 @@ use crate::staged_file::StagedFile;
 /// Returns what the check found in the old store. The old store stays unchanged, and no server can
 /// open it meanwhile.
 pub fn salvage(from: &Path, to: &Path, new_epoch: u32) -> Result<Report, OpenError> {
-    ensure_absent(to)?;
+    require_no_store(to)?;
     let _lock = check::lock(from)?;
     let mut report = check::check_locked(from)?;
-    let directory = Directory::claim(to)?;
     let file = from.join(FILE);
-    let written = || -> Result<Vec<Damage>, InternalError> {
+    let mut damages = Vec::new();
+    write_copy(&file, to, |directory| {
         let opened = open_database(|| StagedFile::open_to_read(&file), check::CACHE_BYTES, false)?;
         let is_verified = report.damages.iter().all(|damage| damage.table != "the file");
         let source = Source::new(&opened.db, report.format, is_verified);
-        directory.replace(|new| copy(&source, new, &report, new_epoch))
-    };
-    // Another process may have created a store before this one locked the directory.
-    let written = ensure_absent(to).map(|()| written());
-    directory.release();
-    let damages = written?.map_err(|error| match error.disk_full() {
-        Some(error) => {
-            let (file, dir) = (directory.file(), to.display());
-            let reason = format!(
-                "the disk is full ({error}): free space in {dir}, or name a directory on another \
-                 disk. The half copy was removed"
-            );
-            OpenError::Disk { file, reason }
-        }
-        None => OpenError::Damaged { file: file.clone(), reason: error.to_string() },
+        damages = directory.replace(|new| copy(&source, new, &report, new_epoch))?;
+        Ok(())
+    })
+    .map_err(|error| match error {
+        OpenError::NotCopied { file, reason } => OpenError::Damaged { file, reason },
+        other => other,
     })?;
     for damage in damages {
         if !report.damages.contains(&damage) {
@@ -48,13 +39,4 @@ pub fn salvage(from: &Path, to: &Path, new_epoch: u32) -> Result<Report, OpenErr
         }
     }
     Ok(report)
-}
-
-fn ensure_absent(to: &Path) -> Result<(), OpenError> {
-    if !to.join(FILE).exists() {
-        return Ok(());
-    }
-    let what = "there is a store already, and salvage writes a new one";
-    let error = std::io::Error::new(std::io::ErrorKind::AlreadyExists, what);
-    Err(OpenError::Directory { dir: to.into(), error })
 }

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
+use crate::backup::Backups;
 use crate::batch::Op;
 use crate::database::GuardedDatabase;
 use crate::error::{InternalError, StoreError};
@@ -39,6 +40,8 @@ pub(crate) struct Shared {
     pub reserve_requested: AtomicBool,
     /// The highest offset that a caller has passed in.
     pub last: AtomicU64,
+    /// Copies of the store that are made while it is in use.
+    pub backups: Backups,
 }
 
 impl Shared {

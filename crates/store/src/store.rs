@@ -1,27 +1,23 @@
 //! The store's public interface.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
 use model::{HistoryRule, Name, Publication};
-use redb::{Database, ReadTransaction, ReadableDatabase};
 
+use crate::backup::Backups;
 use crate::batch::{self, Op, PartRecord, RecordPut};
-use crate::error::{InternalError, OpenError, QueueError, StoreError};
-use crate::events;
+use crate::error::{OpenError, QueueError, StoreError};
 use crate::open::{Directory, OpenState};
 use crate::panics::catch_redb_panics;
 use crate::queue::{PushError, Queue};
-use crate::read::{self, CountedMessages, ReadLimits, StoredMessages};
+use crate::reader::{ReadJob, Reader};
 use crate::record;
 use crate::shared::{Done, Item, Shared};
-use crate::small_tables;
 use crate::stats::{Counters, Dropped, Stats};
 use crate::topic::Retention;
-use crate::topic_rows;
 use crate::writer::Writer;
 
 /// How many reads may wait.
@@ -64,16 +60,6 @@ pub struct OpenInfo {
     pub clean: bool,
 }
 
-/// A job for the reader's thread. If it panics, only the log says so: the owner of its answer must
-/// notice that the job was dropped.
-pub type ReadJob = Box<dyn FnOnce(&Reader) + Send>;
-
-/// The part of the store that may block on the disk. The reader's thread passes one to each
-/// [`ReadJob`], and the caller of [`Store::open`] gets one. A [`Store`] itself can't read.
-pub struct Reader {
-    shared: Arc<Shared>,
-}
-
 /// A message to store.
 #[derive(Clone, Copy, Debug)]
 pub struct Append<'a> {
@@ -96,10 +82,10 @@ pub struct Append<'a> {
 /// Only [`Store::close`] ends the store's threads.
 #[derive(Clone)]
 pub struct Store {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     /// Jobs that wait for the reader's thread.
     reads: Arc<Queue<ReadJob>>,
-    /// The writer's thread and the reader's.
+    /// The writer's thread, the reader's, and that of a backup.
     threads: Arc<Mutex<Vec<JoinHandle<()>>>>,
 }
 
@@ -124,6 +110,7 @@ impl Store {
             counters: Counters::default(),
             reserve_requested: AtomicBool::new(false),
             last: AtomicU64::new(metadata.last_offset),
+            backups: Backups::default(),
         });
         let reads = Arc::new(Queue::new(READS_MAX, usize::MAX));
         let store = Store { shared, reads, threads: Arc::default() };
@@ -158,15 +145,22 @@ impl Store {
         Reader { shared: self.shared.clone() }
     }
 
-    fn threads(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {
+    pub(crate) fn threads(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn end_threads(&self) {
+        self.shared.backups.stop();
         self.reads.close();
         self.shared.queue.close();
-        let threads = std::mem::take(&mut *self.threads());
-        threads.into_iter().for_each(|thread| drop(thread.join()));
+        // The reader's thread may add that of a backup until it ends.
+        loop {
+            let threads = std::mem::take(&mut *self.threads());
+            if threads.is_empty() {
+                return;
+            }
+            threads.into_iter().for_each(|thread| drop(thread.join()));
+        }
     }
 
     /// Writes what waits, marks the store as closed and ends its threads. Don't call it on one of
@@ -316,134 +310,5 @@ fn queue_error(error: PushError) -> QueueError {
     match error {
         PushError::Full => QueueError::Full,
         PushError::Closed => QueueError::Closed,
-    }
-}
-
-impl Reader {
-    fn run(&self, reads: &Queue<ReadJob>) {
-        loop {
-            let taken = reads.take(64, usize::MAX, None);
-            if taken.is_finished {
-                return;
-            }
-            for job in taken.items {
-                // A panic in a job is the caller's bug or comes from damage on the disk. It must
-                // not end the thread that all other reads need.
-                if catch_unwind(AssertUnwindSafe(|| job(self))).is_err() {
-                    self.shared.counters.read_panics.fetch_add(1, Relaxed);
-                    tracing::error!("a read of the store panicked: this is a bug");
-                }
-            }
-        }
-    }
-
-    fn read<T>(
-        &self,
-        read: impl FnOnce(&Database) -> Result<T, InternalError>,
-    ) -> Result<T, StoreError> {
-        match &*self.shared.db() {
-            // redb may panic over damage.
-            Some(db) => catch_redb_panics(|| read(db)).map_err(|error| {
-                if error.is_damage() {
-                    self.shared.counters.damaged_reads.fetch_add(1, Relaxed);
-                }
-                self.shared.store_error(error)
-            }),
-            None => Err(self.shared.write_error().map_or(StoreError::Closed, StoreError::Disk)),
-        }
-    }
-
-    /// A topic's messages after an offset, oldest first.
-    pub fn after(
-        &self,
-        topic: &str,
-        after: u64,
-        limits: ReadLimits,
-        now_ms: u64,
-    ) -> Result<StoredMessages, StoreError> {
-        self.read(|db| read::after(db, topic, after, limits, now_ms))
-    }
-
-    /// A topic's messages before an offset, newest first.
-    pub fn before(
-        &self,
-        topic: &str,
-        before: u64,
-        limits: ReadLimits,
-        now_ms: u64,
-    ) -> Result<StoredMessages, StoreError> {
-        self.read(|db| read::before(db, topic, before, limits, now_ms))
-    }
-
-    /// Counts a topic's messages before an offset, the newest first, without copying them. It ends behind
-    /// the message that reaches a limit, or a read's number of expired ones. At damage it ends, and a
-    /// count that begins there fails.
-    pub fn count_before(
-        &self,
-        topic: &str,
-        before: u64,
-        limits: ReadLimits,
-        now_ms: u64,
-    ) -> Result<CountedMessages, StoreError> {
-        self.read(|db| read::count_before(db, topic, before, limits, now_ms))
-    }
-
-    /// The last offset that the topic ever stored; `None` if the topic is unknown.
-    pub fn last(&self, topic: &str) -> Result<Option<u64>, StoreError> {
-        self.read(|db| Ok(Some(read::floor_and_last(db, topic)?.1).filter(|last| *last > 0)))
-    }
-
-    /// The topic's floor: messages at or below this offset may have been dropped.
-    pub fn floor(&self, topic: &str) -> Result<u64, StoreError> {
-        self.read(|db| Ok(read::floor_and_last(db, topic)?.0))
-    }
-
-    fn rows(
-        &self,
-        read: impl FnOnce(&ReadTransaction) -> Result<(), InternalError>,
-    ) -> Result<(), StoreError> {
-        self.read(|db| read(&db.begin_read()?))
-    }
-
-    /// Passes the topics whose names begin with `prefix` to `each`, in the order of their names, each with
-    /// the offset of the last message that it ever had.
-    pub fn each_topic(&self, prefix: &str, each: impl FnMut(&str, u64)) -> Result<(), StoreError> {
-        self.rows(|txn| topic_rows::each(txn, prefix, each))
-    }
-
-    /// Passes all cursors to `each`: user, topic, offset, in the order of users and topics. After
-    /// an error `each` has got all intact rows; that holds for the methods below, too.
-    pub fn each_cursor(&self, each: impl FnMut(&str, &str, u64)) -> Result<(), StoreError> {
-        self.rows(|txn| small_tables::each_cursor(txn, each))
-    }
-
-    /// Passes the idempotency keys that the last sweep left to `each`: topic, key, offset, and time
-    /// (milliseconds since 1970). The oldest come first.
-    pub fn each_idempotency_key(
-        &self,
-        each: impl FnMut(&str, &str, u64, u64),
-    ) -> Result<(), StoreError> {
-        self.rows(|txn| small_tables::each_idempotency_key(txn, each))
-    }
-
-    /// Passes all packed subscriptions to `each`, in the order of users.
-    pub fn each_subscriber(&self, each: impl FnMut(&str, &[u8])) -> Result<(), StoreError> {
-        self.rows(|txn| small_tables::each_subscriber(txn, each))
-    }
-
-    /// Passes all records to `each`: part, key, value, in the order of parts and keys.
-    pub fn each_record(&self, each: impl FnMut(&str, &str, &[u8])) -> Result<(), StoreError> {
-        self.rows(|txn| small_tables::each_record(txn, each))
-    }
-
-    /// Passes the topic names that packed subscriptions refer to, with their numbers, to `each`, in
-    /// the order of numbers.
-    pub fn each_name(&self, each: impl FnMut(u32, &str)) -> Result<(), StoreError> {
-        self.rows(|txn| small_tables::each_name(txn, each))
-    }
-
-    /// Passes the events that the application has not taken yet to `each`, in the order of their numbers.
-    pub fn each_event(&self, each: impl FnMut(u64, &[u8])) -> Result<(), StoreError> {
-        self.rows(|txn| events::each(txn, each))
     }
 }

@@ -7,7 +7,7 @@ use crate::tables::{CURSORS, MESSAGES, METADATA, TOPICS};
 use crate::{FILE, OpenError, check, salvage};
 
 /// A closed store with three topics of twenty messages.
-fn stored() -> Dir {
+pub(super) fn stored() -> Dir {
     let dir = Dir::new();
     let (store, ..) = Store::open(options(&dir.0)).unwrap();
     let names = ["a", "b", "c"];
@@ -24,7 +24,7 @@ fn stored() -> Dir {
 }
 
 /// Changes the file in a way that redb's own checksums don't show.
-fn change(dir: &Dir, change: impl FnOnce(&redb::WriteTransaction)) {
+pub(super) fn change(dir: &Dir, change: impl FnOnce(&redb::WriteTransaction)) {
     let db = Database::create(dir.0.join(FILE)).unwrap();
     let txn = db.begin_write().unwrap();
     change(&txn);
@@ -32,7 +32,7 @@ fn change(dir: &Dir, change: impl FnOnce(&redb::WriteTransaction)) {
     db.close().unwrap();
 }
 
-fn number(txn: &redb::WriteTransaction, name: &str) -> u64 {
+pub(super) fn number(txn: &redb::WriteTransaction, name: &str) -> u64 {
     let table = txn.open_table(TOPICS).unwrap();
     let row = table.get(name).unwrap().unwrap();
     crate::topic_rows::decode(name, row.value()).unwrap().number

@@ -13,8 +13,8 @@ fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-/// Opens, closes and salvages a store, in a process with another umask.
-fn open_close_and_salvage(dir: &Path) {
+/// Opens, closes and copies a store, in a process with another umask.
+fn open_close_and_copy(dir: &Path) {
     let options = options(&dir.join("new/data"));
     let (store, ..) = Store::open(options.clone()).unwrap();
     appended(&store, &publication("t", "private"), 1);
@@ -22,6 +22,8 @@ fn open_close_and_salvage(dir: &Path) {
     let (store, ..) = Store::open(options).unwrap();
     store.close().unwrap();
     crate::salvage(&dir.join("new/data"), &dir.join("salvaged"), 1).unwrap();
+    crate::back_up(&dir.join("new/data"), &dir.join("backups/one"), 1).unwrap();
+    crate::compact(&dir.join("new/data")).unwrap();
 }
 
 #[test]
@@ -31,7 +33,7 @@ fn only_the_owner_can_read_the_files() {
         let mask = if dir.ends_with("000") { 0o000 } else { 0o022 };
         // SAFETY: the call takes a number.
         unsafe { libc::umask(mask) };
-        return open_close_and_salvage(dir);
+        return open_close_and_copy(dir);
     }
     for mask in ["000", "022"] {
         let dir = Dir::new();
@@ -40,10 +42,10 @@ fn only_the_owner_can_read_the_files() {
         let test = "tests::permissions::only_the_owner_can_read_the_files";
         let output = child(test, MASK, &root).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-        for made in ["new", "new/data", "salvaged"] {
+        for made in ["new", "new/data", "salvaged", "backups", "backups/one"] {
             assert_eq!(mode(&root.join(made)), 0o700, "{made}, umask {mask}");
         }
-        for made in ["new/data", "salvaged"] {
+        for made in ["new/data", "salvaged", "backups/one"] {
             let files: Vec<_> = std::fs::read_dir(root.join(made)).unwrap().collect();
             assert!(files.len() >= 2);
             for file in files {

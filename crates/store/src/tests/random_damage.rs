@@ -11,6 +11,7 @@ use std::sync::{Mutex, OnceLock};
 
 use random::Random;
 
+use super::copies::finished;
 use super::*;
 use crate::{Damage, FILE, OFFSETS_SKIPPED, Record, Report, StoredMessages, check};
 
@@ -209,6 +210,7 @@ struct Outcomes {
     gaps: u64,
     topics_rejected: u64,
     rows_rejected: u64,
+    backups: u64,
 }
 
 impl Outcomes {
@@ -218,6 +220,7 @@ impl Outcomes {
         self.gaps += other.gaps;
         self.topics_rejected += other.topics_rejected;
         self.rows_rejected += other.rows_rejected;
+        self.backups += other.backups;
     }
 }
 
@@ -340,6 +343,22 @@ fn check_all(
     (is_complete, damaged)
 }
 
+/// Backs the store up. Returns true if the store was copied: then everything in it can be read, and the copy has the
+/// same.
+fn back_up(store: &Store, reader: &Reader, damaged: &[&'static str]) -> bool {
+    let to = dir();
+    store.begin_backup(&to.0, 1).unwrap();
+    if finished(store).result.unwrap().is_err() {
+        return false;
+    }
+    assert!(damaged.is_empty(), "{damaged:?} are copied");
+    let options = Options { idempotency_seconds_max: u64::MAX / 2_000, ..options(&to.0) };
+    let (copy, copied, _) = Store::open(options).unwrap();
+    assert!(contents(&copied) == contents(reader), "the copy is another store");
+    copy.close().unwrap();
+    true
+}
+
 /// Writes to each topic. The message must be readable, or the store must reject it.
 fn write_all(store: &Store, want: &Contents, damaged: &[&'static str]) {
     for (name, before) in &want.topics {
@@ -417,6 +436,9 @@ fn run_copy(seed: u64, outcomes: &mut Outcomes) -> String {
             if let Some(Ok(report)) = report {
                 check_report(&report, &damaged);
             }
+            if seed.is_multiple_of(4) {
+                outcomes.backups += u64::from(back_up(&store, &reader, &damaged));
+            }
             if random.below(2) == 0 {
                 write_all(&store, want, &damaged);
             }
@@ -472,4 +494,5 @@ fn no_damage_loses_messages_silently() {
     println!("{copies} copies in {:?}: {outcomes:?}", started.elapsed());
     assert!(failed.is_empty(), "STORE_DAMAGE_SEED= one of {failed:?} replays it");
     assert!(outcomes.rejected > 0 && outcomes.whole > 0 && outcomes.topics_rejected > 0);
+    assert!(outcomes.backups > 0);
 }
