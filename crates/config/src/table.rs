@@ -425,6 +425,8 @@ settings! {
     store: Store {
         /// The directory of the store, which survives the process; "" keeps all in memory only.
         data: String = Fixed, Text, r#""""#;
+        /// The directory in which the server makes copies of the store, each in a directory of its own; "" is the directory backups in store.data.
+        backups: String = Live, Text, r#""""#;
         /// Messages that may wait to be written; more are answered 503.
         queue_messages_max: u64 = Fixed, Number(1, 1_000_000), "65536";
         /// What those messages may hold, at least limits.message_bytes_max; more are answered 503.

@@ -71,9 +71,9 @@ pub enum Command {
     /// The server knows keys by their hashes, in tables [[keys]] of its configuration.
     #[command(subcommand, after_long_help = help::KEY)]
     Key(crate::commands::key::What),
-    /// Look for damage in a store, or write a new one of all that is whole.
+    /// Back up a store, look for damage in it, shorten its file, or write a new one of all that is whole.
     ///
-    /// A store is the directory of "throng serve --data". No server may have it open meanwhile.
+    /// A store is the directory of "throng serve --data". Only "backup" copies one that a server has open.
     #[command(subcommand, after_long_help = help::STORE)]
     Store(crate::commands::store::What),
     /// Subscribe users for good from a file, list a user's topics or a topic's followers, or make up a

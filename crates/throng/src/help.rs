@@ -15,7 +15,7 @@ macro_rules! all {
             "  0  done\n",
             "  1  the system or another program refused something\n",
             "  2  the command line or the configuration is wrong\n",
-            "  3  the command ran and found what needs attention (flood, tune, key check, store check, token read, config --check --public)",
+            "  3  the command ran and found what needs attention (flood, tune, key check, store, token read, config --check --public)",
         )
     };
 }
@@ -103,12 +103,16 @@ Exit status:
 
 pub const STORE: &str = "\
 Examples:
+  throng store backup 2026-11-26
+  throng store backup /mnt/throng --from /var/lib/throng
   throng store check /var/lib/throng
+  throng store compact /var/lib/throng
   throng store salvage /var/lib/throng /var/lib/throng.new
 
 Exit status:
-  0  all is whole, or the new store is written
-  1  the store can't be looked at: a server has it open, it is of a later version, or there is none
+  0  all is whole, or the copy, the shorter file or the new store is written
+  1  it can't be done: a server has the store open or refuses the backup, there is no store or one of
+     another version, or the disk is full
   2  the command line is wrong
   3  something is damaged";
 

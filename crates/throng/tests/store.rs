@@ -1,6 +1,7 @@
 //! The store with a real server: kills at any time, full disks, files that are no store, full queues,
 //! and restarts.
 
+mod copies;
 mod damage;
 mod folder;
 mod foreign;

@@ -1,6 +1,7 @@
 //! The calls of the API, one file a subject. To add a call: a function in its file, a line in
 //! [`calls`] with what it needs, and a line in `openapi.rs`.
 
+mod backup;
 mod calls;
 mod connections;
 mod cursors;
@@ -100,6 +101,8 @@ fn calls() -> Calls<Arc<Node>> {
         .delete("/api/mqtt/retained/{topic}", Admin, mqtt::retained::delete)
         .get("/api/stats", Read, stats::stats)
         .get("/api/config", Read, operate::config)
+        .get("/api/backup", Read, backup::progress)
+        .post("/api/backup", Admin, backup::begin)
         .get("/", Nothing, dashboard::page);
     // Open, as all below that folder.
     dashboard::FILES.iter().fold(calls, |calls, &(path, kind, text)| {

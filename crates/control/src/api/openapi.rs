@@ -8,8 +8,8 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, Schema};
 use utoipa::{Modify, OpenApi};
 
 use super::{
-    connections, cursors, history, kernel, login, members, messages, mqtt, noisiest, operate,
-    presence, publish, samples, session, stats, subscriptions, tokens, top, topics,
+    backup, connections, cursors, history, kernel, login, members, messages, mqtt, noisiest,
+    operate, presence, publish, samples, session, stats, subscriptions, tokens, top, topics,
 };
 use crate::http::ErrorBody;
 use crate::http::access::{Needs, Row};
@@ -34,7 +34,7 @@ use crate::http::access::{Needs, Row};
         presence::presence, top::top, noisiest::noisiest, members::members, messages::messages,
         mqtt::sessions::list, mqtt::sessions::one, mqtt::sessions::end,
         mqtt::retained::list, mqtt::retained::one, mqtt::retained::delete,
-        samples::live, samples::samples, kernel::kernel,
+        samples::live, samples::samples, kernel::kernel, backup::begin, backup::progress,
         session::sign_in, session::session, session::sign_out,
         operate::healthz, operate::readyz, operate::metrics, document
     ),

@@ -3,6 +3,7 @@
 mod shards;
 mod turns;
 
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Instant;
@@ -93,6 +94,8 @@ pub struct Live {
     pub revocation_seconds: u64,
     /// How often MQTT clients are told of the node (`$SYS`), in seconds; 0 is not at all.
     pub sys_seconds: u64,
+    /// The directory in which backups of the store are made.
+    pub backups: PathBuf,
     /// Every limit by name, for the metrics.
     pub limits: Vec<(&'static str, u64)>,
     /// The configuration in force as TOML, without secrets.

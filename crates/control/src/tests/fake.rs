@@ -448,6 +448,7 @@ fn node_from(
         revocations_max: 3,
         revocation_seconds: 100,
         sys_seconds: 0,
+        backups: "/backups".into(),
         limits: vec![("limits.message_bytes_max", 100), ("limits.connections_max", 5000)],
         config: "[limits]\n".into(),
     };

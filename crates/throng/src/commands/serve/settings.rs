@@ -3,6 +3,7 @@
 #![deny(clippy::as_conversions)]
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -478,9 +479,20 @@ pub(super) fn live(loaded: &Loaded, fixed: &Fixed, jwks: Arc<token::Jwks>) -> co
         revocations_max: held(config.auth.revocations_max),
         revocation_seconds: config.auth.revocation_seconds,
         sys_seconds: config.mqtt.listen.map_or(0, |_| config.mqtt.sys_seconds),
+        backups: backups(&config.store),
         limits: LIMITS.into_iter().flat_map(|section| loaded.numbers(section)).collect(),
         config: config::effective(loaded),
     }
+}
+
+/// The directory in which the server makes copies of its store: absolute, because its callers have other working
+/// directories.
+fn backups(store: &config::Store) -> PathBuf {
+    let dir = match &*store.backups {
+        "" => Path::new(&store.data).join("backups"),
+        named => PathBuf::from(named),
+    };
+    std::path::absolute(&dir).unwrap_or(dir)
 }
 
 #[cfg(test)]

@@ -1,0 +1,152 @@
+//! Copies the store of a running node. The configuration says in which directory, and the caller names the copy, so
+//! that a key can write nowhere else.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use store::{BackupError, Store};
+use utoipa::ToSchema;
+
+use crate::Node;
+use crate::http::{Body, ErrorBody, Rejection};
+
+/// The longest name of a backup, in bytes.
+const NAME_BYTES_MAX: usize = 128;
+
+/// A backup to make.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BackupRequest {
+    /// The copy's directory below `store.backups`: up to 128 ASCII letters, digits, `.`, `_` and `-`, a letter or digit
+    /// first. It has no store yet; the node creates it if it is missing.
+    #[schema(example = "2026-11-26", min_length = 1, max_length = 128)]
+    name: String,
+}
+
+/// The last backup of this node's store.
+#[derive(Default, Serialize, ToSchema)]
+pub(crate) struct BackupState {
+    /// `none` since the process began, `running`, `done` or `failed`.
+    #[schema(example = "running")]
+    state: &'static str,
+    /// The directory of the copy, on the node's machine.
+    dir: Option<String>,
+    /// How many of the rows are done.
+    rows: u64,
+    /// How many rows the store has; 0 until they are counted.
+    rows_total: u64,
+    /// The bytes of the copied rows.
+    bytes: u64,
+    /// Why it failed.
+    error: Option<String>,
+}
+
+/// How far the backup of this node's store is, or the result of the last one.
+#[utoipa::path(get, path = "/api/backup", tag = "operate", responses(
+    (status = 200, body = BackupState),
+    (status = 409, body = ErrorBody, description = "The node has no store")))]
+pub(crate) async fn progress(
+    State(node): State<Arc<Node>>,
+) -> Result<Json<BackupState>, Rejection> {
+    Ok(Json(BackupState::of(store_of(&node)?)))
+}
+
+/// Start to copy this node's store, as of its last commit, into a new directory in `store.backups` of its machine.
+/// Publishing goes on meanwhile. The answer comes at once, and `GET /api/backup` has the progress.
+#[utoipa::path(post, path = "/api/backup", tag = "operate", request_body = BackupRequest, responses(
+    (status = 200, body = BackupState),
+    (status = 400, body = ErrorBody, description = "The body is not JSON, or this is no name of a backup"),
+    (status = 409, body = ErrorBody, description = "The node has no store or makes another backup, or there is one of this name"),
+    (status = 503, body = ErrorBody, description = "Too much is read from the store, or the server is going down")))]
+pub(crate) async fn begin(
+    State(node): State<Arc<Node>>,
+    Body(BackupRequest { name }): Body<BackupRequest>,
+) -> Result<Json<BackupState>, Rejection> {
+    let store = store_of(&node)?;
+    let dir = node.live().backups.clone();
+    if !is_backup_name(&name) {
+        let message = format!(
+            "the name of a backup has up to {NAME_BYTES_MAX} ASCII letters, digits, '.', '_' and '-', and begins with \
+             a letter or digit: the node makes the copy under this name in {} (store.backups)",
+            dir.display()
+        );
+        return Err(Rejection::bad_request("bad_backup", message));
+    }
+    let epoch = getrandom::u32().map_err(|error| {
+        let message = format!("the system has no randomness for the epoch of the copy: {error}");
+        Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
+    })?;
+    store.begin_backup(&dir.join(name), epoch)?;
+    Ok(Json(BackupState::of(store)))
+}
+
+/// A name that is one part of a path, and neither hidden nor mistaken for a flag.
+fn is_backup_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    name.len() <= NAME_BYTES_MAX
+        && name.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && name.bytes().all(is_allowed)
+}
+
+fn store_of(node: &Node) -> Result<&Store, Rejection> {
+    node.store.as_ref().ok_or_else(|| {
+        let message =
+            "this node has no store, all is in its memory: start it with --data DIR (store.data)";
+        Rejection::new(StatusCode::CONFLICT, "no_store", message)
+    })
+}
+
+impl BackupState {
+    fn of(store: &Store) -> Self {
+        let Some(backup) = store.last_backup() else {
+            return BackupState { state: "none", ..BackupState::default() };
+        };
+        let (state, error) = match backup.result {
+            None => ("running", None),
+            Some(Ok(())) => ("done", None),
+            Some(Err(error)) => ("failed", Some(error)),
+        };
+        BackupState {
+            state,
+            dir: Some(backup.dir.to_string_lossy().into()),
+            rows: backup.rows,
+            rows_total: backup.rows_total,
+            bytes: backup.bytes,
+            error,
+        }
+    }
+}
+
+impl From<BackupError> for Rejection {
+    fn from(error: BackupError) -> Self {
+        let (status, code) = match error {
+            BackupError::Running { .. } => (StatusCode::CONFLICT, "backup_running"),
+            BackupError::Exists { .. } => (StatusCode::CONFLICT, "backup_exists"),
+            BackupError::Busy => (StatusCode::SERVICE_UNAVAILABLE, "store_busy"),
+            BackupError::Closed => (StatusCode::SERVICE_UNAVAILABLE, "going_down"),
+        };
+        Rejection::new(status, code, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_backup_name;
+
+    #[test]
+    fn a_backup_name_is_one_part_of_a_path() {
+        for name in ["2026-11-26", "a", "nightly.1_b", &"x".repeat(128)] {
+            assert!(is_backup_name(name), "{name}");
+        }
+        let refused = [
+            "", ".", "..", ".hidden", "-flag", "a/b", "/tmp/a", "../a", "a\\b", "a b", "a\0b", "ä",
+            "a\n",
+        ];
+        for name in refused.into_iter().chain([&*"x".repeat(129)]) {
+            assert!(!is_backup_name(name), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! `throng store`: copies stores, and looks for damage and free space in them.
+
+mod backup;
+mod check;
+mod compact;
+mod salvage;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use store::{OpenError, Report};
+
+use crate::error::CommandError;
+use crate::flags::Flags;
+use crate::sources;
+
+/// What to do with a store.
+#[derive(Subcommand)]
+pub enum What {
+    /// Copy the store of a running server, as of its last commit, while it serves. Ctrl-C ends the command, and the
+    /// server completes the copy. With --from, copy one that no process has open.
+    Backup(backup::Backup),
+    /// List what is damaged: topic, offsets, what is gone. Nothing is changed. The exit status is 0
+    /// when all is whole, 3 when not, and 1 when the store can't be looked at.
+    Check(check::Check),
+    /// Rewrite the file of a store without its free space. No server may have it open, and the disk needs room for
+    /// both files. The old one stays until the new one is complete, and if it is damaged.
+    Compact(compact::Compact),
+    /// Write a new store of all that is whole in a damaged one, which stays as it is; it may be
+    /// one of an earlier version. Clients that
+    /// come back to what is gone are told so.
+    Salvage(salvage::Salvage),
+}
+
+/// Runs the command.
+pub fn run(what: &What) -> Result<(), CommandError> {
+    match what {
+        What::Backup(args) => backup::run(args),
+        What::Check(args) => check::run(args),
+        What::Compact(args) => compact::run(args),
+        What::Salvage(args) => salvage::run(args),
+    }
+}
+
+/// The store's directory: the one that was named, or the configuration's.
+fn directory(
+    named: Option<&Path>,
+    settings: &Flags,
+    command: &str,
+) -> Result<PathBuf, CommandError> {
+    let dir = match named {
+        Some(dir) => dir.into(),
+        None => PathBuf::from(&sources::load(settings)?.config.store.data),
+    };
+    if dir.as_os_str().is_empty() {
+        let message = format!("which store? Name its directory: throng store {command} DIR");
+        return Err(CommandError::Usage(message));
+    }
+    Ok(dir)
+}
+
+fn runtime(error: OpenError) -> CommandError {
+    CommandError::Runtime(match error {
+        OpenError::InUse { dir } => format!(
+            "{} is in use by another process: stop the server that has it open; only throng store backup NAME works \
+             while it runs",
+            dir.display()
+        ),
+        other => other.to_string(),
+    })
+}
+
+/// A random epoch for a copy.
+fn new_epoch() -> Result<u32, CommandError> {
+    getrandom::u32().map_err(|error| CommandError::Runtime(error.to_string()))
+}
+
+/// Prints a text. A closed pipe is not an error.
+fn print(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+/// Prints what a check has found, and fails if something is damaged.
+fn print_report(dir: &Path, report: &Report) -> Result<(), CommandError> {
+    print(&text(dir, report));
+    if report.damages.is_empty() { Ok(()) } else { Err(CommandError::Findings) }
+}
+
+/// What a check has found.
+fn text(dir: &Path, report: &Report) -> String {
+    let Report { format, clean, topics, messages, others, lost_range, damages } = report;
+    let mut text = format!(
+        "{}: format version {format}, {}; {topics} topics with {messages} messages, and {others} \
+         cursors, subscriptions, names and idempotency keys are whole\n",
+        dir.display(),
+        if *clean { "closed" } else { "not closed" },
+    );
+    for damage in damages {
+        text += &format!("damaged: {damage}\n");
+    }
+    if let Some((after, through)) = lost_range {
+        text += &format!(
+            "messages after offset {after} up to {through} may be missing: they came after a backup, or \
+             were in a commit that the file did not keep; clients are told\n"
+        );
+    }
+    text += &match damages.is_empty() {
+        true if *format < store::FORMAT => {
+            "nothing is damaged; the next start brings it to the format of this version\n".into()
+        }
+        true => "nothing is damaged\n".into(),
+        false => format!(
+            "restore the store from a backup, or have a new one written of all that is whole: \
+             throng store salvage {} NEW\n",
+            dir.display()
+        ),
+    };
+    text
+}
