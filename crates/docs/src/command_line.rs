@@ -14,8 +14,10 @@ pub fn page(mut command: Command) -> String {
 
 /// A command and those below it. `said` are flags that the command above has explained.
 fn command_of(out: &mut String, command: &Command, words: &str, level: usize, said: &[&str]) {
-    let below: Vec<&Command> =
-        command.get_subcommands().filter(|below| below.get_name() != "help").collect();
+    let below: Vec<&Command> = {
+        let is_shown = |below: &&Command| below.get_name() != "help" && !below.is_hide_set();
+        command.get_subcommands().filter(is_shown).collect()
+    };
     let _ = write!(out, "\n{} {words}\n", "#".repeat(level));
     let about = command.get_long_about().or(command.get_about());
     if let Some(about) = about {
@@ -45,9 +47,10 @@ fn command_of(out: &mut String, command: &Command, words: &str, level: usize, sa
     if settings.is_some() {
         out.push_str("\nAnd the flags of [`throng serve`](#throng-serve) that are settings.\n");
     }
-    let shared = shared(&below);
+    let (shared, without) = shared(&below);
     if !shared.is_empty() {
-        let _ = write!(out, "\nAll of these take:\n");
+        let but: String = without.iter().map(|name| format!(" but `{name}`")).collect();
+        let _ = write!(out, "\nAll of these{but} take:\n");
         let all: Vec<&Arg> = args(below[0], said)
             .into_iter()
             .filter(|it| shared.contains(&it.get_id().as_str()))
@@ -72,14 +75,22 @@ fn args<'a>(command: &'a Command, said: &[&str]) -> Vec<&'a Arg> {
 }
 
 /// The flags that several commands all have: they stand with the command above. Two commands with a
-/// flag or two in common explain them themselves.
-fn shared<'a>(below: &[&'a Command]) -> Vec<&'a str> {
-    let [first, rest @ ..] = below else { return Vec::new() };
+/// flag or two in common explain them themselves. Of many commands, one may have none of them: its name follows.
+fn shared<'a>(below: &[&'a Command]) -> (Vec<&'a str>, Option<&'a str>) {
+    let none = (Vec::new(), None);
+    let [first, rest @ ..] = below else { return none };
     let ids =
         |command: &'a Command| args(command, &[]).into_iter().map(|arg| arg.get_id().as_str());
-    let all: Vec<&str> =
-        ids(first).filter(|id| rest.iter().all(|other| ids(other).any(|it| it == *id))).collect();
-    if rest.len() > 1 && all.len() > 2 { all } else { Vec::new() }
+    let has = |command: &'a Command, id: &str| ids(command).any(|it| it == id);
+    let (with, without): (Vec<&Command>, Vec<&Command>) =
+        rest.iter().copied().partition(|other| ids(first).any(|id| has(other, id)));
+    let all: Vec<&str> = ids(first).filter(|id| with.iter().all(|other| has(other, id))).collect();
+    match without.as_slice() {
+        _ if with.len() < 2 || all.len() < 3 => none,
+        [] => (all, None),
+        [one] if with.len() > 5 => (all, Some(one.get_name())),
+        _ => none,
+    }
 }
 
 fn rows(out: &mut String, title: &str, args: &[&Arg]) {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use serde::{Deserialize, Serialize};
 
 /// Parses a number above zero, for rates and times.
 ///
@@ -64,12 +65,12 @@ pub fn size(text: &str) -> Result<u64, String> {
 }
 
 /// See the help texts of the fields.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Deserialize, Serialize)]
 #[allow(rustdoc::broken_intra_doc_links, reason = "help texts name sections as files do: [inbox]")]
 pub struct Common {
-    /// Servers, as http://host:port or host:port; connections go to them in turn. With a path it is
-    /// the template of what to ask for: {user} and {topic} stand in it; without one it is Throng's.
-    /// Phoenix joins the topics that stand in it as topic=NAME.
+    /// Servers, as http://host:port or host:port, also with commas between; connections go to them in turn.
+    /// With a path it is the template of what to ask for: {user} and {topic} stand in it; without one it is
+    /// Throng's. Phoenix joins the topics that stand in it as topic=NAME.
     #[arg(value_name = "URL", required_unless_present = "urls")]
     pub targets: Vec<String>,
     /// Transports, in turn.
@@ -120,17 +121,20 @@ pub struct Common {
     /// Read the URLs from this file, one a line, one for each connection in turn; - is standard
     /// input.
     #[arg(long, value_name = "FILE", conflicts_with = "targets")]
+    #[serde(skip)]
     pub urls: Option<PathBuf>,
     /// Addresses to come from: a block like 127.0.1.0/24, or a list with commas [default: as many
     /// as it takes when the server is on loopback, else what the kernel chooses].
     #[arg(long, value_name = "ADDRESSES")]
     pub source: Option<String>,
-    /// Throng's admin port, to publish and to read its memory and processor time [default: port
-    /// 8001 of the target's host, when the target is its port 8000].
-    #[arg(long, value_name = "URL")]
-    pub admin: Option<String>,
+    /// Throng's admin port, to publish and to read its memory and processor time; several with commas
+    /// between: each message is published at one of them, in turn [default: port 8001 of the target's host,
+    /// when the target is its port 8000].
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    pub admin: Vec<String>,
     /// Read the key of the admin port from this file.
     #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
     pub api_key_file: Option<PathBuf>,
     /// Publish to another server than Throng: the payload is posted to this URL, in which {user} or
     /// {topic} stands.
@@ -178,6 +182,10 @@ pub struct Common {
     /// Give up a connection that has heard nothing for so long, heartbeats included.
     #[arg(long, value_parser = seconds, value_name = "TIME")]
     pub silence: Option<f64>,
+    /// Measure the longest time for which each connection hears no message: for a crowd that hears one
+    /// all the time, to see for how long a server pauses.
+    #[arg(long)]
+    pub silences: bool,
     /// How long an answer may take.
     #[arg(long, value_parser = seconds, default_value = "60", value_name = "TIME")]
     pub answer_timeout: f64,
@@ -195,12 +203,23 @@ pub struct Common {
     pub seed: u64,
     /// Write a report into this folder: index.html, samples.csv, summary.json, samples.json.
     #[arg(long, value_name = "DIR")]
+    #[serde(skip)]
     pub report: Option<PathBuf>,
+    /// Divide the run among agents (throng flood agent) at these addresses, HOST:PORT with commas between.
+    #[arg(long, value_name = "ADDRESSES", value_delimiter = ',', conflicts_with = "urls")]
+    #[serde(skip)]
+    pub agents: Vec<String>,
+    /// Read the key of the agents from this file.
+    #[arg(long, value_name = "FILE", requires = "agents")]
+    #[serde(skip)]
+    pub agents_key_file: Option<PathBuf>,
     /// Print nothing but the result.
     #[arg(long, short)]
+    #[serde(skip)]
     pub quiet: bool,
     /// Print a JSON object for each sample, and one for the result.
     #[arg(long, conflicts_with = "quiet")]
+    #[serde(skip)]
     pub json: bool,
 }
 

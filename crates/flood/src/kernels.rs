@@ -5,7 +5,7 @@ use kernel::{Finding, KernelStats, findings, kernel_id};
 use serde::{Deserialize, Serialize};
 
 /// What went wrong in the kernel of a host during the run. Its counters count for all programs there.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct HostFindings {
     /// The host, as it is shown.
     pub host: String,

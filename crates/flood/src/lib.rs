@@ -2,11 +2,13 @@
 //! the transports, publishes in the same run, and checks the messages that arrive. The client side of
 //! each transport is in `wire`.
 
+mod agents;
 pub mod args;
 mod backend;
 pub mod clock;
 pub mod crowd;
 pub mod descriptors;
+mod histogram;
 pub mod host;
 mod kernels;
 mod mqtt_publisher;
@@ -29,6 +31,24 @@ pub mod template;
 /// The `User-Agent` of requests to a node's API.
 const AGENT: &str = "throng-flood";
 
+pub use agents::Agent;
 pub use kernels::HostFindings;
 pub use run::{Outcome, RunError, run};
 pub use scenario::Scenario;
+
+use clap::Subcommand;
+
+/// What `throng flood` does.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Runs a scenario.
+    #[command(flatten)]
+    Scenario(Box<Scenario>),
+    /// Wait for runs of other machines (--agents), and take a share of each.
+    ///
+    /// One run at a time; it ends when the one who began it goes away.
+    #[command(
+        after_long_help = "Examples:\n  throng flood agent --listen 10.0.0.5:7070 --key-file flood.key\n  throng flood hold http://10.0.0.1:8000 --connections 1000000 --agents 10.0.0.5:7070,10.0.0.6:7070 --agents-key-file flood.key"
+    )]
+    Agent(Agent),
+}

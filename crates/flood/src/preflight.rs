@@ -15,7 +15,7 @@ use crate::setup::Setup;
 /// If the server says that it keeps nothing: nothing could be recovered or acknowledged.
 pub fn check(setup: &Setup, common: &Common) -> Result<()> {
     let Setup { shape, plan, streams, .. } = setup;
-    let Some(admin) = setup.admin.as_ref().filter(|_| common.urls.is_none()) else {
+    let Some(admin) = setup.admins.first().filter(|_| common.urls.is_none()) else {
         return Ok(());
     };
     let mut http = Http::new(admin, setup.key.as_deref(), AGENT);

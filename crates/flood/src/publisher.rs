@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::AGENT;
 use crate::clock::now_ns;
-use crate::crowd::{Published, lock};
+use crate::crowd::{Clock, Part, Published, lock};
 use crate::mqtt_publisher::MqttPublisher;
 use crate::payload::{Stamp, To};
 use crate::template::Template;
@@ -79,8 +79,8 @@ impl Stream {
 pub enum Api {
     /// Throng's: `POST /api/publish`, `/api/send` and `/api/broadcast`.
     Throng {
-        /// The admin port.
-        url: Url,
+        /// The admin ports of its nodes, each of which publishes in turn.
+        urls: Vec<Url>,
         /// Its key.
         key: Option<String>,
     },
@@ -126,14 +126,23 @@ pub struct PublishContext {
     pub accepted: AtomicU64,
     /// Publishes that the server rejected or did not answer.
     pub failed: AtomicU64,
+    /// Publishes that broke off with one of several nodes.
+    pub unsure: AtomicU64,
+    /// The clock of the stamps.
+    pub clock: Clock,
+    /// How long the accepted ones took from their request to the answer, in microseconds.
+    pub times: std::sync::Mutex<hdrhistogram::Histogram<u64>>,
     /// Why the last of these failed.
     pub last_error: std::sync::Mutex<Option<String>>,
     /// Set to end all publishers.
     pub stop: AtomicBool,
 }
 
+/// How long a node that can't be reached, or says that it can't publish now, is passed over.
+const PASSED_OVER_NS: u64 = 1_000_000_000;
+
 /// Starts so many publishers for a stream. Each has its own share of the targets, so that the
-/// sequence of a target has one writer.
+/// sequence of a target has one writer. Agents publish to their own users and topics.
 ///
 /// # Errors
 /// If the system can't start a thread.
@@ -148,28 +157,51 @@ pub fn start(
         | Audience::Answered { count, .. } => count.max(1),
         Audience::All => 1,
     };
-    let of = publishers.clamp(1, targets);
     let begin_ns = now_ns();
-    let thread = |at: u32| {
+    let thread = |lane: Lane| {
         let context = context.clone();
         std::thread::Builder::new()
-            .name(format!("publisher-{at}"))
-            .spawn(move || Publisher::new(context, stream, at, of, begin_ns).run())
+            .name(format!("publisher-{}", lane.at))
+            .spawn(move || Publisher::new(context, stream, lane, begin_ns).run())
             .context("starting a publisher thread")
     };
-    (0..of).map(thread).collect()
+    lanes(context.published.part, stream.to, publishers, targets).map(thread).collect()
 }
 
-/// Publishes so many messages to each of so many topics, as fast as possible.
+/// A publisher's share of a stream: the targets `at`, `at + of`, `at + 2 * of` and so on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lane {
+    at: u32,
+    of: u32,
+    /// How many publishers there are, those of other agents too.
+    publishers: u32,
+}
+
+/// The lanes of one agent's publishers, of whom each has so many.
+fn lanes(part: Part, to: Audience, publishers: u32, targets: u32) -> impl Iterator<Item = Lane> {
+    let parts = part.of.max(1);
+    let of = parts * publishers.clamp(1, (targets / parts).max(1));
+    // Those of the users who are this agent's: the first target may be any of all.
+    let first = match to {
+        Audience::Answered { from, .. } => (part.number + parts - from % parts) % parts,
+        _ => part.number,
+    };
+    let lane = move |at| Lane { at, of, publishers: of.min(targets) };
+    (first..of).step_by(parts as usize).filter(move |at| *at < targets).map(lane)
+}
+
+/// Publishes so many messages to each of so many topics, as fast as possible: to those of this agent.
 pub fn publish_each(context: &Arc<PublishContext>, topics: u32, messages: u32) {
     let stream = Stream {
         to: Audience::Topics { count: topics },
         per_second: 1.0,
         messages_max: Some(u64::from(messages)),
     };
-    let mut publisher = Publisher::new(context.clone(), stream, 0, 1, now_ns());
+    let part = context.published.part;
+    let lane = Lane { at: part.number, of: part.of, publishers: 1 };
+    let mut publisher = Publisher::new(context.clone(), stream, lane, now_ns());
     for _ in 0..messages {
-        for topic in 0..topics {
+        for topic in (0..topics).filter(|topic| part.has(*topic)) {
             if context.stop.load(Ordering::Relaxed) {
                 return;
             }
@@ -181,37 +213,48 @@ pub fn publish_each(context: &Arc<PublishContext>, topics: u32, messages: u32) {
 struct Publisher {
     context: Arc<PublishContext>,
     stream: Stream,
-    at: u32,
-    of: u32,
+    lane: Lane,
     begin_ns: u64,
     random: Random,
     line: Line,
 }
 
-/// A publisher's connection.
+/// A node that messages are published at.
+struct Node {
+    http: Http,
+    /// Until when it is passed over.
+    away_until_ns: u64,
+}
+
+/// A publisher's connections.
 enum Line {
+    Nodes(Vec<Node>),
     Http(Http),
     Mqtt(MqttPublisher),
 }
 
 impl Publisher {
-    fn new(context: Arc<PublishContext>, stream: Stream, at: u32, of: u32, begin_ns: u64) -> Self {
+    fn new(context: Arc<PublishContext>, stream: Stream, lane: Lane, begin_ns: u64) -> Self {
         let requests = context.requests.filter(|_| stream.is_answered());
         let line = match (requests, &context.api) {
             (Some((address, qos)), _) => Line::Mqtt(MqttPublisher::new(address, qos)),
-            (None, Api::Throng { url, key }) => Line::Http(Http::new(url, key.as_deref(), AGENT)),
+            (None, Api::Throng { urls, key }) => {
+                let http = |url| Http::new(url, key.as_deref(), AGENT);
+                let node = |url| Node { http: http(url), away_until_ns: 0 };
+                Line::Nodes(urls.iter().map(node).collect())
+            }
             (None, Api::Plain { url, .. }) => Line::Http(Http::new(url, None, AGENT)),
             (None, Api::Mqtt { address, qos }) => Line::Mqtt(MqttPublisher::new(*address, *qos)),
         };
-        let random = Random::of(context.seed ^ 0x7075_626c, u64::from(at));
-        Self { context, stream, at, of, begin_ns, random, line }
+        let random = Random::of(context.seed ^ 0x7075_626c, u64::from(lane.at));
+        Self { context, stream, lane, begin_ns, random, line }
     }
 
     fn run(mut self) {
-        let share = f64::from(self.of);
-        let period_ns = 1e9 * share / self.stream.per_second;
-        let phase_ns = period_ns * f64::from(self.at) / share;
-        let share_of_all = |all: u64| (all + u64::from(self.of - 1 - self.at)) / u64::from(self.of);
+        let Lane { at, publishers: of, .. } = self.lane;
+        let period_ns = 1e9 * f64::from(of) / self.stream.per_second;
+        let phase_ns = period_ns * f64::from(at) / f64::from(of);
+        let share_of_all = |all: u64| (all + u64::from(of - 1 - at)) / u64::from(of);
         let messages = self.stream.messages_max.map_or(u64::MAX, share_of_all);
         for message in 0..messages {
             let after_ns = (phase_ns + period_ns * message as f64) as u64;
@@ -238,7 +281,7 @@ impl Publisher {
 
     /// Returns a random one of this publisher's targets: `at`, `at + of`, `at + 2 * of` and so on.
     fn choose(&mut self) -> To {
-        let Self { at, of, .. } = *self;
+        let Lane { at, of, .. } = self.lane;
         let share = |count: u32| (count + of - 1 - at) / of;
         match self.stream.to {
             Audience::All => To::All,
@@ -265,10 +308,14 @@ impl Publisher {
         };
         // The count comes first: a connection that opens now may already receive the message.
         let number = counter.fetch_add(1, Ordering::Relaxed) + 1;
+        let due_ns = context.clock.of_run(due_ns);
         let payload = Stamp { run: context.run, to, number, due_ns }.payload(context.bytes);
-        match self.post(to, &payload) {
+        let sent_ns = now_ns();
+        match self.post(to, number, &payload) {
             Ok((200..300, _)) => {
                 context.accepted.fetch_add(1, Ordering::Relaxed);
+                let us = now_ns().saturating_sub(sent_ns) / 1_000;
+                lock(&context.times).saturating_record(us.max(1));
             }
             Ok((status, body)) => {
                 // The server rejected it, so the next message may have its number.
@@ -284,6 +331,10 @@ impl Publisher {
                     counter.fetch_sub(1, Ordering::Relaxed);
                 } else {
                     context.published.mark_unsure(to, number);
+                    if context.published.nodes > 1 {
+                        context.unsure.fetch_add(1, Ordering::Relaxed);
+                        return;
+                    }
                 }
                 self.count_failed(format!("{error:#}"));
             }
@@ -296,7 +347,7 @@ impl Publisher {
         std::thread::sleep(SLEEP_MAX);
     }
 
-    fn post(&mut self, to: To, payload: &str) -> Result<(u16, Vec<u8>)> {
+    fn post(&mut self, to: To, message: u32, payload: &str) -> Result<(u16, Vec<u8>)> {
         let context = &self.context;
         let user = |number: u32| (number, (number - context.first) / context.users_per_room.max(1));
         let topic = |room: u32| (context.first + room * context.users_per_room.max(1), room);
@@ -306,6 +357,10 @@ impl Publisher {
             To::All => (0, 0),
         };
         let http = match &mut self.line {
+            Line::Nodes(nodes) => {
+                let (path, body) = call(context, to, number, room, payload);
+                return in_turn(nodes, &context.published, to, message, path, &body);
+            }
             Line::Http(http) => http,
             Line::Mqtt(mqtt) => {
                 let topic = match to {
@@ -321,21 +376,71 @@ impl Publisher {
                 http.request("POST", &path.text(number, room), "text/plain", payload)
             }
             Api::Throng { .. } | Api::Mqtt { .. } => {
-                let (path, body) = match to {
-                    To::User(_) => {
-                        let user = context.user.text(number, room);
-                        ("/api/send", json!({"user": user, "data": payload}))
-                    }
-                    To::Topic(_) => {
-                        let topic = context.topic.text(number, room);
-                        ("/api/publish", json!({"topic": topic, "data": payload}))
-                    }
-                    To::All => ("/api/broadcast", json!({"data": payload})),
-                };
-                http.request("POST", path, "application/json", &body.to_string())
+                let (path, body) = call(context, to, number, room, payload);
+                http.request("POST", path, "application/json", &body)
             }
         }
     }
+}
+
+/// The call of Throng's API that publishes a message: its path and its body.
+fn call(
+    context: &PublishContext,
+    to: To,
+    number: u32,
+    room: u32,
+    payload: &str,
+) -> (&'static str, String) {
+    let (path, body) = match to {
+        To::User(_) => {
+            let user = context.user.text(number, room);
+            ("/api/send", json!({"user": user, "data": payload}))
+        }
+        To::Topic(_) => {
+            let topic = context.topic.text(number, room);
+            ("/api/publish", json!({"topic": topic, "data": payload}))
+        }
+        To::All => ("/api/broadcast", json!({"data": payload})),
+    };
+    (path, body.to_string())
+}
+
+/// Publishes a message at the node whose turn it is. Where that one can't be reached or says that it can't now,
+/// the next one does.
+fn in_turn(
+    nodes: &mut [Node],
+    published: &Published,
+    to: To,
+    message: u32,
+    path: &str,
+    body: &str,
+) -> Result<(u16, Vec<u8>)> {
+    let (count, first, now) = (nodes.len(), published.turn(to, message), now_ns());
+    let mut order: Vec<usize> = (first..first + count).map(|at| at % count).collect();
+    order.sort_by_key(|at| nodes[*at].away_until_ns > now);
+    let mut refused = Err(NotConnectedError.into());
+    for at in order {
+        let node = &mut nodes[at];
+        let answer = node.http.request("POST", path, "application/json", body);
+        if count == 1 {
+            return answer;
+        }
+        let is_away = match &answer {
+            Ok((status, _)) => *status == 503,
+            Err(error) => error.is::<NotConnectedError>(),
+        };
+        if is_away || answer.is_err() {
+            node.away_until_ns = now_ns() + PASSED_OVER_NS;
+        }
+        if !is_away {
+            if at != first {
+                published.mark_moved(to, message);
+            }
+            return answer;
+        }
+        refused = answer;
+    }
+    refused
 }
 
 fn counter(context: &PublishContext, to: To) -> Option<&AtomicU32> {
@@ -343,5 +448,39 @@ fn counter(context: &PublishContext, to: To) -> Option<&AtomicU32> {
         To::User(number) => context.published.users.get((number - context.first) as usize),
         To::Topic(room) => context.published.topics.get(room as usize),
         To::All => Some(&context.published.all),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_of_all_agents_cover_each_target_once_and_users_stay_with_theirs() {
+        for (parts, publishers, targets) in
+            [(1, 4, 3), (1, 1, 10), (3, 2, 100), (3, 4, 7), (4, 1, 2), (2, 8, 1)]
+        {
+            for from in [0, 1, 5] {
+                let to = Audience::Answered { from, count: targets };
+                let mut covered = vec![0; targets as usize];
+                let mut lanes_of_all = 0;
+                for number in 0..parts {
+                    let part = Part { number, of: parts };
+                    for lane in lanes(part, to, publishers, targets) {
+                        lanes_of_all += 1;
+                        assert_eq!(lane.publishers, lane.of.min(targets));
+                        for target in (lane.at..targets).step_by(lane.of as usize) {
+                            covered[target as usize] += 1;
+                            assert!(part.has(from + target), "{from} + {target} in {part:?}");
+                        }
+                    }
+                }
+                assert!(covered.iter().all(|times| *times == 1), "{parts} {publishers} {targets}");
+                assert_eq!(
+                    lanes_of_all,
+                    (parts * publishers.clamp(1, (targets / parts).max(1))).min(targets)
+                );
+            }
+        }
     }
 }

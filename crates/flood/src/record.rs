@@ -1,12 +1,12 @@
 //! The results of a run: a sample each second, and a summary at the end. The report's JSON has them
 //! with these names.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::kernels::HostFindings;
 
 /// Percentiles of a histogram, in microseconds. All zero when nothing was recorded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Percentiles {
     /// How many values were recorded.
     pub count: u64,
@@ -23,7 +23,7 @@ pub struct Percentiles {
 }
 
 /// Counts since the begin of the run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Counts {
     /// Connections that are open now.
     pub open: u64,
@@ -49,7 +49,8 @@ pub struct Counts {
     pub out_of_order: u64,
     /// Messages for another user or topic than the connection's.
     pub strayed: u64,
-    /// Connections that the scenario cut, while they were open or opening.
+    /// Connections that the scenario cut, while they were open or opening. Where connections go to another
+    /// server when they come back, also those that ended without a word, as those of a killed server do.
     pub cuts: u64,
     /// Messages that were published while their receiver was away, and arrived after its return.
     pub caught_up: u64,
@@ -66,14 +67,115 @@ pub struct Counts {
     pub published: u64,
     /// Publishes that the server rejected or did not answer.
     pub publish_failed: u64,
+    /// Publishes that broke off with one of several nodes: whether they were published nobody knows.
+    pub publish_unsure: u64,
     /// Probes (ordinary requests beside the crowd) answered with 2xx.
     pub probes: u64,
     /// Probes that failed.
     pub probes_failed: u64,
 }
 
+impl Counts {
+    /// Adds the counts of another part of the run.
+    pub fn add(&mut self, more: &Counts) {
+        for (sum, count) in self.all_mut().into_iter().zip({ *more }.all_mut()) {
+            *sum += *count;
+        }
+    }
+
+    fn all_mut(&mut self) -> [&mut u64; 23] {
+        let Self {
+            open,
+            opened,
+            failed,
+            closed,
+            left,
+            messages,
+            heartbeats,
+            bytes,
+            lost,
+            duplicated,
+            out_of_order,
+            strayed,
+            cuts,
+            caught_up,
+            not_recovered,
+            redelivered,
+            acked,
+            ack_failed,
+            published,
+            publish_failed,
+            publish_unsure,
+            probes,
+            probes_failed,
+        } = self;
+        [
+            open,
+            opened,
+            failed,
+            closed,
+            left,
+            messages,
+            heartbeats,
+            bytes,
+            lost,
+            duplicated,
+            out_of_order,
+            strayed,
+            cuts,
+            caught_up,
+            not_recovered,
+            redelivered,
+            acked,
+            ack_failed,
+            published,
+            publish_failed,
+            publish_unsure,
+            probes,
+            probes_failed,
+        ]
+    }
+}
+
+/// What became of the connections to one of several servers. See [`Counts`] for the meanings.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct TargetCounts {
+    /// The server's host and port.
+    pub target: String,
+    /// See [`Counts::open`].
+    pub open: u64,
+    /// See [`Counts::opened`].
+    pub opened: u64,
+    /// See [`Counts::failed`].
+    pub failed: u64,
+    /// See [`Counts::closed`].
+    pub closed: u64,
+    /// See [`Counts::cuts`].
+    pub cuts: u64,
+    /// See [`Counts::lost`]: of connections that were there when it showed.
+    pub lost: u64,
+}
+
+/// One of the agents of a run.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+pub struct Agent {
+    /// Where it is: host and port.
+    pub agent: String,
+    /// Connections of its share.
+    pub connections: u64,
+    /// Of these, those open at the end.
+    pub open: u64,
+    /// Messages that they have received.
+    pub messages: u64,
+    /// How exactly its clock is known, in microseconds: so much the times of messages from other agents may be
+    /// wrong.
+    pub clock_error_us: u64,
+    /// Why it was lost, if it was, and with it what its connections counted since its last sample.
+    pub lost: Option<String>,
+}
+
 /// The server's own figures from `/metrics`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Server {
     /// Connections it counts.
     pub connections: u64,
@@ -88,7 +190,7 @@ pub struct Server {
 }
 
 /// The figures of one moment of the run. Percentiles cover the time since the sample before.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Sample {
     /// Seconds since the begin of the run.
     pub at_seconds: f64,
@@ -116,7 +218,7 @@ pub struct Sample {
 
 /// The results of a storm: all connections were away, messages were published, and all connections
 /// came back for them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Storm {
     /// Connections that were dropped.
     pub connections: u64,
@@ -154,6 +256,10 @@ pub struct Summary {
     pub connections: u64,
     /// The counts at the end. `open` is from before the crowd was closed.
     pub counts: Counts,
+    /// The counts of each server, where there are several.
+    pub targets: Vec<TargetCounts>,
+    /// The agents among which the run was divided.
+    pub agents: Vec<Agent>,
     /// Why attempts failed.
     pub failures: Vec<Named>,
     /// Why the server closed open connections.
@@ -166,6 +272,10 @@ pub struct Summary {
     pub connect: Percentiles,
     /// All probes.
     pub probe: Percentiles,
+    /// From the request of an accepted publish to its answer.
+    pub publish: Percentiles,
+    /// The longest time for which each connection heard no message (`--silences`).
+    pub silence: Percentiles,
     /// True when connections came back for what they missed. Then closes and further attempts are
     /// expected, as long as no message is lost.
     pub recover: bool,

@@ -1,5 +1,7 @@
 //! One run from its begin to its end: the crowd connects, stays, and is checked.
 
+mod results;
+mod series;
 mod storm;
 
 use std::path::PathBuf;
@@ -8,28 +10,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use admin::Url;
 use anyhow::{Context, Result, bail};
-use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
+use crate::agents;
 use crate::args::Common;
 use crate::backend;
-use crate::crowd::{Crowd, Times, lock};
+use crate::crowd::{Crowd, Published, PublishedHere, Times, lock};
 use crate::host::{self, Host};
-use crate::kernels::{HostFindings, KernelWatch, distinct};
+use crate::kernels::KernelWatch;
 use crate::preflight;
 use crate::probe::{self, Probes};
 use crate::publisher::{self, PublishContext, Stream};
-use crate::record::{self, Counts, Percentiles, Sample, Summary};
+use crate::record::{Counts, Sample, Summary};
 use crate::report;
 use crate::scenario::{Scenario, Shape};
-use crate::server::Watch;
-use crate::setup::Setup;
+use crate::server::Watches;
+use crate::setup::{Setup, Share};
 use crate::show::{Phase, Show};
 
+pub use results::{Results, StormTimes, add_sample, with_times};
+pub use series::Series;
+
 /// How often the run takes a sample.
-const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-/// The limit on stored samples: a longer run stores every second one, then every fourth, and so on.
-const SAMPLES_MAX: usize = 7_200;
+pub const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 /// How long no message may arrive until the run takes it that all have arrived.
 const QUIET: Duration = Duration::from_millis(1_500);
 /// How long messages on their way may take when the run was stopped.
@@ -41,8 +46,8 @@ const POLL_EVERY: Duration = Duration::from_millis(20);
 pub struct Outcome {
     /// All that was measured.
     pub summary: Summary,
-    /// False when connections were missing at the end. Always true where users come and go, where
-    /// memory was short, and where the run was stopped, since nobody can tell there.
+    /// False when connections were missing at the end, or an agent was lost. Always true where users come and
+    /// go, where memory was short, and where the run was stopped, since nobody can tell there.
     pub complete: bool,
     /// The path of the report's page, or why it could not be written. `None` without `--report`.
     pub report: Option<Result<PathBuf>>,
@@ -77,33 +82,81 @@ pub fn run(
             .with_context(|| format!("--report {}", folder.display()))
             .map_err(RunError::Usage)?;
     }
-    let setup = Setup::new(scenario).map_err(RunError::Usage)?;
+    let setup = Setup::new(scenario, Share::all()).map_err(RunError::Usage)?;
     preflight::check(&setup, common).map_err(RunError::Runtime)?;
-    let stay = setup.plan.lifetime.stay_seconds.is_none();
-    let (samples, summary) =
-        run_to_end(scenario, setup, stop, command, show).map_err(RunError::Runtime)?;
+    let (recover, connections) = (setup.plan.recover, setup.plan.connections);
+    let (samples, summary) = match common.agents.is_empty() {
+        true => {
+            let (samples, results) =
+                run_to_end(setup, common, None, stop, show).map_err(RunError::Runtime)?;
+            (samples, results.summary(scenario.name(), command, connections))
+        }
+        false => agents::coordinate(scenario, setup, stop, command, show)?,
+    };
+    let summary = Summary { recover, ..summary };
     let report = common.report.as_ref().map(|folder| report::write(folder, &samples, &summary));
-    let complete =
-        !stay || summary.full || summary.interrupted || summary.counts.open == summary.connections;
+    let stays = scenario.shape().lifetime.stay_seconds.is_none();
+    let all_open = summary.counts.open == summary.connections;
+    let complete = (!stays || summary.full || summary.interrupted || all_open)
+        && summary.agents.iter().all(|agent| agent.lost.is_none());
     Ok(Outcome { summary, complete, report })
 }
 
-fn run_to_end(
-    scenario: &Scenario,
+/// A moment that all parts of a run reach before any goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
+pub enum Point {
+    /// All connections have arrived.
+    Arrived,
+    /// All were dropped in the storm with this number.
+    Dropped(u32),
+    /// What they miss in it was published.
+    Missed(u32),
+    /// All publishers have ended.
+    Published,
+}
+
+/// The other parts of a run that agents share.
+pub trait Others {
+    /// This part has come to a point, and has published so much until then.
+    ///
+    /// # Errors
+    /// If the others can't be told: the run is over.
+    fn reach(&mut self, point: Point, published: &PublishedHere) -> Result<()>;
+
+    /// Whether all have come there. `published` learns how much the others have published, when it is over.
+    ///
+    /// # Errors
+    /// If the run is over.
+    fn have_reached(&mut self, point: Point, published: &Published) -> Result<bool>;
+
+    /// Tells of a sample, with the times since the one before.
+    ///
+    /// # Errors
+    /// If the others can't be told: the run is over.
+    fn sample(&mut self, phase: Phase, sample: &Sample, times: &Times) -> Result<()>;
+}
+
+/// Runs a part of a run, or all of it, to its end.
+///
+/// # Errors
+/// If the kernel denied the crowd a resource, or the others have gone.
+pub fn run_to_end(
     setup: Setup,
+    common: &Common,
+    others: Option<&mut dyn Others>,
     stop: &AtomicBool,
-    command: String,
     show: &mut dyn Show,
-) -> Result<(Vec<Sample>, Summary)> {
-    let mut run = Run::start(setup, scenario.common())?;
+) -> Result<(Vec<Sample>, Results)> {
+    let mut run = Run::start(setup, common, others)?;
     run.arrive_and_hold(stop, show)?;
     run.finish(stop, show)?;
-    let interrupted = stop.load(Ordering::Relaxed);
-    run.summary(scenario, command, interrupted)
+    run.results(stop.load(Ordering::Relaxed))
 }
 
 /// A run under way.
-struct Run {
+struct Run<'a> {
+    others: Option<&'a mut dyn Others>,
+    published: Arc<Published>,
     shape: Shape,
     hold: Duration,
     settle: Duration,
@@ -114,23 +167,23 @@ struct Run {
     connections: u32,
     rooms: u32,
     recover: bool,
-    storms: Vec<record::Storm>,
+    storms: Vec<StormTimes>,
     crowd: Option<Crowd>,
     context: Option<Arc<PublishContext>>,
     streams: Vec<Stream>,
     publishers_each: u32,
     publishers: Vec<JoinHandle<()>>,
-    watch: Option<Watch>,
+    watch: Option<Watches>,
     probes: Arc<Probes>,
     begin: Instant,
     begin_unix_seconds: u64,
     host_before: Host,
     /// The kernel of this host.
     own_kernel: KernelWatch,
-    samples: Vec<Sample>,
-    /// One of so many samples is stored.
-    thinned: usize,
-    taken: usize,
+    /// The samples so far.
+    series: Option<Series>,
+    /// The one with the most connections.
+    fullest: Sample,
     times: Times,
     /// Messages that were published and never arrived, counted at the end.
     lost_at_end: u64,
@@ -140,29 +193,31 @@ struct Run {
     next_sample: Instant,
 }
 
-impl Run {
-    fn start(setup: Setup, common: &Common) -> Result<Self> {
-        let Setup { shape, plan, context, streams, admin, key, probes: probe_urls, published } =
+impl<'a> Run<'a> {
+    fn start(setup: Setup, common: &Common, others: Option<&'a mut dyn Others>) -> Result<Self> {
+        let Setup { shape, plan, context, streams, admins, key, probes: probe_urls, published } =
             setup;
         let probes: Arc<Probes> = Arc::default();
         for url in probe_urls {
-            probe::start(&probes, url, key.clone(), common.probe_rate)?;
+            let per_second = common.probe_rate / f64::from(plan.part.of);
+            probe::start(&probes, url, key.clone(), per_second)?;
         }
-        let watch = admin.and_then(|url| Watch::start(&url, key.as_deref()));
-        if common.admin.is_some() && watch.is_none() {
-            use std::io::Write;
-            let _ = writeln!(
-                std::io::stderr(),
-                "warning: --admin doesn't answer with Throng's metrics: the server's memory and \
-                 processor time are left out"
-            );
-        }
+        // Of agents, the coordinator watches the server.
+        let watch = match others {
+            None => watch(common, &admins, key.as_deref()),
+            Some(_) => None,
+        };
         let host_before = Host::now();
         // The memory in use before the first connection, to measure the growth from.
         let before = of_host(&host_before, watch.as_ref());
-        let (connections, rooms, recover) = (plan.connections, plan.rooms(), plan.recover);
-        let crowd = Crowd::open(plan, published)?;
+        let (connections, rooms, recover) = (plan.own_connections(), plan.rooms(), plan.recover);
+        if shape.publish_at_once {
+            published.begin();
+        }
+        let crowd = Crowd::open(plan, published.clone())?;
         Ok(Self {
+            others,
+            published,
             shape,
             hold: Duration::from_secs_f64(common.hold),
             settle: Duration::from_secs_f64(common.settle),
@@ -184,9 +239,8 @@ impl Run {
             begin_unix_seconds: host::unix_seconds(),
             host_before,
             own_kernel: KernelWatch::own(),
-            samples: vec![before],
-            thinned: 1,
-            taken: 0,
+            series: Some(Series::begin(before)),
+            fullest: before,
             times: Times::new(),
             lost_at_end: 0,
             arrived: None,
@@ -229,7 +283,9 @@ impl Run {
             return Ok(());
         }
         self.sample(Phase::Holding, show)?;
+        self.meet(Point::Arrived, Phase::Holding, stop, show)?;
         self.arrived = Some(self.last);
+        self.published.begin();
         if !self.shape.publish_at_once {
             self.publish()?;
         }
@@ -246,7 +302,7 @@ impl Run {
                     storms += 1;
                     match self.shape.missed {
                         0 => self.crowd()?.storm(),
-                        _ => self.storm(stop, show)?,
+                        _ => self.storm(storms, stop, show)?,
                     }
                 }
             }
@@ -261,13 +317,38 @@ impl Run {
     }
 
     fn publish(&mut self) -> Result<()> {
-        if let Some(address) = self.shape.backend {
+        // Of agents, the coordinator is the back end.
+        if let Some(address) = self.shape.backend.filter(|_| self.others.is_none()) {
             backend::start(address)?;
         }
         if let Some(context) = &self.context {
             for stream in &self.streams {
                 self.publishers.extend(publisher::start(context, *stream, self.publishers_each)?);
             }
+        }
+        Ok(())
+    }
+
+    /// Waits until all parts of the run have come to a point, or it is stopped.
+    fn meet(
+        &mut self,
+        point: Point,
+        phase: Phase,
+        stop: &AtomicBool,
+        show: &mut dyn Show,
+    ) -> Result<()> {
+        let Some(others) = &mut self.others else {
+            return Ok(());
+        };
+        others.reach(point, &self.published.own())?;
+        // One that is stopped still hears what the others have published.
+        while point == Point::Published || !stop.load(Ordering::Relaxed) {
+            if let Some(others) = &mut self.others
+                && others.have_reached(point, &self.published)?
+            {
+                break;
+            }
+            self.pause(phase, show)?;
         }
         Ok(())
     }
@@ -290,6 +371,15 @@ impl Run {
         }
         self.probes.stop.store(true, Ordering::Relaxed);
         self.crowd()?.end_cuts();
+        if self.others.is_some() {
+            let begin = Instant::now();
+            while begin.elapsed() < self.settle
+                && !self.publishers.iter().all(JoinHandle::is_finished)
+            {
+                self.pause(Phase::Settling, show)?;
+            }
+            self.meet(Point::Published, Phase::Settling, stop, show)?;
+        }
         let publishes = !self.streams.is_empty() || self.shape.missed > 0;
         let settle = if stopped { self.settle.min(SETTLE_STOPPED) } else { self.settle };
         let begin = Instant::now();
@@ -328,19 +418,13 @@ impl Run {
         }
     }
 
-    /// What went wrong in the kernels of the server's host and of this one since the run's begin.
-    fn kernels(&mut self) -> Vec<HostFindings> {
-        self.own_kernel.update_own();
-        let server = self.watch.as_mut().and_then(Watch::kernel_findings);
-        distinct(server.into_iter().chain([self.own_kernel.findings()]))
-    }
-
     fn counts(&self) -> Result<Counts> {
         let mut counts = self.crowd()?.counts();
         counts.lost += self.lost_at_end;
         if let Some(context) = &self.context {
             counts.published = context.accepted.load(Ordering::Relaxed);
             counts.publish_failed = context.failed.load(Ordering::Relaxed);
+            counts.publish_unsure = context.unsure.load(Ordering::Relaxed);
         }
         counts.probes = self.probes.answered.load(Ordering::Relaxed);
         counts.probes_failed = self.probes.failed.load(Ordering::Relaxed);
@@ -353,128 +437,104 @@ impl Run {
         let sample = Sample {
             at_seconds: self.begin.elapsed().as_secs_f64(),
             counts: self.counts()?,
-            delivery: percentiles(&times.delivery),
-            delivery_user: percentiles(&times.delivery_user),
-            connect: percentiles(&times.connect),
             ..of_host(&host, self.watch.as_ref())
         };
+        let sample = with_times(sample, &times, sample.server);
+        if let Some(others) = &mut self.others {
+            others.sample(phase, &sample, &times)?;
+        }
         self.times.add(&times);
         show.sample(phase, &self.last, &sample, self.connections);
-        self.store(sample);
+        if let Some(series) = &mut self.series {
+            series.store(sample);
+        }
+        // The last of several, when memory has settled.
+        if sample.counts.open >= self.fullest.counts.open {
+            self.fullest = sample;
+        }
         self.last = sample;
         self.next_sample = Instant::now() + SAMPLE_EVERY;
         Ok(())
     }
 
-    /// Stores a sample, and thins the stored ones when they are too many.
-    fn store(&mut self, sample: Sample) {
-        self.taken += 1;
-        if !self.taken.is_multiple_of(self.thinned) {
-            return;
-        }
-        self.samples.push(sample);
-        if self.samples.len() >= SAMPLES_MAX {
-            let mut at = 0;
-            self.samples.retain(|_| {
-                at += 1;
-                at % 2 == 1
-            });
-            self.thinned *= 2;
-        }
-    }
-
-    fn summary(
-        mut self,
-        scenario: &Scenario,
-        command: String,
-        interrupted: bool,
-    ) -> Result<(Vec<Sample>, Summary)> {
+    fn results(mut self, interrupted: bool) -> Result<(Vec<Sample>, Results)> {
         let (mut failures, closes) = self.crowd()?.reasons();
         if let Some(context) = &self.context {
-            let failed = self.last.counts.publish_failed;
+            let failed = self.last.counts.publish_failed + self.last.counts.publish_unsure;
             let error = lock(&context.last_error).clone();
             failures.extend(error.map(|why| (format!("publish: {why}"), failed)));
         }
         failures.extend(self.crowd()?.causes());
-        if self.samples.last() != Some(&self.last) {
-            self.samples.push(self.last);
-        }
-        let fullest = self.samples.iter().chain([&self.last]).max_by_key(|s| s.counts.open);
-        let grown =
-            fullest.map_or(0, |s| s.memory_bytes.saturating_sub(self.host_before.own_bytes));
-        let open = fullest.map_or(0, |s| s.counts.open).max(1);
-        let arrived = self.arrived.unwrap_or_default();
-        let per = |seconds: f64, messages: u64| {
-            if messages == 0 { 0.0 } else { seconds * 1e6 / messages as f64 }
-        };
-        let since_arrival = |count: fn(&Counts) -> u64| {
-            count(&self.last.counts).saturating_sub(count(&arrived.counts))
-        };
-        // A heartbeat costs as much as a message, so it counts as one.
-        let heartbeats = since_arrival(|counts| counts.heartbeats);
-        let received = since_arrival(|counts| counts.messages) + heartbeats;
-        let server_cpu = self.last.server.zip(arrived.server).map(|(last, first)| {
-            let delivered = last.delivered.saturating_sub(first.delivered) + heartbeats;
-            per(last.cpu_seconds - first.cpu_seconds, delivered)
-        });
-        let probe = percentiles(&lock(&self.probes.times));
-        let summary = Summary {
-            command,
-            scenario: scenario.name().to_string(),
+        self.own_kernel.update_own();
+        let mut kernels = self.watch.as_ref().map_or(Vec::new(), Watches::kernel_findings);
+        kernels.push(self.own_kernel.findings());
+        let samples = self.series.take().map_or(Vec::new(), |series| series.end(self.last));
+        let results = Results {
             started_unix_seconds: self.begin_unix_seconds,
-            seconds: self.last.at_seconds,
-            interrupted,
             full: self.full,
-            connections: u64::from(self.connections),
-            counts: self.last.counts,
+            interrupted,
+            arrived: self.arrived.unwrap_or_default(),
+            last: self.last,
+            memory_bytes_before: self.host_before.own_bytes,
+            fullest: (self.fullest.memory_bytes, self.fullest.counts.open),
+            targets: self.crowd()?.targets(true),
             failures,
             closes,
-            delivery: percentiles(&self.times.delivery),
-            delivery_user: percentiles(&self.times.delivery_user),
-            connect: percentiles(&self.times.connect),
-            probe,
-            recover: self.recover,
-            storms: std::mem::take(&mut self.storms),
             faults: self.crowd()?.anomalies(),
-            memory_per_connection_bytes: grown as f64 / open as f64,
-            cpu_per_message_us: per(self.last.cpu_seconds - arrived.cpu_seconds, received),
-            server_cpu_per_message_us: server_cpu,
-            host: host::facts(),
-            kernels: self.kernels(),
-            settings: host::settings(),
+            kernels,
+            storms: std::mem::take(&mut self.storms),
+            times: std::mem::take(&mut self.times),
+            probe: lock(&self.probes.times).clone(),
+            publish: match &self.context {
+                Some(context) => lock(&context.times).clone(),
+                None => crate::crowd::histogram(),
+            },
+            silence: self.crowd()?.silences(),
         };
         if let Some(crowd) = self.crowd.take() {
             crowd.close()?;
         }
-        Ok((self.samples, summary))
+        Ok((samples, results))
     }
 }
 
+impl Drop for Run<'_> {
+    /// A run that breaks off leaves nothing running: an agent goes on.
+    fn drop(&mut self) {
+        if let Some(context) = &self.context {
+            context.stop.store(true, Ordering::Relaxed);
+        }
+        self.probes.stop.store(true, Ordering::Relaxed);
+        if let Some(crowd) = self.crowd.take() {
+            // Why it breaks off is known already.
+            let _ = crowd.close();
+        }
+    }
+}
+
+/// Starts to watch the servers, and says where --admin names none that can be watched.
+pub fn watch(common: &Common, admins: &[Url], key: Option<&str>) -> Option<Watches> {
+    let watch = Watches::start(admins, key);
+    if !common.admin.is_empty() && watch.is_none() {
+        use std::io::Write;
+        let _ = writeln!(
+            std::io::stderr(),
+            "warning: --admin doesn't answer with Throng's metrics: the server's memory and \
+             processor time are left out"
+        );
+    }
+    watch
+}
+
 /// Returns a sample with the figures of the host and the server alone.
-fn of_host(host: &Host, watch: Option<&Watch>) -> Sample {
+fn of_host(host: &Host, watch: Option<&Watches>) -> Sample {
     Sample {
         memory_bytes: host.own_bytes,
         cpu_seconds: host.own_cpu.as_secs_f64(),
         slab_bytes: host.slab_bytes,
         tcp_bytes: host.tcp_bytes,
         available_bytes: host.available_bytes,
-        server: watch.and_then(Watch::take),
+        server: watch.and_then(Watches::take),
         ..Sample::default()
-    }
-}
-
-/// Returns the percentiles of a histogram in microseconds.
-fn percentiles(times: &Histogram<u64>) -> Percentiles {
-    if times.is_empty() {
-        return Percentiles::default();
-    }
-    let at = |quantile: f64| times.value_at_quantile(quantile);
-    Percentiles {
-        count: times.len(),
-        p50_us: at(0.5),
-        p90_us: at(0.9),
-        p99_us: at(0.99),
-        p999_us: at(0.999),
-        max_us: times.max(),
     }
 }

@@ -73,6 +73,16 @@ impl Tracker {
         }
     }
 
+    /// Returns the numbers of the later messages that have arrived already and are `step`, two `step` and so on
+    /// behind this one. The tracker knows the last 32.
+    pub fn overtakers(&self, number: u32, step: u32) -> impl Iterator<Item = u32> {
+        let Self { last, seen } = *self;
+        let back = last.saturating_sub(number);
+        (1..=back / step.max(1))
+            .map(move |steps| number + steps * step)
+            .filter(move |later| 1u32.checked_shl(last - later).is_some_and(|bit| seen & bit != 0))
+    }
+
     /// Returns how many messages after the last one that arrived were published.
     pub fn missing(&self, published: u32) -> u32 {
         published.saturating_sub(self.last)
@@ -86,6 +96,19 @@ mod tests {
     fn arrivals(begin: u32, numbers: &[u32]) -> Vec<Arrival> {
         let mut tracker = Tracker::begin(begin);
         numbers.iter().map(|number| tracker.arrive(*number)).collect()
+    }
+
+    #[test]
+    fn overtakers_are_the_later_ones_of_the_same_node() {
+        let mut tracker = Tracker::begin(0);
+        for number in [1, 3, 4, 6] {
+            tracker.arrive(number);
+        }
+        tracker.arrive(2);
+        assert_eq!(tracker.overtakers(2, 1).collect::<Vec<_>>(), [3, 4, 6]);
+        assert_eq!(tracker.overtakers(2, 3).count(), 0);
+        assert_eq!(tracker.overtakers(2, 2).collect::<Vec<_>>(), [4, 6]);
+        assert_eq!(tracker.overtakers(6, 1).count() + tracker.overtakers(9, 1).count(), 0);
     }
 
     #[test]

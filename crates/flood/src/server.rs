@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use admin::{Http, Url};
 
@@ -19,10 +19,15 @@ const KERNEL_REPLY_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Watch {
     latest: Arc<Mutex<Option<Server>>>,
+    /// The last figures that there were.
+    known: Mutex<Server>,
     polls: SyncSender<()>,
-    /// The kernel of its host since the begin of the run, if the server reports it, and a client to request it.
-    kernel: Option<(KernelWatch, Http)>,
+    /// The kernel of its host since the begin of the run, if the server reports it, and where to request it again.
+    kernel: Option<(KernelWatch, Admin)>,
 }
+
+/// An admin port, and its key.
+type Admin = (Url, Option<String>);
 
 impl Watch {
     /// Starts to watch the server at this admin port. Returns `None` if it doesn't respond with
@@ -30,9 +35,9 @@ impl Watch {
     pub fn start(url: &Url, key: Option<&str>) -> Option<Self> {
         let mut http = Http::new(url, key, AGENT);
         let first = poll(&mut http)?;
-        let mut kernel_http = Http::new(url, key, AGENT);
-        let kernel = poll_kernel(&mut kernel_http)
-            .map(|reply| (KernelWatch::server(&url.address.to_string(), reply), kernel_http));
+        let watch = |reply| KernelWatch::server(&url.address.to_string(), reply);
+        let admin = || (url.clone(), key.map(str::to_owned));
+        let kernel = poll_kernel(&mut http).map(|reply| (watch(reply), admin()));
         let latest = Arc::new(Mutex::new(Some(first)));
         let (polls, requested) = sync_channel(1);
         let shared = latest.clone();
@@ -43,7 +48,7 @@ impl Watch {
             }
         };
         std::thread::Builder::new().name("watch".into()).spawn(watch).ok()?;
-        Some(Self { latest, polls, kernel })
+        Some(Self { latest, known: Mutex::new(first), polls, kernel })
     }
 
     /// Returns the figures of the last poll, `None` if it failed, and requests the next poll.
@@ -53,17 +58,80 @@ impl Watch {
         *lock(&self.latest)
     }
 
-    /// Returns what went wrong in the kernel of the server's host since the begin of the run; to be called once, at
-    /// its end. Returns `None` if the server does not report its kernel's stats, or not in time.
-    pub fn kernel_findings(&mut self) -> Option<HostFindings> {
-        let (mut watch, mut http) = self.kernel.take()?;
-        let (sender, replies) = channel();
-        // A server that hangs blocks only this thread.
-        let poll = move || drop(sender.send(poll_kernel(&mut http)));
-        std::thread::Builder::new().name("kernel".into()).spawn(poll).ok()?;
-        watch.update(replies.recv_timeout(KERNEL_REPLY_MAX).ok()??);
-        Some(watch.findings())
+    /// The same; of a server that has gone, what it had done until then.
+    fn take_or_last(&self) -> Server {
+        let mut known = lock(&self.known);
+        *known = match self.take() {
+            Some(server) => server,
+            None => Server {
+                connections: 0,
+                memory_bytes: 0,
+                memory_per_connection_bytes: 0.0,
+                ..*known
+            },
+        };
+        *known
     }
+}
+
+/// Watches of all nodes that there are, with their figures added up.
+#[derive(Debug, Default)]
+pub struct Watches(Vec<Watch>);
+
+impl Watches {
+    /// Starts to watch the servers at these admin ports, those that respond with Throng's metrics. Returns `None` if
+    /// none does.
+    pub fn start(urls: &[Url], key: Option<&str>) -> Option<Self> {
+        let watches: Vec<Watch> = urls.iter().filter_map(|url| Watch::start(url, key)).collect();
+        (!watches.is_empty()).then_some(Self(watches))
+    }
+
+    /// As [`Watch::take`]. Of a node that has gone its processor time and what it delivered stay in the sums.
+    pub fn take(&self) -> Option<Server> {
+        match self.0.as_slice() {
+            [watch] => watch.take(),
+            watches => Some(sum(watches.iter().map(Watch::take_or_last))),
+        }
+    }
+
+    /// Returns what went wrong in the kernels of the servers' hosts since the begin of the run. A server that does not
+    /// report its kernel's stats, or not in time, is left out.
+    pub fn kernel_findings(&self) -> Vec<HostFindings> {
+        let (sender, replies) = channel();
+        let watched = self.0.iter().filter_map(|it| it.kernel.clone());
+        for (at, (mut watch, (url, key))) in watched.enumerate() {
+            let sender = sender.clone();
+            // A server that hangs blocks only this thread.
+            let poll = move || {
+                if let Some(reply) = poll_kernel(&mut Http::new(&url, key.as_deref(), AGENT)) {
+                    watch.update(reply);
+                }
+                let _ = sender.send((at, watch.findings()));
+            };
+            // Without a thread nothing is reported of this server.
+            let _ = std::thread::Builder::new().name("kernel".into()).spawn(poll);
+        }
+        drop(sender);
+        let until = Instant::now() + KERNEL_REPLY_MAX;
+        let next = || replies.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
+        let mut all: Vec<(usize, HostFindings)> = std::iter::from_fn(next).collect();
+        all.sort_by_key(|(at, _)| *at);
+        all.into_iter().map(|(_, findings)| findings).collect()
+    }
+}
+
+/// Adds up the figures of several nodes.
+fn sum(servers: impl Iterator<Item = Server>) -> Server {
+    let (mut sum, mut grown) = (Server::default(), 0.0);
+    for server in servers {
+        sum.connections += server.connections;
+        sum.memory_bytes += server.memory_bytes;
+        sum.cpu_seconds += server.cpu_seconds;
+        sum.delivered += server.delivered;
+        grown += server.memory_per_connection_bytes * server.connections as f64;
+    }
+    sum.memory_per_connection_bytes = grown / sum.connections.max(1) as f64;
+    sum
 }
 
 fn poll(http: &mut Http) -> Option<Server> {
@@ -114,5 +182,9 @@ mod tests {
         let server = parse(text).unwrap();
         assert_eq!((server.connections, server.delivered, server.memory_bytes), (7, 8, 1000));
         assert!(parse("up 1\n").is_none());
+        let more = Server { connections: 21, memory_per_connection_bytes: 200.0, ..server };
+        let both = sum([server, more].into_iter());
+        assert_eq!((both.connections, both.memory_bytes, both.delivered), (28, 2_000, 16));
+        assert!((both.memory_per_connection_bytes - 176.875).abs() < 1e-9, "{both:?}");
     }
 }

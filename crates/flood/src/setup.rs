@@ -12,12 +12,12 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use client::Client;
 
 use crate::args::Common;
-use crate::crowd::{AckPlan, Lifetime, Plan, Published};
+use crate::crowd::{AckPlan, Clock, Lifetime, Part, Plan, Published};
 use crate::host;
 use crate::publisher::{Api, Audience, PublishContext, Stream};
 use crate::scenario::{Scenario, Shape};
 use crate::source::Sources;
-use crate::target::{Paths, path_template, url_list};
+use crate::target::{Paths, path_template, split, url_list};
 use crate::template::Template;
 
 /// Connections of one run.
@@ -35,15 +35,35 @@ pub struct Setup {
     pub plan: Plan,
     pub context: Option<PublishContext>,
     pub streams: Vec<Stream>,
-    pub admin: Option<Url>,
+    /// The admin ports of all nodes.
+    pub admins: Vec<Url>,
     pub key: Option<String>,
     pub probes: Vec<Url>,
     pub published: Arc<Published>,
 }
 
+/// Which share of which run is set up.
+#[derive(Clone, Default)]
+pub struct Share {
+    pub part: Part,
+    /// The number of the run, which is the same for all shares.
+    pub run: u32,
+    pub clock: Clock,
+    /// The key of the admin port, instead of that of --api-key-file.
+    pub key: Option<String>,
+}
+
+impl Share {
+    /// All of a new run.
+    pub fn all() -> Self {
+        let run = host::unix_seconds() as u32 ^ std::process::id().rotate_left(16);
+        Self { run, ..Self::default() }
+    }
+}
+
 impl Setup {
     /// Sets up a run: looks up all hosts and reads all files.
-    pub fn new(scenario: &Scenario) -> Result<Self> {
+    pub fn new(scenario: &Scenario, share: Share) -> Result<Self> {
         let common = scenario.common();
         let shape = scenario.shape();
         let topic = common.topic_template.clone().unwrap_or_else(|| shape.topic.into());
@@ -63,7 +83,8 @@ impl Setup {
             "{connections} connections: at most {CONNECTIONS_MAX} in one run"
         );
         let recover = common.recover || shape.recover;
-        let run = host::unix_seconds() as u32 ^ std::process::id().rotate_left(16);
+        let Share { part, run, clock, key } = share;
+        let is_list = list.is_some();
         let (servers, paths) = match list {
             Some(list) => list,
             None => targets(common, &topic, &transports, &mqtt_parameters(common, recover, run)?)?,
@@ -87,8 +108,11 @@ impl Setup {
         let rate = match common.ramp {
             Some(ramp) if ramp > 0.0 => f64::from(connections) / ramp,
             _ => common.rate.unwrap_or(0.0),
-        };
+        } / f64::from(part.of);
         let plan = Plan {
+            part,
+            clock,
+            roams: recover && servers.len() > 1 && !is_list,
             transports,
             paths,
             connections,
@@ -97,7 +121,7 @@ impl Setup {
             sources,
             rate,
             lifetime,
-            in_flight_max: common.in_flight,
+            in_flight_max: common.in_flight.div_ceil(part.of),
             answer_seconds_max: common.answer_timeout.ceil() as u32,
             silence_seconds_max: common.silence.unwrap_or(0.0).ceil() as u32,
             run,
@@ -112,6 +136,7 @@ impl Setup {
             acks: common.ack.then_some(acks),
             kept: is_kept(common, recover),
             heartbeats: !common.no_heartbeats,
+            silences: common.silences,
         };
         ensure!(
             plan.first.checked_add(connections).is_some(),
@@ -119,7 +144,16 @@ impl Setup {
             plan.first
         );
         let streams = streams(common, &shape, &plan, &topic)?;
-        Self::with_publishing(common, shape, plan, topic, streams)
+        ensure!(
+            plan.own_connections() > 0,
+            "{connections} connections can't be divided among {} agents: leave some out",
+            part.of
+        );
+        let key = match key {
+            Some(key) => Some(key),
+            None => common.api_key_file.as_deref().map(read_key).transpose()?,
+        };
+        Self::with_publishing(common, shape, plan, topic, streams, key)
     }
 
     fn with_publishing(
@@ -128,9 +162,9 @@ impl Setup {
         plan: Plan,
         topic: Template,
         streams: Vec<Stream>,
+        key: Option<String>,
     ) -> Result<Self> {
-        let key = common.api_key_file.as_deref().map(read_key).transpose()?;
-        let admin = admin(common, &plan.servers[0])?;
+        let admins = admins(common, &plan.servers)?;
         let users = |stream: &Stream| match stream.to {
             Audience::Users { count, .. } => count.max(plan.connections),
             Audience::Answered { from, count } => (from + count).max(plan.connections),
@@ -143,8 +177,9 @@ impl Setup {
         };
         let storms = if shape.missed > 0 { plan.rooms() } else { 0 };
         let rooms = streams.iter().map(rooms).max().unwrap_or(0).max(storms);
-        let published = Arc::new(Published::new(users, rooms));
-        let api = match (&common.publish, &common.publish_mqtt, &admin) {
+        let nodes = if is_by_api(common) { admins.len().max(1) as u32 } else { 1 };
+        let published = Arc::new(Published::new(users, rooms).of(plan.part, nodes));
+        let api = match (&common.publish, &common.publish_mqtt, admins.is_empty()) {
             (_, Some(address), _) => {
                 let is_topics = |stream: &Stream| matches!(stream.to, Audience::Topics { .. });
                 ensure!(
@@ -161,8 +196,8 @@ impl Setup {
                 let path = path_template(path, &common.user_template, topic)?;
                 Some(Api::Plain { path, url })
             }
-            (None, None, Some(url)) => Some(Api::Throng { url: url.clone(), key: key.clone() }),
-            (None, None, None) => None,
+            (None, None, false) => Some(Api::Throng { urls: admins.clone(), key: key.clone() }),
+            (None, None, true) => None,
         };
         if api.is_none() && (!streams.is_empty() || shape.missed > 0) {
             bail!(
@@ -189,6 +224,9 @@ impl Setup {
                 published: published.clone(),
                 accepted: AtomicU64::new(0),
                 failed: AtomicU64::new(0),
+                unsure: AtomicU64::new(0),
+                clock: plan.clock.clone(),
+                times: std::sync::Mutex::new(crate::crowd::histogram()),
                 last_error: std::sync::Mutex::default(),
                 stop: AtomicBool::new(false),
             })
@@ -199,7 +237,7 @@ impl Setup {
             plan,
             context: context.transpose()?,
             streams,
-            admin,
+            admins,
             key,
             probes,
             published,
@@ -279,14 +317,16 @@ fn targets(
     mqtt: &str,
 ) -> Result<(Vec<Url>, Paths)> {
     let servers: Vec<Url> =
-        common.targets.iter().map(|text| Url::parse(text)).collect::<Result<_>>()?;
+        split(&common.targets).into_iter().map(Url::parse).collect::<Result<_>>()?;
+    ensure!(servers.len() <= usize::from(u16::MAX), "over 65,535 servers");
     let named = |url: &Url| !url.path.is_empty();
-    let period = match servers.iter().any(named) {
-        true => least_common_multiple(servers.len(), transports.len()),
+    let count = match servers.iter().any(named) {
+        true => servers.len() * transports.len(),
         false => transports.len(),
     };
+    // Those of a server stand together.
     let template = |at: usize| {
-        let url = &servers[at % servers.len()];
+        let url = &servers[at / transports.len()];
         let path = match named(url) {
             true => url.path.as_str(),
             false => transports[at % transports.len()].default_target(),
@@ -297,16 +337,8 @@ fn targets(
             false => Ok(template.with_query(mqtt)),
         }
     };
-    let templates = (0..period).map(template).collect::<Result<Vec<_>>>()?;
+    let templates = (0..count).map(template).collect::<Result<Vec<_>>>()?;
     Ok((servers, Paths::Templates(templates)))
-}
-
-fn least_common_multiple(a: usize, b: usize) -> usize {
-    let (mut x, mut y) = (a, b);
-    while y != 0 {
-        (x, y) = (y, x % y);
-    }
-    a / x * b
 }
 
 /// Returns how many users share a topic: all when its name is the same for all, one when it has the
@@ -319,17 +351,25 @@ fn room_size(users_per_topic: Option<u32>, topic: &Template, connections: u32) -
     if by_number { 1 } else { users_per_topic.unwrap_or(connections) }
 }
 
-/// Returns the admin port: that of `--admin`, or Throng's default beside its default client port.
-fn admin(common: &Common, server: &Url) -> Result<Option<Url>> {
-    if let Some(text) = &common.admin {
-        return Ok(Some(Url::parse(text)?));
+/// Returns the nodes' admin ports: those of `--admin`, or Throng's default beside its default client port.
+fn admins(common: &Common, servers: &[Url]) -> Result<Vec<Url>> {
+    if !common.admin.is_empty() {
+        return common.admin.iter().map(|text| Url::parse(text)).collect();
     }
-    match server.host.strip_suffix(":8000") {
-        Some(host) if common.publish.is_none() => {
-            Ok(Some(Url::parse(&format!("http://{host}:8001"))?))
-        }
-        _ => Ok(None),
+    let default = |server: &Url| {
+        let host = server.host.strip_suffix(":8000")?;
+        Some(Url::parse(&format!("http://{host}:8001")))
+    };
+    match common.publish {
+        Some(_) => Ok(Vec::new()),
+        None if common.urls.is_some() => default(&servers[0]).into_iter().collect(),
+        None => servers.iter().filter_map(default).collect(),
     }
+}
+
+/// Whether messages are published by Throng's API.
+fn is_by_api(common: &Common) -> bool {
+    common.publish.is_none() && common.publish_mqtt.is_none()
 }
 
 fn streams(common: &Common, shape: &Shape, plan: &Plan, topic: &Template) -> Result<Vec<Stream>> {

@@ -46,6 +46,26 @@ pub fn path_template(path: &str, user: &str, topic: &str) -> Result<Template> {
     Template::new(&text).map_err(anyhow::Error::msg)
 }
 
+/// Splits targets that are given with commas between. A comma in a path or a query is part of it, unless
+/// `http://` or `ws://` follows.
+pub fn split(texts: &[String]) -> Vec<&str> {
+    texts.iter().flat_map(|text| split_one(text)).collect()
+}
+
+fn split_one(text: &str) -> Vec<&str> {
+    let (mut targets, mut from) = (Vec::new(), 0);
+    for (at, _) in text.match_indices(',') {
+        let (target, rest) = (&text[from..at], &text[at + 1..]);
+        let has_path = url::base_end(target) < target.len();
+        if !has_path || rest.starts_with("http://") || rest.starts_with("ws://") {
+            targets.push(target);
+            from = at + 1;
+        }
+    }
+    targets.push(&text[from..]);
+    targets
+}
+
 /// Returns the path without the parameter whose value is this placeholder.
 fn without_parameter(path: &str, hole: &str) -> String {
     let Some((base, query)) = path.split_once('?') else {
@@ -114,6 +134,13 @@ mod tests {
         assert_eq!(text("", ""), "/sse");
         assert!(path_template("/{user}", "a b", "").is_err());
         assert!(path_template("/{x}", "", "").is_err());
+    }
+
+    #[test]
+    fn targets_are_split_at_commas_that_are_in_no_path() {
+        let texts = ["a:1,b:2".to_string(), "http://c:3/x?y=1,2,http://d:4/,5".to_string()];
+        assert_eq!(split(&texts), ["a:1", "b:2", "http://c:3/x?y=1,2", "http://d:4/,5"]);
+        assert_eq!(split(&["a:1,".to_string()]), ["a:1", ""]);
     }
 
     #[test]

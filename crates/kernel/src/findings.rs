@@ -1,6 +1,6 @@
 //! Compares the stats of two moments and says in words what went wrong and what to do.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::stats::{KernelStats, Pressure, TcpMemory, Usage};
 
@@ -20,7 +20,7 @@ const TCP_MEMORY_ADVICE: &str =
     "raise net.ipv4.tcp_mem (throng tune says to what), or lower socket.send_buffer_bytes";
 
 /// The kinds of findings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum FindingKind {
@@ -86,7 +86,7 @@ impl FindingKind {
 }
 
 /// One thing that went wrong.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Finding {
     /// Its kind.

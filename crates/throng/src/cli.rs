@@ -58,7 +58,7 @@ pub enum Command {
     /// WebSocket or Phoenix Channels. A scenario says what the crowd does; all have the same further flags.
     #[cfg(feature = "flood")]
     #[command(subcommand, after_long_help = help::FLOOD)]
-    Flood(Box<flood::Scenario>),
+    Flood(Box<flood::Command>),
     /// Say what this host can hold and what to change, or change it.
     ///
     /// Reads the kernel's settings, and says for so many connections what each of them means, the exact

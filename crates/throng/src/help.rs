@@ -72,7 +72,7 @@ Exit status:
   1  it could not be run
   2  the command line is wrong
   3  a connection failed or was closed; a message was lost, came twice, out of order or to the wrong
-     connection; a publish or a probe failed";
+     connection; a publish or a probe failed; an agent was lost";
 
 #[cfg(feature = "tune")]
 pub const TUNE: &str = "\

@@ -46,7 +46,7 @@ pub fn run_with(
         Some(Command::Serve(serve)) => commands::serve::run(&serve, protocols),
         Some(Command::Config(config)) => commands::config::run(&config),
         #[cfg(feature = "flood")]
-        Some(Command::Flood(scenario)) => commands::flood::run(&scenario),
+        Some(Command::Flood(command)) => commands::flood::run(&command),
         #[cfg(feature = "tune")]
         Some(Command::Tune(tune)) => commands::tune::run(&tune),
         Some(Command::Key(what)) => commands::key::run(&what),

@@ -3,6 +3,9 @@
 //! No test asserts that something takes less than a certain time. Where a test waits, it waits for
 //! the expected result.
 
+mod agents;
+mod several;
+
 use std::path::Path;
 
 use crate::flooding::*;
@@ -268,8 +271,8 @@ fn arrivals_are_spread_over_the_ramp() {
     let end = flood(&format!("hold {} -c 50 --ramp 2 --hold 0", at(&server)));
     end.is_clean(50);
     let first = end.samples.iter().find(|line| line["phase"] == "holding").unwrap();
-    // The last of 50 is due at 49/50 of the time.
-    assert!(first["sample"]["at_seconds"].as_f64().unwrap() >= 1.95, "{first:#}");
+    // The last of 50 is due at 49/50 of the time, or a moment before.
+    assert!(first["sample"]["at_seconds"].as_f64().unwrap() >= 1.9, "{first:#}");
     assert_eq!(end.samples[0]["phase"], "arriving");
 }
 
@@ -530,7 +533,7 @@ fn messages_that_are_no_longer_kept_are_reported_as_not_recovered() {
     end.counts([("lost", 0), ("duplicated", 0)]);
     assert_eq!(end.code, Some(3), "{:#}", end.summary);
     let causes = end.summary["failures"].to_string();
-    assert!(causes.contains("recovery: too_old: the topic's history is too short"), "{causes}");
+    assert!(causes.contains("recovery: too_old: the history is too short"), "{causes}");
 }
 
 #[test]

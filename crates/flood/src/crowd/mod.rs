@@ -7,11 +7,12 @@ mod acker;
 mod anomalies;
 mod connection;
 mod plan;
+mod published;
 mod receiver;
 mod resume_state;
 mod worker;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,13 +22,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use client::{ClientError, Goodbye};
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
 use self::anomalies::Anomalies;
 use crate::clock::now_ns;
-use crate::payload::To;
-use crate::record::{Counts, Named};
+use crate::record::{Counts, Named, TargetCounts};
 
-pub use plan::{AckPlan, Cuts, Lifetime, Memberships, Plan};
+pub use plan::{AckPlan, Clock, Cuts, Lifetime, Memberships, Part, Plan};
+pub use published::{Published, PublishedHere};
 
 /// Bytes of user space that a connection may cost.
 pub const CONNECTION_BYTES_MAX: usize = 64;
@@ -41,53 +43,6 @@ const SCAN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Connections per thread where the limit on open files allows more. A thread's share of the
 /// processor is the next bound.
 const CONNECTIONS_PER_THREAD_MAX: u64 = 200_000;
-
-/// How many messages were published to each target so far. These are the sequence numbers.
-#[derive(Debug, Default)]
-pub struct Published {
-    /// By user, from the first. Empty when the run publishes nothing to users.
-    pub users: Box<[AtomicU32]>,
-    /// By topic.
-    pub topics: Box<[AtomicU32]>,
-    /// To all connections.
-    pub all: AtomicU32,
-    /// Messages whose publish the server never answered: they may or may not have been published.
-    pub unsure: Mutex<HashSet<(To, u32)>>,
-}
-
-impl Published {
-    /// Returns zeroed counters for this many users and topics.
-    pub fn new(users: u32, topics: u32) -> Self {
-        let zeros = |count| (0..count).map(|_| AtomicU32::new(0)).collect();
-        let (users, topics) = (zeros(users), zeros(topics));
-        Self { users, topics, all: AtomicU32::new(0), unsure: Mutex::default() }
-    }
-
-    /// Records that the server did not answer the publish of the message with this number.
-    pub fn mark_unsure(&self, to: To, number: u32) {
-        lock(&self.unsure).insert((to, number));
-    }
-
-    /// Returns how many of the `count` messages up to number `last` were certainly published.
-    fn count_sure(&self, to: To, last: u32, count: u32) -> u32 {
-        let unsure = lock(&self.unsure);
-        let within =
-            |(of, number): &&(To, u32)| *of == to && *number <= last && last - number < count;
-        count - unsure.iter().filter(within).count() as u32
-    }
-
-    fn user(&self, index: u32) -> u32 {
-        self.users.get(index as usize).map_or(0, |count| count.load(Ordering::Relaxed))
-    }
-
-    fn topic(&self, room: u32) -> u32 {
-        self.topics.get(room as usize).map_or(0, |count| count.load(Ordering::Relaxed))
-    }
-
-    fn all(&self) -> u32 {
-        self.all.load(Ordering::Relaxed)
-    }
-}
 
 /// Why a connection could not be opened, or why it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -232,6 +187,24 @@ struct Shared {
     storms: AtomicU32,
     /// How often the owner let the connections return that a storm holds back.
     returns: AtomicU32,
+    /// The longest silence of each connection at the last scan, in microseconds.
+    silences: Mutex<Vec<u32>>,
+    /// What became of the connections to each target, where it is counted.
+    targets: Mutex<Vec<TargetTally>>,
+}
+
+/// The counts of one target in one thread.
+#[derive(Clone, Copy, Debug, Default)]
+struct TargetTally {
+    open: u64,
+    opened: u64,
+    failed: u64,
+    closed: u64,
+    cuts: u64,
+    /// May fall again, as the thread's own.
+    lost: i64,
+    /// Messages that had not arrived at the last scan.
+    missing: u64,
 }
 
 /// What all threads share.
@@ -275,12 +248,16 @@ pub struct Crowd {
 }
 
 /// Histograms of times in microseconds.
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Times {
     /// From the intended publish to the receipt.
+    #[serde(with = "crate::histogram")]
     pub delivery: Histogram<u64>,
     /// The same for messages to single users only.
+    #[serde(with = "crate::histogram")]
     pub delivery_user: Histogram<u64>,
     /// From the intended connect to the response.
+    #[serde(with = "crate::histogram")]
     pub connect: Histogram<u64>,
 }
 
@@ -325,12 +302,13 @@ impl Crowd {
     /// # Errors
     /// If the system can't start the threads.
     pub fn open(plan: Plan, published: Arc<Published>) -> Result<Self> {
-        ensure!(plan.connections > 0, "a crowd of none");
+        ensure!(plan.own_connections() > 0, "a crowd of none");
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         let limit = limit.current.unwrap_or(u64::MAX).saturating_sub(DESCRIPTORS_RESERVED);
         let per_thread = limit.clamp(1, CONNECTIONS_PER_THREAD_MAX) as u32;
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
-        let threads = plan.connections.div_ceil(per_thread).max(cores.min(plan.connections));
+        let connections = plan.own_connections();
+        let threads = connections.div_ceil(per_thread).max(cores.min(connections));
         let common = Arc::new(Common {
             published,
             begin_ns: now_ns(),
@@ -351,10 +329,8 @@ impl Crowd {
         });
         let mut crowd = Self { common, threads: Vec::new() };
         for at in 0..threads {
-            let share = |at: u32| {
-                (u64::from(crowd.common.plan.connections) * u64::from(at) / u64::from(threads))
-                    as u32
-            };
+            let share =
+                |at: u32| (u64::from(connections) * u64::from(at) / u64::from(threads)) as u32;
             let (from, to) = (share(at), share(at + 1));
             let shared = Arc::new(Shared {
                 tally: Tally::default(),
@@ -363,6 +339,8 @@ impl Crowd {
                 scans_done: AtomicU32::new(0),
                 storms: AtomicU32::new(0),
                 returns: AtomicU32::new(0),
+                silences: Mutex::default(),
+                targets: Mutex::default(),
             });
             let (common, theirs) = (crowd.common.clone(), shared.clone());
             let handle = std::thread::Builder::new()
@@ -412,14 +390,14 @@ impl Crowd {
     /// come and go some attempt always is under way, so a few are allowed there.
     pub fn has_arrived(&self) -> bool {
         let plan = &self.common.plan;
-        let wanted = u64::from(plan.connections);
+        let wanted = u64::from(plan.own_connections());
         let few = if plan.lifetime.away_seconds.is_some() { wanted / 100 + 10 } else { 0 };
         self.sum(Stat::Begun) >= wanted && self.sum(Stat::InFlight) <= few
     }
 
     /// Returns true when all connections were tried or are being tried.
     pub fn all_begun(&self) -> bool {
-        self.sum(Stat::Begun) >= u64::from(self.common.plan.connections)
+        self.sum(Stat::Begun) >= u64::from(self.common.plan.own_connections())
     }
 
     fn sum(&self, stat: Stat) -> u64 {
@@ -482,7 +460,7 @@ impl Crowd {
 
     /// Returns true when all connections of the plan are open.
     pub fn all_open(&self) -> bool {
-        self.sum(Stat::Open) == u64::from(self.common.plan.connections)
+        self.sum(Stat::Open) == u64::from(self.common.plan.own_connections())
     }
 
     /// Makes the next scan for missing messages describe them in words, see [`Crowd::anomalies`].
@@ -521,6 +499,42 @@ impl Crowd {
             std::thread::sleep(Duration::from_millis(5));
         }
         self.sum(Stat::Missing)
+    }
+
+    /// Returns the longest times for which connections heard no message, as of the last call of
+    /// [`Crowd::missing`], in microseconds. Empty where they are not measured.
+    pub fn silences(&self) -> Histogram<u64> {
+        let mut all = histogram();
+        for thread in &self.threads {
+            for us in &*lock(&thread.shared.silences) {
+                all.saturating_record(u64::from(*us));
+            }
+        }
+        all
+    }
+
+    /// Returns the counts of each target, where there are several. Messages that are missing count as lost
+    /// `at_end`.
+    pub fn targets(&self, at_end: bool) -> Vec<TargetCounts> {
+        let servers = &self.common.plan.servers;
+        let of = |at: usize| {
+            let (mut sum, mut lost) = (TargetCounts::default(), 0);
+            for thread in &self.threads {
+                let Some(tally) = lock(&thread.shared.targets).get(at).copied() else { continue };
+                sum.open += tally.open;
+                sum.opened += tally.opened;
+                sum.failed += tally.failed;
+                sum.closed += tally.closed;
+                sum.cuts += tally.cuts;
+                lost += tally.lost;
+                sum.lost += if at_end { tally.missing } else { 0 };
+            }
+            sum.lost += u64::try_from(lost).unwrap_or(0);
+            sum.target = servers[at].host.clone();
+            sum
+        };
+        let counted = self.common.plan.counts_targets();
+        (0..servers.len()).filter(|_| counted).map(of).collect()
     }
 
     /// Resets all connections and ends the threads.

@@ -1,16 +1,83 @@
 //! The plan of a crowd: how many connections, from where to where, and how they behave.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
 use admin::Url;
 use client::Client;
 use random::Random;
+use serde::{Deserialize, Serialize};
 
 use crate::source::Sources;
 use crate::target::Paths;
 use crate::template::Template;
 
+/// Targets whose connections are counted for each by itself; of more nobody could read the lines.
+const TARGETS_COUNTED_MAX: usize = 64;
+
+/// The share of a run that is one process's: connections, users and topics whose index leaves this rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Part {
+    /// The number of the share, from zero.
+    pub number: u32,
+    /// How many shares there are, at least one.
+    pub of: u32,
+}
+
+impl Default for Part {
+    /// All of it.
+    fn default() -> Self {
+        Part { number: 0, of: 1 }
+    }
+}
+
+impl Part {
+    /// Whether what has this index belongs to the share.
+    pub fn has(self, index: u32) -> bool {
+        index % self.of.max(1) == self.number
+    }
+
+    /// How many of so many belong to it.
+    pub fn share(self, all: u32) -> u32 {
+        (all / self.of) + u32::from(all % self.of > self.number)
+    }
+
+    /// The index, among all, of the share's own one at this place.
+    pub fn index(self, own: u32) -> u32 {
+        own * self.of + self.number
+    }
+}
+
+/// How far this host's monotonic clock is ahead of the one by which the messages of a run are stamped.
+#[derive(Clone, Debug, Default)]
+pub struct Clock(Arc<AtomicI64>);
+
+impl Clock {
+    /// Sets how far this host's clock is ahead, in nanoseconds.
+    pub fn set_ahead(&self, ns: i64) {
+        self.0.store(ns, Ordering::Relaxed);
+    }
+
+    /// A time of this host on the run's clock, in nanoseconds.
+    pub fn of_run(&self, own_ns: u64) -> u64 {
+        own_ns.saturating_add_signed(self.0.load(Ordering::Relaxed).saturating_neg())
+    }
+
+    /// A time of the run on this host's clock, in nanoseconds.
+    pub fn own(&self, run_ns: u64) -> u64 {
+        run_ns.saturating_add_signed(self.0.load(Ordering::Relaxed))
+    }
+}
+
 /// The plan of a crowd.
 #[derive(Clone)]
 pub struct Plan {
+    /// The share of it that is opened here. All other numbers are those of the whole.
+    pub part: Part,
+    /// The clock of the messages' stamps.
+    pub clock: Clock,
+    /// Whether connections that come back go to another server than before, by chance.
+    pub roams: bool,
     /// The servers; each connection goes to one of them in turn.
     pub servers: Vec<Url>,
     /// The transports; each connection speaks one of them in turn.
@@ -57,6 +124,8 @@ pub struct Plan {
     pub kept: bool,
     /// Whether clients send heartbeats, where their transport has them.
     pub heartbeats: bool,
+    /// Whether the longest time is measured for which each connection hears no message.
+    pub silences: bool,
 }
 
 /// Connections are in randomly chosen topics.
@@ -101,6 +170,25 @@ pub struct Lifetime {
 }
 
 impl Plan {
+    /// Returns how many connections are opened here.
+    pub fn own_connections(&self) -> u32 {
+        self.part.share(self.connections)
+    }
+
+    /// Returns whether the connections to each server are counted by themselves.
+    pub(super) fn counts_targets(&self) -> bool {
+        (2..=TARGETS_COUNTED_MAX).contains(&self.servers.len())
+    }
+
+    /// Returns the server of the connection with this index, unless it roams. They take turns, each transport at all
+    /// servers.
+    pub(super) fn server(&self, index: u32) -> usize {
+        match &self.paths {
+            Paths::List { targets, .. } => usize::from(targets[index as usize % targets.len()]),
+            Paths::Templates(_) => turn(index as usize, self.servers.len(), self.transports.len()),
+        }
+    }
+
     /// Returns the topic number of the user with this number.
     pub fn room(&self, number: u32) -> u32 {
         match self.memberships {
@@ -153,5 +241,58 @@ impl Plan {
             Some(Memberships { topics, .. }) => topics,
             None => self.connections.div_ceil(self.users_per_room.max(1)),
         }
+    }
+}
+
+/// The server whose turn it is, of so many, while as many others take turns as well. Without a shift a server would
+/// meet only some of them.
+fn turn(index: usize, servers: usize, others: usize) -> usize {
+    let round = (1..=servers).map(|times| times * others).find(|all| all.is_multiple_of(servers));
+    (index + index / round.unwrap_or(1)) % servers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_transport_goes_to_each_server_and_all_are_spread_evenly() {
+        for (servers, others) in [(1, 1), (2, 2), (3, 4), (2, 4), (4, 2), (6, 4), (3, 6), (5, 1)] {
+            let mut met = vec![vec![0_usize; others]; servers];
+            for index in 0..servers * servers * others {
+                met[turn(index, servers, others)][index % others] += 1;
+            }
+            assert!(met.iter().flatten().all(|times| *times == servers), "{met:?}");
+            let mut few = vec![0_usize; servers];
+            (0..7).for_each(|index| few[turn(index, servers, others)] += 1);
+            let (least, most) = (few.iter().min().unwrap(), few.iter().max().unwrap());
+            assert!(most - least <= 2, "{servers} {others}: {few:?}");
+        }
+    }
+
+    #[test]
+    fn shares_are_disjoint_and_all_of_it() {
+        for of in 1..5 {
+            let mut all: Vec<u32> = (0..of)
+                .map(|number| Part { number, of })
+                .flat_map(|part| {
+                    let own: Vec<u32> = (0..part.share(11)).map(|own| part.index(own)).collect();
+                    assert!(own.iter().all(|index| part.has(*index)));
+                    own
+                })
+                .collect();
+            all.sort_unstable();
+            assert_eq!(all, (0..11).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn times_are_of_the_runs_clock() {
+        let clock = Clock::default();
+        assert_eq!((clock.of_run(5), clock.own(5)), (5, 5));
+        clock.set_ahead(100);
+        assert_eq!((clock.of_run(150), clock.own(50), clock.of_run(7)), (50, 150, 0));
+        clock.set_ahead(-100);
+        assert_eq!((clock.of_run(50), clock.own(150)), (150, 50));
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct Receiver<'a> {
     pub index: u32,
     pub room: u32,
     pub now_ns: u64,
+    /// The same moment on the clock of the messages' stamps.
+    pub run_now_ns: u64,
     pub trackers: Trackers,
     /// The resume state, if the connection has one. It then holds the sequences of the user and the
     /// topics.
@@ -164,9 +166,9 @@ impl Receiver<'_> {
     /// Returns trackers that begin with the next messages to be published.
     fn now(&self) -> Trackers {
         Trackers {
-            user: Tracker::begin(self.published.user(self.index)),
-            topic: Tracker::begin(self.published.topic(self.room)),
-            all: Tracker::begin(self.published.all()),
+            user: self.published.user_tracker(self.index),
+            topic: self.published.topic_tracker(self.room),
+            all: self.published.all_tracker(),
         }
     }
 
@@ -174,7 +176,7 @@ impl Receiver<'_> {
     fn begin(&mut self) {
         let (now, published) = (self.now(), self.published);
         if let Some(resume_state) = &mut self.resume_state {
-            resume_state.opened(&now, |room| Tracker::begin(published.topic(room)));
+            resume_state.opened(&now, |room| published.topic_tracker(room));
         }
     }
 
@@ -232,15 +234,18 @@ impl Receiver<'_> {
             (Some(sequence), _) => self.process_stamp_of(sequence, stamp),
             (None, To::User(user)) if user == self.user => {
                 let arrival = self.trackers.user.arrive(stamp.number);
-                self.count(arrival, stamp, true);
+                let tracker = self.trackers.user;
+                self.count(arrival, stamp, true, tracker);
             }
             (None, To::Topic(room)) if room == self.room && self.resume_state.is_none() => {
                 let arrival = self.trackers.topic.arrive(stamp.number);
-                self.count(arrival, stamp, true);
+                let tracker = self.trackers.topic;
+                self.count(arrival, stamp, true, tracker);
             }
             (None, To::All) => {
                 let arrival = self.trackers.all.arrive(stamp.number);
-                self.count(arrival, stamp, true);
+                let tracker = self.trackers.all;
+                self.count(arrival, stamp, true, tracker);
             }
             (None, _) => {
                 self.describe("a stray", stamp, None);
@@ -254,12 +259,15 @@ impl Receiver<'_> {
         let Some(resume_state) = &mut self.resume_state else {
             return;
         };
-        let is_late = stamp.due_ns < resume_state.begun_ns;
+        // What was due before this connection began, by the same clock.
+        let since_begun_ns = now_ns.saturating_sub(resume_state.begun_ns);
+        let is_late = stamp.due_ns < self.run_now_ns.saturating_sub(since_begun_ns);
         let Some(progress) = resume_state.message_of(sequence) else {
             return;
         };
         let before = progress.tracker;
         let arrival = progress.tracker.arrive(stamp.number);
+        let tracker = progress.tracker;
         let is_again = arrival == Arrival::Again;
         let mut may_again = is_again && self.may_be_again;
         if sequence == Sequence::User
@@ -283,14 +291,17 @@ impl Receiver<'_> {
         let arrival = self.without_unsure(arrival, stamp);
         match arrival {
             Arrival::Next => {}
+            // What other nodes publish in their turn may come a little later.
+            Arrival::Gap(missing) if missing < self.published.nodes => {}
             Arrival::Gap(_) => self.describe("a gap", stamp, Some(before)),
+            Arrival::Late if self.published.may_be_overtaken(stamp.to, stamp.number, &tracker) => {}
             Arrival::Late => self.describe("a late one", stamp, Some(before)),
             Arrival::Again => self.describe("a repeat", stamp, Some(before)),
         }
         if is_late && !is_again {
             self.add(Stat::CaughtUp, 1);
         }
-        self.count(arrival, stamp, !is_late);
+        self.count(arrival, stamp, !is_late, tracker);
     }
 
     /// Removes messages from a gap that perhaps were never published.
@@ -308,12 +319,14 @@ impl Receiver<'_> {
 
     /// Counts a message, and records its time if `timed`. A message that was published while the
     /// connection was away has no meaningful time.
-    fn count(&mut self, arrival: Arrival, stamp: Stamp, timed: bool) {
+    fn count(&mut self, arrival: Arrival, stamp: Stamp, timed: bool, tracker: Tracker) {
         match arrival {
             Arrival::Next => {}
             Arrival::Gap(missing) => self.add(Stat::Lost, u64::from(missing)),
             Arrival::Late => {
-                self.add(Stat::OutOfOrder, 1);
+                if !self.published.may_be_overtaken(stamp.to, stamp.number, &tracker) {
+                    self.add(Stat::OutOfOrder, 1);
+                }
                 let lost = &mut self.stats[Stat::Lost as usize];
                 *lost = lost.saturating_sub(1);
             }
@@ -322,7 +335,7 @@ impl Receiver<'_> {
         if !timed {
             return;
         }
-        let us = self.now_ns.saturating_sub(stamp.due_ns) / 1_000;
+        let us = self.run_now_ns.saturating_sub(stamp.due_ns) / 1_000;
         let us = u32::try_from(us).unwrap_or(u32::MAX);
         self.times.push(us);
         if matches!(stamp.to, To::User(_)) {
@@ -344,7 +357,7 @@ impl Receiver<'_> {
                 stamp.to,
                 resume_state.attempts,
                 self.now_ns.saturating_sub(resume_state.begun_ns) / 1_000_000,
-                self.now_ns.saturating_sub(stamp.due_ns) / 1_000_000,
+                self.run_now_ns.saturating_sub(stamp.due_ns) / 1_000_000,
                 resume_state.describe(),
             )
         });
@@ -360,7 +373,8 @@ fn meaning(reason: &str) -> &'static str {
     match reason {
         "no_history" => "the topic has no history: give it history_messages_max",
         "too_old" => {
-            "the topic's history is too short: raise history_messages_max, or its other limits"
+            "the history is too short: raise the topic's history_messages_max or its other limits; polls of a topic \
+             without history need limits.recent_messages_max and recent_bytes_max"
         }
         "epoch_changed" => "the server began anew, without what was there",
         _ => "not all that was missed came",
@@ -386,6 +400,7 @@ mod tests {
             index: 0,
             room: 0,
             now_ns: 5,
+            run_now_ns: 5,
             trackers: Trackers::anywhere(),
             anomalies: &Anomalies::default(),
             resume_state: None,

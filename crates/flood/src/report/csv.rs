@@ -4,7 +4,7 @@ use csv::Writer;
 
 use crate::record::{Counts, Percentiles, Sample, Server};
 
-const COUNTS: [&str; 22] = [
+const COUNTS: [&str; 23] = [
     "open",
     "opened",
     "failed",
@@ -25,6 +25,7 @@ const COUNTS: [&str; 22] = [
     "ack_failed",
     "published",
     "publish_failed",
+    "publish_unsure",
     "probes",
     "probes_failed",
 ];
@@ -103,6 +104,7 @@ fn counts(of: &Counts) -> [u64; COUNTS.len()] {
         of.ack_failed,
         of.published,
         of.publish_failed,
+        of.publish_unsure,
         of.probes,
         of.probes_failed,
     ]

@@ -70,6 +70,7 @@ fn facts(summary: &Summary) -> String {
     out.push_str(&tables::pairs("Host", &summary.host));
     out.push_str(&tables::pairs("Kernel settings", &summary.settings));
     out.push_str(&tables::percentiles(summary));
+    out.push_str(&tables::shares(summary));
     out.push_str("</div>\n");
     if !summary.command.is_empty() {
         let arguments = summary.command.split(' ');

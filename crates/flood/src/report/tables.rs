@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::html::Escaped;
 use super::number::{NONE, bytes_each, digits, grouped, micros};
-use crate::record::{Named, Percentiles, Sample, Storm, Summary};
+use crate::record::{Agent, Named, Percentiles, Sample, Storm, Summary, TargetCounts};
 
 /// How many reasons are shown by name. The counts of the others are added up.
 const REASONS_MAX: usize = 12;
@@ -166,12 +166,52 @@ pub fn percentiles(summary: &Summary) -> String {
         ("Delivery to one user", &summary.delivery_user),
         ("Connect", &summary.connect),
         ("Probe", &summary.probe),
+        ("Publish", &summary.publish),
+        ("Longest silence", &summary.silence),
     ] {
         let _ = write!(out, "<tr><th scope=\"row\">{name}</th><td>{}</td>", grouped(of.count));
         for value in [of.p50_us, of.p90_us, of.p99_us, of.p999_us, of.max_us] {
             let _ = write!(out, "<td>{}</td>", time_of(of, value));
         }
         out.push_str("</tr>");
+    }
+    out.push_str("</tbody></table></div></section>\n");
+    out
+}
+
+/// Returns HTML tables of the targets and the agents, where there are several.
+pub fn shares(summary: &Summary) -> String {
+    let target = |it: &TargetCounts| {
+        let counts = [it.open, it.opened, it.failed, it.closed, it.cuts, it.lost];
+        (it.target.clone(), counts.map(grouped).to_vec())
+    };
+    let agent = |it: &Agent| {
+        let counts = [it.connections, it.open, it.messages].map(grouped);
+        (it.agent.clone(), [&counts[..], &[it.lost.clone().unwrap_or_default()]].concat())
+    };
+    let targets = summary.targets.iter().map(target).collect();
+    let agents = summary.agents.iter().map(agent).collect();
+    table("Targets", &["open", "opened", "failed", "closed", "cut", "lost"], targets)
+        + &table("Agents", &["connections", "open", "messages", "lost"], agents)
+}
+
+fn table(title: &str, columns: &[&str], rows: Vec<(String, Vec<String>)>) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let cells = |tag: &str, cells: &[String]| -> String {
+        cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", Escaped(cell))).collect()
+    };
+    let names: Vec<String> = columns.iter().map(|&name| name.to_owned()).collect();
+    let mut out = format!(
+        "<section class=\"card\"><h3>{}</h3><div class=\"scroll\"><table class=\"numbers\"><thead>\
+         <tr><th></th>{}</tr></thead><tbody>",
+        Escaped(title),
+        cells("th", &names)
+    );
+    for (name, values) in rows {
+        let (name, values) = (Escaped(&name), cells("td", &values));
+        let _ = write!(out, "<tr><th scope=\"row\">{name}</th>{values}</tr>");
     }
     out.push_str("</tbody></table></div></section>\n");
     out

@@ -105,6 +105,11 @@ fn clauses(summary: &Summary) -> Vec<Clause> {
             clauses.push(zero(count, what));
         }
     }
+    for agent in summary.agents.iter().filter(|agent| agent.lost.is_some()) {
+        let connections = grouped(agent.connections);
+        let text = format!("agent {} lost with {connections} connections", agent.agent);
+        clauses.push(Clause { text, good: Some(false) });
+    }
     // The counters are the whole host's: they explain a run, and don't judge it.
     let sentences = summary.kernels.iter().flat_map(|host| host.sentences());
     clauses.extend(sentences.map(plain));
@@ -120,7 +125,7 @@ mod tests {
 
     use super::*;
     use crate::kernels::HostFindings;
-    use crate::record::Counts;
+    use crate::record::{Agent, Counts};
 
     fn of(counts: Counts, interrupted: bool) -> String {
         html(&Summary { connections: 1_000, counts, interrupted, ..Summary::default() })
@@ -136,6 +141,19 @@ mod tests {
         assert!(html.contains("verdict good"));
         assert!(html.contains("1,000 connections held</span>; <span>5,000 messages received"));
         assert!(html.contains("<span class=\"ok\">0 lost</span>"));
+    }
+
+    #[test]
+    fn a_lost_agent_makes_the_run_bad() {
+        let agent =
+            |lost| Agent { agent: "<b>:1".into(), connections: 10, lost, ..Agent::default() };
+        let with = |lost| {
+            let agents = vec![agent(None), agent(lost)];
+            html(&Summary { connections: 1_000, counts: clean(), agents, ..Summary::default() })
+        };
+        assert!(with(None).contains("verdict good"));
+        let html = with(Some("gone".into()));
+        assert!(html.contains("verdict bad") && html.contains("agent &lt;b&gt;:1 lost"), "{html}");
     }
 
     #[test]

@@ -6,25 +6,31 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::{Run, percentiles};
+use super::{Point, Run, StormTimes};
 use crate::clock::now_ns;
 use crate::publisher;
-use crate::record;
+use crate::record::{Percentiles, Storm};
 use crate::show::{Phase, Show};
 
 /// How long dropping all connections may take.
 const DROP_MAX: Duration = Duration::from_secs(60);
 
-impl Run {
+impl Run<'_> {
     /// Runs one such storm to its end. Gives up when it takes longer than `--answer-timeout` and
     /// `--settle` together.
-    pub(super) fn storm(&mut self, stop: &AtomicBool, show: &mut dyn Show) -> Result<()> {
+    pub(super) fn storm(
+        &mut self,
+        number: u32,
+        stop: &AtomicBool,
+        show: &mut dyn Show,
+    ) -> Result<()> {
         let connections = self.crowd()?.counts().open;
         self.crowd()?.storm();
         let begin = Instant::now();
         self.wait(stop, show, |run| {
             Ok(run.crowd()?.counts().open == 0 || begin.elapsed() > DROP_MAX)
         })?;
+        self.meet(Point::Dropped(number), Phase::Holding, stop, show)?;
         let missed = self.shape.missed;
         if let Some(context) = self.context.clone() {
             let rooms = self.rooms;
@@ -34,6 +40,7 @@ impl Run {
                 .context("starting a publisher thread")?;
             self.wait(stop, show, |_| Ok(publishing.is_finished()))?;
         }
+        self.meet(Point::Missed(number), Phase::Holding, stop, show)?;
         let cpu_before = self.server_cpu_seconds();
         let recovered_before = self.crowd()?.recovered();
         self.crowd()?.take_recovery();
@@ -47,14 +54,15 @@ impl Run {
         let cpu_after = self.server_cpu_seconds();
         let recovered = self.crowd()?.recovered() - recovered_before;
         let (times, last_ns) = self.crowd()?.take_recovery();
-        self.storms.push(record::Storm {
+        let storm = Storm {
             connections,
             recovered,
             missed: u64::from(missed),
             seconds: last_ns.saturating_sub(begin_ns) as f64 / 1e9,
-            recovery: percentiles(&times),
+            recovery: Percentiles::default(),
             server_cpu_seconds: cpu_after.zip(cpu_before).map(|(after, before)| after - before),
-        });
+        };
+        self.storms.push(StormTimes { storm, recovery: times });
         Ok(())
     }
 

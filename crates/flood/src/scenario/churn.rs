@@ -1,6 +1,7 @@
 //! `churn`: a chat whose users come and go.
 
 use clap::Args;
+use serde::{Deserialize, Serialize};
 
 use super::{Shape, stream};
 use crate::args::Common;
@@ -9,7 +10,7 @@ use crate::publisher::Audience;
 
 /// Users who arrive, talk and leave at random. Half of them leave in order, half as if their
 /// network were gone.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Deserialize, Serialize)]
 pub struct Churn {
     #[command(flatten)]
     pub(super) common: Common,

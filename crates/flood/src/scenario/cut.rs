@@ -1,6 +1,7 @@
 //! `cut`: connections as on mobile networks, which fail all the time.
 
 use clap::Args;
+use serde::{Deserialize, Serialize};
 
 use super::{Shape, stream};
 use crate::args::Common;
@@ -9,7 +10,7 @@ use crate::publisher::Audience;
 
 /// Connections in some of many topics are cut at random while messages flow, and come back for what
 /// they missed. In the end each must have had every message of its topics once, in order.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Deserialize, Serialize)]
 pub struct Cut {
     #[command(flatten)]
     pub(super) common: Common,

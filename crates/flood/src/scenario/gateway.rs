@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use clap::Args;
+use serde::{Deserialize, Serialize};
 
 use super::{Shape, stream};
 use crate::args::Common;
@@ -12,7 +13,7 @@ use crate::publisher::Audience;
 /// A crowd of which so many a second log out and as many in, while messages go to single users, who confirm
 /// them: with --transport mqtt --qos 1. With --requests others ask a back end, which this tool is, and get their
 /// answers: the server must forward them ([[forward]] with filter = "requests/#").
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Deserialize, Serialize)]
 pub struct Gateway {
     #[command(flatten)]
     pub(super) common: Common,

@@ -1,12 +1,13 @@
 //! `hold`: an idle crowd.
 
 use clap::Args;
+use serde::{Deserialize, Serialize};
 
 use super::Shape;
 use crate::args::Common;
 
 /// Connections that come and stay.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Deserialize, Serialize)]
 pub struct Hold {
     #[command(flatten)]
     pub(super) common: Common,

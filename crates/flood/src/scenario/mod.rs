@@ -13,6 +13,7 @@ mod storm;
 use std::net::SocketAddr;
 
 use clap::Subcommand;
+use serde::{Deserialize, Serialize};
 
 use crate::args::Common;
 use crate::crowd::{Cuts, Lifetime, Memberships};
@@ -31,7 +32,7 @@ macro_rules! help {
 }
 
 /// What the crowd does.
-#[derive(Clone, Debug, Subcommand)]
+#[derive(Clone, Debug, Deserialize, Serialize, Subcommand)]
 pub enum Scenario {
     /// An idle crowd: connects and stays.
     #[command(after_long_help = help!("hold http://127.0.0.1:8000 --connections 100000 --transport sse,ws --hold 10m"))]

@@ -1,13 +1,14 @@
 //! `one-topic`: all users receive all messages.
 
 use clap::Args;
+use serde::{Deserialize, Serialize};
 
 use super::{Shape, stream};
 use crate::args::Common;
 use crate::publisher::Audience;
 
 /// Users of one topic.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Deserialize, Serialize)]
 pub struct OneTopic {
     #[command(flatten)]
     pub(super) common: Common,

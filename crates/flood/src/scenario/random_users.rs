@@ -1,13 +1,14 @@
 //! `random-users`: a generator of messages to random users, like those of the first comet servers.
 
 use clap::Args;
+use serde::{Deserialize, Serialize};
 
 use super::Shape;
 use crate::args::Common;
 use crate::publisher::{Audience, Stream};
 
 /// Senders who write to users by chance.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Deserialize, Serialize)]
 pub struct RandomUsers {
     #[command(flatten)]
     pub(super) common: Common,

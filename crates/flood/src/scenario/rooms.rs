@@ -1,13 +1,14 @@
 //! `rooms`: many topics of the same size.
 
 use clap::Args;
+use serde::{Deserialize, Serialize};
 
 use super::{Shape, stream};
 use crate::args::Common;
 use crate::publisher::Audience;
 
 /// Topics of so many users each.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Deserialize, Serialize)]
 pub struct Rooms {
     #[command(flatten)]
     pub(super) common: Common,

@@ -1,6 +1,7 @@
 //! `storm`: a network fails or a server restarts, and all users come back in the same moment.
 
 use clap::Args;
+use serde::{Deserialize, Serialize};
 
 use super::Shape;
 use crate::args::Common;
@@ -8,7 +9,7 @@ use crate::crowd::Lifetime;
 
 /// Everyone drops and comes back at once. With --recover something is published while they are away,
 /// they come back with what they heard last, and it is measured how soon all have the rest.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Deserialize, Serialize)]
 pub struct Storm {
     #[command(flatten)]
     pub(super) common: Common,

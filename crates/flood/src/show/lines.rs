@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{Phase, Show, bytes, per_second, print, thousands, time};
-use crate::record::{Percentiles, Sample, Storm, Summary};
+use crate::record::{Agent, Percentiles, Sample, Storm, Summary};
 
 /// Seconds between two lines of the same phase.
 const EVERY_SECONDS: f64 = 5.0;
@@ -105,6 +105,24 @@ pub fn result(summary: &Summary) -> String {
             thousands(counts.left)
         ),
     );
+    for target in &summary.targets {
+        row(
+            "  target",
+            format!(
+                "{}: {} open; {} opened, {} failed, {} closed, {} cut; {} messages lost",
+                target.target,
+                thousands(target.open),
+                thousands(target.opened),
+                thousands(target.failed),
+                thousands(target.closed),
+                thousands(target.cuts),
+                thousands(target.lost)
+            ),
+        );
+    }
+    for agent in &summary.agents {
+        row("  agent", self::agent(agent, summary.connections));
+    }
     if summary.full {
         row("  full", "no more were opened, for memory (--keep-memory)".into());
     }
@@ -126,6 +144,10 @@ pub fn result(summary: &Summary) -> String {
             thousands(counts.strayed)
         ),
     );
+    if counts.publish_unsure > 0 {
+        let unsure = thousands(counts.publish_unsure);
+        row("  unsure", format!("{unsure} publishes broke off with their node"));
+    }
     if summary.recover {
         row(
             "recovery",
@@ -154,6 +176,9 @@ pub fn result(summary: &Summary) -> String {
     for fault in &summary.faults {
         row("  fault", fault.clone());
     }
+    for sentence in summary.kernels.iter().flat_map(|host| host.sentences()) {
+        row("kernel", sentence);
+    }
     row("heartbeats", thousands(counts.heartbeats));
     row("connect", percentiles(&summary.connect));
     row("delivery", percentiles(&summary.delivery));
@@ -165,6 +190,12 @@ pub fn result(summary: &Summary) -> String {
         let failed = thousands(counts.probes_failed);
         let times = percentiles(&summary.probe);
         row("probes", format!("{per_second:.1} answered a second, {failed} failed; {times}"));
+    }
+    if summary.publish.count > 0 {
+        row("publish", percentiles(&summary.publish));
+    }
+    if summary.silence.count > 0 {
+        row("silence", percentiles(&summary.silence));
     }
     let server = match summary.server_cpu_per_message_us {
         Some(us) if us > 0.0 => format!(", the server {us:.2} µs"),
@@ -181,6 +212,21 @@ pub fn result(summary: &Summary) -> String {
         row("kernel", sentence);
     }
     out
+}
+
+fn agent(agent: &Agent, connections: u64) -> String {
+    let share = 100.0 * agent.connections as f64 / connections.max(1) as f64;
+    let whose =
+        format!("{}: {} connections ({share:.0} %)", agent.agent, thousands(agent.connections));
+    match &agent.lost {
+        Some(why) => format!("{whose} lost: {why}"),
+        None => format!(
+            "{whose}, {} open, {} messages; its clock is known to {}",
+            thousands(agent.open),
+            thousands(agent.messages),
+            time(agent.clock_error_us)
+        ),
+    }
 }
 
 fn storm(storm: &Storm) -> String {

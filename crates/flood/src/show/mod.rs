@@ -4,6 +4,8 @@ mod json;
 mod lines;
 mod panel;
 
+use serde::{Deserialize, Serialize};
+
 use crate::record::{Sample, Summary};
 
 pub use json::Json;
@@ -13,7 +15,7 @@ pub use panel::Panel;
 use crate::report::number::grouped as thousands;
 
 /// The phases of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Phase {
     /// Connections are being opened.
     Arriving,
@@ -42,6 +44,16 @@ pub trait Show {
 
     /// Shows the result at the end.
     fn end(&mut self, summary: &Summary);
+}
+
+/// Shows nothing.
+#[derive(Debug, Default)]
+pub struct Nothing;
+
+impl Show for Nothing {
+    fn sample(&mut self, _phase: Phase, _before: &Sample, _now: &Sample, _planned: u32) {}
+
+    fn end(&mut self, _summary: &Summary) {}
 }
 
 /// Prints to standard output. Ignores errors: a closed pipe must not end the run.

@@ -10,9 +10,23 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::error::CommandError;
 
+/// Runs a scenario, or an agent until it is ended.
+pub fn run(command: &flood::Command) -> Result<(), CommandError> {
+    match command {
+        flood::Command::Scenario(scenario) => run_scenario(scenario),
+        flood::Command::Agent(agent) => agent.run().map_err(to_error),
+    }
+}
+
+fn to_error(error: flood::RunError) -> CommandError {
+    match error {
+        flood::RunError::Usage(error) => CommandError::Usage(format!("{error:#}")),
+        flood::RunError::Runtime(error) => CommandError::Runtime(format!("{error:#}")),
+    }
+}
+
 /// Runs the scenario. Ctrl-C ends it with the results so far; a second Ctrl-C ends it at once.
-pub fn run(scenario: &Scenario) -> Result<(), CommandError> {
-    let to_error = |error: anyhow::Error| CommandError::Runtime(format!("{error:#}"));
+fn run_scenario(scenario: &Scenario) -> Result<(), CommandError> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // The order matters: the first signal finds the flag unset and sets it.
@@ -20,12 +34,9 @@ pub fn run(scenario: &Scenario) -> Result<(), CommandError> {
             .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
             .map_err(|error| CommandError::Runtime(format!("signals can't be handled: {error}")))?;
     }
-    let mut show = show(scenario).map_err(to_error)?;
-    let outcome = flood::run(scenario, &stop, command_line(), show.as_mut());
-    let outcome = outcome.map_err(|error| match error {
-        flood::RunError::Usage(error) => CommandError::Usage(format!("{error:#}")),
-        flood::RunError::Runtime(error) => to_error(error),
-    })?;
+    let shown = show(scenario).map_err(|error| CommandError::Runtime(format!("{error:#}")));
+    let mut show = shown?;
+    let outcome = flood::run(scenario, &stop, command_line(), show.as_mut()).map_err(to_error)?;
     show.end(&outcome.summary);
     match &outcome.report {
         Some(Ok(page)) if !scenario.common().json => {

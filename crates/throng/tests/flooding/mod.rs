@@ -106,6 +106,11 @@ impl Flood {
         self.until("the crowd stood", |line| line["phase"] == "holding");
     }
 
+    /// Returns this count as it was in the last sample.
+    pub fn count(&self, name: &str) -> u64 {
+        self.samples.last().unwrap()["sample"]["counts"][name].as_u64().unwrap()
+    }
+
     /// Reads on until this count is reached.
     pub fn until_count(&mut self, name: &str, count: u64) {
         self.until(&format!("{name} was {count}"), |line| {

@@ -47,6 +47,7 @@ impl Worker<'_> {
             // All connections return at once, the first time that this finds the cuts over.
             if !std::mem::replace(&mut self.cuts_ended, true) {
                 self.due.extend(self.away.drain(..).map(|index| (index, now)));
+                self.take_waiting(now, true);
             }
             return;
         }
@@ -93,6 +94,7 @@ impl Worker<'_> {
     }
 
     fn cut(&mut self, index: u32, gently: bool) {
+        self.count_at_target(index, |tally| tally.cuts += 1);
         self.disconnect(index, gently);
         self.away.push(index);
         self.stats[Stat::Cuts as usize] += 1;

@@ -7,6 +7,8 @@ mod heartbeat_wheel;
 mod open;
 mod request;
 mod resume;
+mod silences;
+mod targets;
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -24,6 +26,8 @@ use rustix::time::Timespec;
 
 use self::cut::Pause;
 use self::heartbeat_wheel::HeartbeatWheel;
+use self::silences::Silences;
+use self::targets::Targets;
 use super::acker::Acker;
 use super::connection::{Connection, Stage, Trackers};
 use super::receiver::{ReadOutcome, Receiver, Stats};
@@ -61,8 +65,9 @@ pub(super) struct Worker<'a> {
     shared: &'a Shared,
     poller: OwnedFd,
     connections: Vec<Connection>,
-    /// The index in the whole crowd of the first connection here.
+    /// The index among all connections of this process of the first one here.
     from: u32,
+    targets: Targets,
     /// Connections that were not tried yet.
     untried: Range<u32>,
     /// Connections to open now: the index, and since when it is due.
@@ -100,6 +105,8 @@ pub(super) struct Worker<'a> {
     reply: Vec<u8>,
     scanner: Scanner,
     goodbyes: Vec<Goodbye>,
+    /// Where the run measures them.
+    silences: Option<Silences>,
     stats: Stats,
     times: Vec<u32>,
     user_times: Vec<u32>,
@@ -118,6 +125,7 @@ pub(super) fn run(common: &Common, shared: &Shared, thread: u32, range: Range<u3
         poller: epoll::create(CreateFlags::CLOEXEC).context("a poller")?,
         connections: std::iter::repeat_with(Connection::default).take(count).collect(),
         from: range.start,
+        targets: Targets::new(&common.plan, range.map(|own| common.plan.part.index(own))),
         untried: 0..count as u32,
         due: VecDeque::new(),
         unread: Vec::new(),
@@ -141,7 +149,10 @@ pub(super) fn run(common: &Common, shared: &Shared, thread: u32, range: Range<u3
         second_ns: now_ns(),
         cut_ns: now_ns(),
         cuts_ended: false,
-        random: Random::of(common.plan.seed, u64::from(thread)),
+        random: Random::of(
+            common.plan.seed,
+            u64::from(common.plan.part.number) << 32 | u64::from(thread),
+        ),
         path: String::new(),
         request: Vec::with_capacity(512),
         buffer: vec![0; READ_BYTES].into_boxed_slice(),
@@ -150,6 +161,7 @@ pub(super) fn run(common: &Common, shared: &Shared, thread: u32, range: Range<u3
         reply: Vec::new(),
         scanner: Scanner::default(),
         goodbyes: Vec::new(),
+        silences: common.plan.silences.then(|| Silences::new(count)),
         stats: [0; Stat::COUNT],
         times: Vec::with_capacity(TIMES),
         user_times: Vec::new(),
@@ -213,7 +225,12 @@ impl Worker<'_> {
                 if self.next_arrival_ns() <= now { 0 } else { BUSY_WAIT_MS }
             }
             () if self.cuts_now() => BUSY_WAIT_MS,
-            () if lifetime.stay_seconds.is_some() || !self.away.is_empty() => DRAW_NS / 1_000_000,
+            () if lifetime.stay_seconds.is_some()
+                || !self.away.is_empty()
+                || self.targets.any_waits() =>
+            {
+                DRAW_NS / 1_000_000
+            }
             () => IDLE_WAIT_MS,
         };
         Timespec { tv_sec: 0, tv_nsec: (ms * 1_000_000) as i64 }
@@ -259,6 +276,7 @@ impl Worker<'_> {
             return;
         }
         self.drawn_ns = now;
+        self.take_waiting(now, false);
         let seconds = passed as f64 / 1e9;
         let lifetime = self.common.plan.lifetime;
         if let Some(stay) = lifetime.stay_seconds {
@@ -367,7 +385,7 @@ impl Worker<'_> {
 
     fn client(&self, index: u32) -> &'static dyn Client {
         let transports = &self.common.plan.transports;
-        transports[(self.from + index) as usize % transports.len()]
+        transports[self.at(index) as usize % transports.len()]
     }
 
     /// Lets a connection return some time, where connections do so.
@@ -426,7 +444,7 @@ impl Worker<'_> {
     /// Processes bytes that a connection received.
     fn process_input(&mut self, index: u32, bytes: &[u8]) {
         let plan = &self.common.plan;
-        let (now, client, all) = (now_ns(), self.client(index), self.from + index);
+        let (now, client, all) = (now_ns(), self.client(index), self.at(index));
         let now_seconds = self.seconds(now);
         let number = plan.first + all;
         let mut resume_state = self.resume_states.get_mut(index as usize).and_then(Option::take);
@@ -434,6 +452,8 @@ impl Worker<'_> {
             .as_deref()
             .map_or(Vec::new(), |resume_state| self.common.names(resume_state));
         let subscribes = self.subscribes_by_command(index);
+        let messages = self.stats[Stat::Messages as usize];
+        let lost = self.stats[Stat::Lost as usize];
         let connection = &mut self.connections[index as usize];
         let mut receiver = Receiver {
             scanner: &self.scanner,
@@ -447,6 +467,7 @@ impl Worker<'_> {
             index: all,
             room: plan.room(number),
             now_ns: now,
+            run_now_ns: plan.clock.of_run(now),
             trackers: connection.trackers,
             resume_state: resume_state.as_deref_mut(),
             names: &names,
@@ -466,6 +487,16 @@ impl Worker<'_> {
         connection.trackers = trackers;
         connection.received_seconds = now_seconds;
         self.stats[Stat::Bytes as usize] += bytes.len() as u64;
+        let newly_lost = self.stats[Stat::Lost as usize] as i64 - lost as i64;
+        if newly_lost != 0 {
+            self.count_at_target(index, |tally| tally.lost += newly_lost);
+        }
+        if self.stats[Stat::Messages as usize] > messages {
+            let us = self.us(now);
+            if let Some(silences) = &mut self.silences {
+                silences.heard(index, us);
+            }
+        }
         if let Some(slot) = self.resume_states.get_mut(index as usize) {
             *slot = resume_state;
         }
@@ -541,22 +572,33 @@ impl Worker<'_> {
         let Common { plan, published, .. } = self.common;
         let describes = self.common.describes_missing.load(Ordering::Relaxed);
         let mut missing = 0;
+        let mut missing_at = vec![0; self.targets.tallies.len()];
         for (at, connection) in self.connections.iter().enumerate() {
             if connection.stage != Stage::Open {
                 continue;
             }
-            let all = self.from + at as u32;
+            let before = missing;
+            let all = self.at(at as u32);
             let Trackers { user, topic, all: to_all } = &connection.trackers;
             missing += u64::from(to_all.missing(published.all()));
             if let Some(Some(resume_state)) = self.resume_states.get(at) {
                 let client = self.client(at as u32);
                 missing += self.common.missing(resume_state, all, client, describes);
-                continue;
+            } else {
+                missing += u64::from(user.missing(published.user(all)));
+                missing += u64::from(topic.missing(published.topic(plan.room(plan.first + all))));
             }
-            missing += u64::from(user.missing(published.user(all)));
-            missing += u64::from(topic.missing(published.topic(plan.room(plan.first + all))));
+            if let Some(missing_there) = missing_at.get_mut(self.server(at as u32)) {
+                *missing_there += missing - before;
+            }
+        }
+        for (tally, missing) in self.targets.tallies.iter_mut().zip(missing_at) {
+            tally.missing = missing;
         }
         self.stats[Stat::Missing as usize] = missing;
+        if let Some(silences) = &self.silences {
+            *lock(&self.shared.silences) = silences.longest();
+        }
         self.publish_stats();
         self.shared.scans_done.store(requested, Ordering::Release);
     }
@@ -566,6 +608,9 @@ impl Worker<'_> {
         self.stats[Stat::InFlight as usize] = self.in_flight as u64;
         for (count, value) in self.shared.tally.0.iter().zip(self.stats) {
             count.store(value, Ordering::Relaxed);
+        }
+        if !self.targets.tallies.is_empty() {
+            lock(&self.shared.targets).clone_from(&self.targets.tallies);
         }
         for (times, to) in [
             (&mut self.times, &self.common.delivery),

@@ -49,7 +49,7 @@ impl Worker<'_> {
         };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(family, SocketType::STREAM, flags, None)?;
-        if let Some(source) = self.common.plan.sources.address((self.from + index) as usize) {
+        if let Some(source) = self.common.plan.sources.address(self.at(index) as usize) {
             bind_address_without_port(&socket).map_err(|error| {
                 CloseReason::System(error.raw_os_error().unwrap_or(libc::EINVAL))
             })?;
@@ -91,11 +91,19 @@ impl Worker<'_> {
         let connection = &mut self.connections[index as usize];
         connection.stage = Stage::Open;
         self.in_flight -= 1;
+        if let Some(silences) = &mut self.silences {
+            silences.opened(index);
+        }
         if answered {
             self.connects.push(us.wrapping_sub(connection.due_us));
         }
         self.stats[Stat::Open as usize] += 1;
         self.stats[Stat::Opened as usize] += 1;
+        self.arrived(index);
+        self.count_at_target(index, |tally| {
+            tally.open += 1;
+            tally.opened += 1;
+        });
     }
 
     /// Closes a connection because of the server, whatever stage it was in. A reason that the server
@@ -115,8 +123,18 @@ impl Worker<'_> {
         self.poll_positions.remove(&index);
         self.paused.remove(&index);
         self.stats[Stat::Open as usize] -= 1;
-        self.stats[Stat::Closed as usize] += 1;
-        *lock(&self.common.closes).entry(reason).or_default() += 1;
+        let is_cut = self.is_servers_death(reason);
+        self.count_at_target(index, |tally| {
+            tally.open -= 1;
+            *(if is_cut { &mut tally.cuts } else { &mut tally.closed }) += 1;
+        });
+        if is_cut {
+            self.stats[Stat::Cuts as usize] += 1;
+        } else {
+            self.stats[Stat::Closed as usize] += 1;
+            *lock(&self.common.closes).entry(reason).or_default() += 1;
+        }
+        self.move_on(index);
         self.schedule_return(index);
     }
 
@@ -137,10 +155,12 @@ impl Worker<'_> {
             Stage::Open => {
                 self.stats[Stat::Open as usize] -= 1;
                 self.stats[Stat::Left as usize] += 1;
+                self.count_at_target(index, |tally| tally.open -= 1);
             }
             Stage::Connecting | Stage::Requested => self.in_flight -= 1,
             Stage::Away => {}
         }
+        self.move_on(index);
     }
 
     /// Says what clients of the transport say before they leave in order.
@@ -166,6 +186,10 @@ impl Worker<'_> {
         self.in_flight -= 1;
         self.stats[Stat::Failed as usize] += 1;
         *lock(&self.common.failures).entry(reason).or_default() += 1;
-        self.schedule_return(index);
+        self.count_at_target(index, |tally| tally.failed += 1);
+        self.move_on(index);
+        if !self.back_off(index, now_ns()) {
+            self.schedule_return(index);
+        }
     }
 }

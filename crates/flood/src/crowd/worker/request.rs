@@ -16,22 +16,24 @@ impl Worker<'_> {
     /// Writes the path that a connection requests into `self.path`. Returns its server's index.
     pub(super) fn write_path(&mut self, index: u32) -> usize {
         let plan = &self.common.plan;
-        let all = self.from + index;
+        let (all, server) = (self.at(index), self.server(index));
         let number = plan.first + all;
         self.path.clear();
         match &plan.paths {
             Paths::Templates(templates) => {
-                let template = &templates[all as usize % templates.len()];
+                // Those of a server stand together, one for each transport.
+                let transports = plan.transports.len();
+                let at = server * transports + all as usize % transports;
+                let template = &templates[at % templates.len()];
                 template.expand(number, plan.room(number), &mut self.path);
-                all as usize % plan.servers.len()
             }
-            Paths::List { targets, text, ends } => {
+            Paths::List { text, ends, .. } => {
                 let at = all as usize % ends.len();
                 let from = if at == 0 { 0 } else { ends[at - 1] as usize };
                 self.path.push_str(&text[from..ends[at] as usize]);
-                usize::from(targets[at])
             }
         }
+        server
     }
 
     /// Writes the request of a connection into `self.request`. Returns its server.
@@ -50,7 +52,7 @@ impl Worker<'_> {
         let request = Request {
             host: &server.host,
             target: &self.path,
-            number: u64::from(self.common.plan.first + self.from + index),
+            number: u64::from(self.common.plan.first + self.at(index)),
             token: since.as_deref(),
         };
         self.client(index).request(&request, &mut self.request);
@@ -95,7 +97,7 @@ impl Worker<'_> {
         let request = Request {
             host: &self.common.plan.servers[server].host,
             target: &self.path,
-            number: u64::from(self.common.plan.first + self.from + index),
+            number: u64::from(self.common.plan.first + self.at(index)),
             token: None,
         };
         let client = self.client(index);

@@ -68,7 +68,7 @@ impl Worker<'_> {
     /// Returns whether a connection subscribes to its topics by commands. Every second WebSocket
     /// does; the others name them in the URL.
     pub(super) fn subscribes_by_command(&self, index: u32) -> bool {
-        let number = self.common.plan.first + self.from + index;
+        let number = self.common.plan.first + self.at(index);
         self.recovers() && number.is_multiple_of(2) && self.client(index).name() == "ws"
     }
 
@@ -89,7 +89,7 @@ impl Worker<'_> {
             return;
         }
         let (plan, style) = (&self.common.plan, self.resume_style(index));
-        let number = plan.first + self.from + index;
+        let number = plan.first + self.at(index);
         let resume_state = self.resume_states[index as usize].get_or_insert_with(|| {
             let rooms = if plan.topic.is_empty() { Vec::new() } else { plan.rooms_of(number) };
             Box::new(ResumeState::new(style, rooms.into_iter(), plan.acks.is_some()))
@@ -114,7 +114,7 @@ impl Worker<'_> {
     pub(super) fn add_resume_parameters(&mut self, index: u32) -> Option<String> {
         let resume_state = self.resume_states.get(index as usize)?.as_deref()?;
         let plan = &self.common.plan;
-        let number = plan.first + self.from + index;
+        let number = plan.first + self.at(index);
         let (subscribes, client) = (self.subscribes_by_command(index), self.client(index));
         let path = &mut self.path;
         let name =
@@ -180,6 +180,7 @@ impl Worker<'_> {
             return;
         };
         let (client, plan) = (self.client(index), &self.common.plan);
+        let user_number = plan.first + self.at(index);
         let Some(Some(resume_state)) = self.resume_states.get_mut(index as usize) else {
             return;
         };
@@ -194,7 +195,6 @@ impl Worker<'_> {
         if self.random.unit() * 100.0 < acks.skip_percent {
             return;
         }
-        let user_number = plan.first + self.from + index;
         let user = plan.user.text(user_number, plan.room(user_number));
         if client.acknowledge(&user, &id, &mut self.reply) {
             if let Ok(id) = id.parse() {

@@ -1,0 +1,118 @@
+//! An agent's connection to its coordinator while a run goes on.
+
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Result, ensure};
+
+use super::frame::{FRAME_BYTES_MAX, receive, send};
+use super::{ToAgent, ToCoordinator};
+use crate::clock::now_ns;
+use crate::crowd::{Clock, Part, Published, PublishedHere, Times, lock};
+use crate::record::Sample;
+use crate::run::{Others, Point};
+use crate::show::Phase;
+
+/// A point that all agents have come to, and how much each had published.
+type Passed = (Point, Vec<(Part, PublishedHere)>);
+
+/// What the coordinator has said.
+#[derive(Debug, Default)]
+pub struct Heard {
+    /// When the run begins, on the coordinator's clock.
+    pub start_ns: Mutex<Option<u64>>,
+    passed: Mutex<Vec<Passed>>,
+    /// The results have come.
+    pub ended: AtomicBool,
+    /// The coordinator has gone.
+    pub gone: AtomicBool,
+    /// The run is to end.
+    pub stop: AtomicBool,
+}
+
+/// The connection.
+pub struct Link {
+    writer: Arc<Mutex<TcpStream>>,
+    pub heard: Arc<Heard>,
+}
+
+impl Link {
+    /// Begins to listen to the coordinator, on a thread that ends with the connection.
+    ///
+    /// # Errors
+    /// If the system can't start a thread.
+    pub fn start(socket: &TcpStream, clock: Clock) -> Result<Self> {
+        let link =
+            Link { writer: Arc::new(Mutex::new(socket.try_clone()?)), heard: Arc::default() };
+        let (mut socket, writer, heard) =
+            (socket.try_clone()?, link.writer.clone(), link.heard.clone());
+        let listen = move || {
+            while let Ok(Some(said)) = receive(&mut socket, FRAME_BYTES_MAX) {
+                if hear(said, &heard, &clock, &writer).is_err() {
+                    break;
+                }
+            }
+            heard.gone.store(true, Ordering::Relaxed);
+            heard.stop.store(true, Ordering::Relaxed);
+        };
+        std::thread::Builder::new().name("coordinator".into()).spawn(listen)?;
+        Ok(link)
+    }
+
+    /// Tells the coordinator something.
+    ///
+    /// # Errors
+    /// If it has gone.
+    pub fn say(&self, message: &ToCoordinator) -> Result<()> {
+        ensure!(!self.heard.gone.load(Ordering::Relaxed), "the coordinator has gone");
+        send(&mut *lock(&self.writer), message)
+    }
+}
+
+fn hear(said: ToAgent, heard: &Heard, clock: &Clock, writer: &Mutex<TcpStream>) -> Result<()> {
+    match said {
+        // A second one is none of this protocol's.
+        ToAgent::Job(_) => anyhow::bail!("a second job"),
+        ToAgent::Start { at_ns } => *lock(&heard.start_ns) = Some(at_ns),
+        ToAgent::Ping { number } => {
+            let at_ns = now_ns();
+            send(&mut *lock(writer), &ToCoordinator::Pong { number, at_ns })?;
+        }
+        ToAgent::Clock { ahead_ns } => clock.set_ahead(ahead_ns),
+        ToAgent::Pass { point, published } => lock(&heard.passed).push((point, published)),
+        ToAgent::Stop => heard.stop.store(true, Ordering::Relaxed),
+        ToAgent::End => heard.ended.store(true, Ordering::Relaxed),
+    }
+    Ok(())
+}
+
+impl Others for Link {
+    fn reach(&mut self, point: Point, published: &PublishedHere) -> Result<()> {
+        // Before the end nobody needs to know how much was published.
+        let published = match point {
+            Point::Published => published.clone(),
+            _ => PublishedHere::default(),
+        };
+        self.say(&ToCoordinator::Reached { point, published })
+    }
+
+    fn have_reached(&mut self, point: Point, published: &Published) -> Result<bool> {
+        ensure!(!self.heard.gone.load(Ordering::Relaxed), "the coordinator has gone");
+        let mut passed = lock(&self.heard.passed);
+        let Some(at) = passed.iter().position(|(passed, _)| *passed == point) else {
+            return Ok(false);
+        };
+        for (part, here) in passed.swap_remove(at).1 {
+            if part != published.part {
+                published.learn(part, &here);
+            }
+        }
+        Ok(true)
+    }
+
+    fn sample(&mut self, phase: Phase, sample: &Sample, times: &Times) -> Result<()> {
+        let (sample, times) = (Box::new(*sample), Box::new(times.clone()));
+        self.say(&ToCoordinator::Sample { phase, sample, times })
+    }
+}

@@ -1,0 +1,122 @@
+//! Which server each connection goes to, and what became of the connections to each.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::Worker;
+use crate::crowd::{CloseReason, Plan, TargetTally};
+
+/// How long a connection waits after its first attempt that failed; twice as long after each further one.
+const BACK_OFF_NS: u64 = 100_000_000;
+/// The longest it waits.
+const BACK_OFF_NS_MAX: u64 = 5_000_000_000;
+
+/// Where a connection that roams is or goes next.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    server: u16,
+    /// Attempts that failed since it was open.
+    failures: u8,
+}
+
+/// The targets of a thread's connections.
+#[derive(Debug, Default)]
+pub(super) struct Targets {
+    /// By connection. Empty where each stays with its server.
+    places: Vec<Place>,
+    /// By server. Empty where they are not counted.
+    pub tallies: Vec<TargetTally>,
+    /// Connections that wait for their next attempt, and until when.
+    waiting: BinaryHeap<Reverse<(u64, u32)>>,
+}
+
+impl Targets {
+    /// For connections with these indexes in the whole crowd.
+    pub fn new(plan: &Plan, indexes: impl Iterator<Item = u32>) -> Self {
+        let place = |index| Place { server: plan.server(index) as u16, failures: 0 };
+        let roaming = indexes.filter(|_| plan.roams);
+        let servers = if plan.counts_targets() { plan.servers.len() } else { 0 };
+        Self {
+            places: roaming.map(place).collect(),
+            tallies: vec![TargetTally::default(); servers],
+            waiting: BinaryHeap::new(),
+        }
+    }
+
+    /// Returns whether any connection waits for its next attempt.
+    pub fn any_waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+}
+
+impl Worker<'_> {
+    /// The index in the whole crowd of a connection of this thread.
+    pub(super) fn at(&self, index: u32) -> u32 {
+        self.common.plan.part.index(self.from + index)
+    }
+
+    /// The server of a connection.
+    pub(super) fn server(&self, index: u32) -> usize {
+        match self.targets.places.get(index as usize) {
+            Some(place) => usize::from(place.server),
+            None => self.common.plan.server(self.at(index)),
+        }
+    }
+
+    /// The counts of a connection's server, where they are counted.
+    pub(super) fn count_at_target(&mut self, index: u32, count: impl FnOnce(&mut TargetTally)) {
+        if self.targets.tallies.is_empty() {
+            return;
+        }
+        let server = self.server(index);
+        if let Some(tally) = self.targets.tallies.get_mut(server) {
+            count(tally);
+        }
+    }
+
+    /// Sends a connection that roams to another server next.
+    pub(super) fn move_on(&mut self, index: u32) {
+        let others = self.common.plan.servers.len() - 1;
+        if let Some(place) = self.targets.places.get_mut(index as usize) {
+            let other = self.random.below(others as u32) as u16;
+            place.server = other + u16::from(other >= place.server);
+        }
+    }
+
+    /// Whether an end is that of a server which is gone, where connections go to another one then.
+    pub(super) fn is_servers_death(&self, reason: CloseReason) -> bool {
+        let is_silent = matches!(reason, CloseReason::System(_) | CloseReason::Closed);
+        self.common.plan.roams && is_silent
+    }
+
+    /// An attempt has succeeded.
+    pub(super) fn arrived(&mut self, index: u32) {
+        if let Some(place) = self.targets.places.get_mut(index as usize) {
+            place.failures = 0;
+        }
+    }
+
+    /// An attempt has failed: the next one waits the longer the more have. Returns false for a connection that does
+    /// not roam.
+    pub(super) fn back_off(&mut self, index: u32, now: u64) -> bool {
+        let Some(place) = self.targets.places.get_mut(index as usize) else {
+            return false;
+        };
+        let longest = BACK_OFF_NS.saturating_mul(1 << place.failures.min(16)).min(BACK_OFF_NS_MAX);
+        place.failures = place.failures.saturating_add(1);
+        // Between half of it and all, so that those that failed together come apart.
+        let wait = longest / 2 + self.random.below(longest / 2);
+        self.targets.waiting.push(Reverse((now + wait, index)));
+        true
+    }
+
+    /// Lets those come back whose time it is, or `all` that wait.
+    pub(super) fn take_waiting(&mut self, now: u64, all: bool) {
+        while let Some(Reverse((at, index))) = self.targets.waiting.peek().copied()
+            && (all || at <= now)
+        {
+            self.targets.waiting.pop();
+            self.due.push_back((index, now));
+        }
+    }
+}
