@@ -1,6 +1,7 @@
 //! A client of a node's admin API, and its errors.
 
 use std::fmt;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -146,6 +147,22 @@ impl Admin {
         body: &str,
     ) -> Result<(u16, Vec<u8>), AdminError> {
         let answer = self.http.request(method, &format!("{}{path}", self.base), content_type, body);
+        answer.map_err(|error| self.unanswered(path, &error))
+    }
+
+    /// Sends a request whose response is a stream, and gives each line of it to `each` as it arrives.
+    /// A response with another status than 200 is returned with its body, and gives no lines.
+    ///
+    /// # Errors
+    /// If there was no response, the stream broke off, or nothing came for `silence`.
+    pub fn lines(
+        &mut self,
+        path: &str,
+        body: &str,
+        silence: Duration,
+        each: &mut dyn FnMut(&[u8]),
+    ) -> Result<(u16, Vec<u8>), AdminError> {
+        let answer = self.http.lines("POST", &format!("{}{path}", self.base), body, silence, each);
         answer.map_err(|error| self.unanswered(path, &error))
     }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::chunks::Chunks;
 use crate::url::Url;
 
 /// The limit on the bytes of a response, head and body.
@@ -74,6 +75,69 @@ impl Http {
         self.exchange(&request).with_context(|| format!("{method} {path} at {}", self.address))
     }
 
+    /// Makes one request on a connection of its own, and gives each line of the response's body to
+    /// `each` as it arrives, without its end. A response with another status than 200 is returned whole.
+    ///
+    /// # Errors
+    /// As [`Http::request`], and if nothing comes for `silence`, or the body ends before it is whole.
+    pub fn lines(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: &str,
+        silence: Duration,
+        each: &mut dyn FnMut(&[u8]),
+    ) -> Result<(u16, Vec<u8>)> {
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\n{}Content-Type: application/json\r\n\
+             Connection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            self.head,
+            body.len()
+        );
+        let result = self.exchange_lines(&request, silence, each);
+        result.with_context(|| format!("{method} {path} at {}", self.address))
+    }
+
+    fn exchange_lines(
+        &mut self,
+        request: &str,
+        silence: Duration,
+        each: &mut dyn FnMut(&[u8]),
+    ) -> Result<(u16, Vec<u8>)> {
+        self.stream = None;
+        let mut stream = self.connected()?;
+        stream.set_read_timeout(Some(silence))?;
+        stream.write_all(request.as_bytes())?;
+        let (status, head_bytes, body_bytes) = self.read_head(&mut stream)?;
+        if let Some(body_bytes) = body_bytes {
+            while self.buffer.len() < head_bytes + body_bytes {
+                self.read_some(&mut stream)?;
+            }
+            let body = self.buffer[head_bytes..head_bytes + body_bytes].to_vec();
+            if status == 200 {
+                body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).for_each(each);
+            }
+            return Ok((status, body));
+        }
+        let (mut chunks, mut rest) = (Chunks::new(), Vec::new());
+        self.buffer.drain(..head_bytes);
+        loop {
+            chunks.read(&self.buffer, &mut rest)?;
+            self.buffer.clear();
+            while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                if status == 200 {
+                    each(&rest[..end]);
+                }
+                rest.drain(..=end);
+            }
+            ensure!(rest.len() <= RESPONSE_BYTES_MAX, "a line too long");
+            if chunks.has_ended() {
+                return Ok((status, rest));
+            }
+            self.read_some(&mut stream)?;
+        }
+    }
+
     fn exchange(&mut self, request: &str) -> Result<(u16, Vec<u8>)> {
         let mut stream = self.connected()?;
         stream.write_all(request.as_bytes())?;
@@ -87,8 +151,11 @@ impl Http {
         }
         let body = self.buffer[head_bytes..head_bytes + body_bytes].to_vec();
         // The connection is reused only after a complete response. Otherwise the next request might
-        // read the rest of this one.
-        self.stream = Some((stream, Instant::now()));
+        // read the rest of this one. Nor is one that the server is about to close, for another process to
+        // answer the next request.
+        if !says_close(&self.buffer[..head_bytes]) {
+            self.stream = Some((stream, Instant::now()));
+        }
         Ok((status, body))
     }
 
@@ -151,11 +218,21 @@ impl Http {
             Ok(_) => Ok(()),
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                bail!("no answer in {} s", TIMEOUT.as_secs())
+                bail!("no answer in time")
             }
             Err(error) => Err(error).context("reading an answer"),
         }
     }
+}
+
+/// Whether a response's head says that its connection ends with it.
+fn says_close(head: &[u8]) -> bool {
+    head.split(|byte| *byte == b'\n').any(|line| {
+        let line = line.trim_ascii();
+        let (name, value) = line.split_at(line.len().min("connection:".len()));
+        name.eq_ignore_ascii_case(b"connection:")
+            && value.trim_ascii().eq_ignore_ascii_case(b"close")
+    })
 }
 
 #[cfg(test)]
@@ -190,6 +267,18 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_that_is_to_be_closed_is_not_used_again() {
+        for (head, closes) in [
+            ("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", true),
+            ("HTTP/1.1 200 OK\r\nconnection:  Close\r\n\r\n", true),
+            ("HTTP/1.1 200 OK\r\nConnection: keep-alive\r\n\r\n", false),
+            ("HTTP/1.1 200 OK\r\n\r\n", false),
+        ] {
+            assert_eq!(says_close(head.as_bytes()), closes, "{head}");
+        }
+    }
+
+    #[test]
     fn a_connection_is_reused_and_replaced_when_closed() {
         let ok = |body| vec!["HTTP/1.1 200 OK\r\nContent-", "Length: 7\r\n\r\n{\"n", body];
         let (mut http, server) = server(vec![vec![ok("\":1}"), ok("\":2}")], vec![ok("\":3}")]]);
@@ -207,6 +296,29 @@ mod tests {
         assert!(requests[2].contains("\r\nAuthorization: Bearer secret\r\n"));
         assert!(requests[2].contains("\r\nUser-Agent: throng-test\r\n"));
         assert!(requests[2].ends_with("\r\n\r\n{}"));
+    }
+
+    #[test]
+    fn lines_are_given_as_they_come() {
+        let answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\na\nb\r\n";
+        let rejection = "HTTP/1.1 501 No\r\nContent-Length: 2\r\n\r\n{}";
+        let (mut http, server) = server(vec![
+            vec![vec![answer, "2\r\nc\n\r\n0\r\n\r\n"]],
+            vec![vec![rejection]],
+            vec![vec![answer]],
+        ]);
+        let mut lines = Vec::new();
+        let silence = Duration::from_secs(5);
+        let mut ask = || {
+            let mut each = |line: &[u8]| lines.push(String::from_utf8_lossy(line).into_owned());
+            http.lines("POST", "/x", "{}", silence, &mut each)
+        };
+        assert_eq!(ask().expect("an answer").0, 200);
+        assert_eq!(ask().expect("an answer"), (501, b"{}".to_vec()));
+        assert!(ask().is_err(), "it broke off");
+        assert_eq!(lines, ["a", "bc", "a"]);
+        let requests = server.join().expect("no panic");
+        assert!(requests[0].starts_with("POST /x HTTP/1.1\r\n"));
     }
 
     #[test]

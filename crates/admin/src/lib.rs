@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod chunks;
 mod client;
 mod http;
 pub mod text;

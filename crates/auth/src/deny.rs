@@ -32,6 +32,9 @@ pub enum Deny {
     /// Only the application publishes to users' own topics and to everyone.
     #[error("clients may not send to this topic")]
     PublishOwn,
+    /// Only the server publishes what it says of itself.
+    #[error("in topics below $SYS the server speaks of itself: nobody else publishes there")]
+    PublishSystem,
     /// Members of the topic don't know of each other.
     #[error(
         "presence is off for this topic: the server's configuration has no [[topics]] table for it \
@@ -60,13 +63,14 @@ pub enum Deny {
 
 impl Deny {
     /// All of them.
-    pub const ALL: [Deny; 11] = [
+    pub const ALL: [Deny; 12] = [
         Deny::JoinRefused,
         Deny::JoinAsks,
         Deny::AnotherUser,
         Deny::PublishRefused,
         Deny::PublishAsks,
         Deny::PublishOwn,
+        Deny::PublishSystem,
         Deny::NoPresence,
         Deny::NotItsUser,
         Deny::LoginRefused,
@@ -85,6 +89,7 @@ impl Deny {
             | Deny::PublishRefused
             | Deny::PublishAsks
             | Deny::PublishOwn
+            | Deny::PublishSystem
             | Deny::LoginRefused => "forbidden",
             Deny::NotGranted => "not_granted",
             Deny::OutOfScope => "insufficient_scope",
@@ -98,6 +103,7 @@ impl Deny {
             Deny::PublishRefused | Deny::PublishAsks => Deny::PublishOwn.to_string(),
             Deny::AnotherUser
             | Deny::PublishOwn
+            | Deny::PublishSystem
             | Deny::NoPresence
             | Deny::NotItsUser
             | Deny::LoginRefused

@@ -68,13 +68,17 @@ impl Policy {
     /// Whether a principal may do something with a topic of this policy. The application may do
     /// what its key's scopes say, which is everything where they don't narrow it. For others the grants
     /// decide first, so that nobody learns the rules of topics that are not granted; and no grant allows
-    /// what the rules deny. Whether a principal has expired is for its caller to say, who has a clock.
+    /// what the rules deny. What the server says of itself nobody else publishes, the application neither.
+    /// Whether a principal has expired is for its caller to say, who has a clock.
     pub fn decide(
         &self,
         principal: &Principal,
         action: Action<'_>,
         topic: &Topic<'_, '_>,
     ) -> Decision {
+        if action == Action::Publish && name::is_system(topic.name) {
+            return Decision::Deny(Deny::PublishSystem);
+        }
         if principal.source == Source::Application {
             return match is_in_scope(&principal.grants, action, topic) {
                 true => Decision::Allow(Permit::of(topic)),

@@ -101,6 +101,17 @@ fn what_the_anonymous_may_do() {
         let decision = policy.decide(&Principal::application(), action, &policy.topic(name));
         assert!(decision.is_allowed(), "{action:?} {name}");
     }
+    // What the server says of itself nobody else says, whatever the rules and the grants are.
+    let all = Rules { publish_prefixes: vec![String::new()], ..Rules::default() };
+    let all = Policy::new(all, LoginRule::Allow);
+    for principal in [&anonymous, &Principal::application()] {
+        for (name, is_refused) in [("$SYS", true), ("$SYS/a", true), ("$SYSTEM", false)] {
+            let decision = all.decide(principal, Publish, &all.topic(name));
+            let refused = decision == Decision::Deny(Deny::PublishSystem);
+            assert_eq!(refused, is_refused, "{name}");
+            assert!(all.decide(principal, Subscribe, &all.topic(name)).is_allowed());
+        }
+    }
     let refuse = Policy::new(policy.rules().clone(), LoginRule::Refuse);
     for action in [Login("cy"), Logout("al")] {
         let decision = refuse.decide(&anonymous, action, &refuse.topic("@cy"));

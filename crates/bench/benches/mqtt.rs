@@ -23,6 +23,8 @@ const MESSAGES: u32 = 4;
 const PAYLOAD_BYTES: usize = 80;
 /// The topic, which [`Plan::acknowledge`] wants so short.
 const TOPIC: &str = "all";
+/// A filter with a wildcard that matches it.
+const WILDCARD: &str = "+";
 
 fn main() -> ExitCode {
     bench::main(run)
@@ -48,12 +50,17 @@ struct Contender {
 }
 
 impl Contender {
-    fn new(name: &str, server: Server, connections: usize, qos: u8) -> Result<Self> {
+    fn new(
+        name: &str,
+        server: Server,
+        connections: usize,
+        (filter, qos): (&str, u8),
+    ) -> Result<Self> {
         let target = clients(&server);
         let (plan, publisher) = match server {
             Server::Bare(_) => (Plan::get(target, connections, "/sse?user=u{n}&topic=all"), None),
             Server::Throng(_) | Server::Broker(_) => {
-                (Plan::mqtt(target, connections, TOPIC, qos), Some(Publisher::connect(target)?))
+                (Plan::mqtt(target, connections, filter, qos), Some(Publisher::connect(target)?))
             }
         };
         let before = process(&server).anonymous_bytes()?;
@@ -121,19 +128,27 @@ fn run(args: &Args) -> Result<()> {
     let (connections, shards, cores) = (args.connections(), args.shards(), args.cores_note());
     let rounds = args.rounds_or(7);
     let bare = Server::Bare(Baseline::start(shards, baseline::Sender::IoUring)?);
-    let mut contenders = vec![Contender::new("bare io_uring", bare, connections, 0)?];
-    for qos in [0, 1] {
+    let mut contenders = vec![Contender::new("bare io_uring", bare, connections, (TOPIC, 0))?];
+    for (name, filter, qos) in
+        [("QoS 0", TOPIC, 0), ("QoS 0, wildcard", WILDCARD, 0), ("QoS 1", TOPIC, 1)]
+    {
         let throng = Throng::start(shards, connections, throng::Sender::IoUring)?;
-        let throng = Server::Throng(Box::new(throng));
-        contenders.push(Contender::new(&format!("throng, QoS {qos}"), throng, connections, qos)?);
-        for (name, start) in
-            [("mosquitto", Broker::mosquitto as fn() -> Result<Broker>), ("mochi", Broker::mochi)]
-        {
+        let (throng, name) = (Server::Throng(Box::new(throng)), format!("throng, {name}"));
+        contenders.push(Contender::new(&name, throng, connections, (filter, qos))?);
+    }
+    for (name, start) in
+        [("mosquitto", Broker::mosquitto as fn() -> Result<Broker>), ("mochi", Broker::mochi)]
+    {
+        if let Err(error) = Broker::holds(connections) {
+            eprintln!("without {name}: {error:#}");
+            continue;
+        }
+        for qos in [0, 1] {
             let name = format!("{name}, QoS {qos}");
             match start() {
                 Ok(broker) => {
                     let broker = Server::Broker(broker);
-                    contenders.push(Contender::new(&name, broker, connections, qos)?);
+                    contenders.push(Contender::new(&name, broker, connections, (TOPIC, qos))?);
                 }
                 Err(error) => eprintln!("without {name}: {error:#}"),
             }

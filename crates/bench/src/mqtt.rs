@@ -8,11 +8,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use flood::source::free_server_address;
+use rustix::process::{Resource, getrlimit};
 
 use crate::process::ServerProcess;
 
 /// How long a broker may take until it is ready, or to answer.
 const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Descriptors that a broker needs beside those of its clients.
+const DESCRIPTORS_SLACK: u64 = 100;
 
 /// A client that publishes.
 #[derive(Debug)]
@@ -74,6 +78,17 @@ pub struct Broker {
 }
 
 impl Broker {
+    /// Whether the limit on open files, which other brokers have for all of their clients, allows so many.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn holds(connections: usize) -> Result<()> {
+        let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let needed = connections as u64 + DESCRIPTORS_SLACK;
+        ensure!(needed <= most, "{needed} open files are needed, and the limit is {most}");
+        Ok(())
+    }
+
     /// Starts Mosquitto (Debian's package `mosquitto`).
     ///
     /// # Errors

@@ -25,10 +25,20 @@ pub struct Delivery {
     pub message: Arc<Envelope>,
     /// Groups that share it, of which a member behind this inbox gets it.
     pub groups: Vec<Arc<FilterKey>>,
-    /// Nobody else behind this inbox gets it: it was given to another's group, whose members have gone.
-    pub for_groups: bool,
+    /// It comes from another member of these groups: nobody else behind this inbox gets it.
+    pub passed: Option<Passed>,
     /// Gets the number of members that the message has behind this inbox.
     pub receipt: Option<Receipt>,
+}
+
+/// How a message comes from one member of a group to another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Passed {
+    /// The shards that were asked: each at first for a member that takes the message at once, then for one
+    /// for which it can wait, at last for any.
+    pub tried: Vec<u16>,
+    /// The member that it was given to has gone with it: nobody has to go for it as well.
+    pub is_left: bool,
 }
 
 /// Counts the members that a message had, over all inboxes. Its callback gets the sum when the last

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
+mod handover;
 mod inbox;
 mod local;
 mod log;
@@ -18,7 +19,8 @@ use std::sync::Arc;
 
 use model::{Envelope, Epoch, FilterKey, Position, Publication};
 
-pub use inbox::{Delivery, Inbox, Receipt};
+pub use handover::RecentPart;
+pub use inbox::{Delivery, Inbox, Passed, Receipt};
 pub use local::{Local, SECRET_BYTES, epoch};
 pub use log::{Append, HistoryLog, NoHistory};
 pub use publish::{Done, Options, Publish, PublishError, Published, StoredRecord};
@@ -72,7 +74,7 @@ pub trait Broker: Send + Sync {
     /// All connections of a shard have no filter any more.
     fn leave_filters(&self, shard: u16);
 
-    /// Gives a message to a member of a group behind another inbox: those behind the one that was chosen
-    /// have gone.
-    fn pass_to_group(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>);
+    /// Gives a message to a shard with members of a group that was asked less often than others. False where
+    /// all were asked.
+    fn pass_to_group(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>, passed: Passed) -> bool;
 }

@@ -1,21 +1,21 @@
 //! The broker of one process: a counter, the recent window and the shards' inboxes.
 
-use std::hash::Hasher;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use model::event::is_reserved;
 use model::{Envelope, Epoch, FilterKey, HistoryRule, Message, Position, Publication};
-use siphasher::sip::SipHasher13;
 
+use crate::recent::keyed_hash;
 use crate::{
-    Activity, Append, Broker, Done, HistoryLog, Latest, Limits, Options, Publish, PublishError,
-    Published, Receipt, Recent, Router, Window,
+    Activity, Append, Broker, Done, HistoryLog, Latest, Limits, Options, Passed, Publish,
+    PublishError, Published, Receipt, Recent, Router, Window,
 };
 
 /// Messages that a scan reads in one hold of the lock: about 20 microseconds, for which publishers
 /// wait.
-const SCANNED: usize = 256;
+pub(crate) const SCANNED: usize = 256;
 
 /// The most messages that a scan for operators reads.
 const SCANNED_MAX: usize = 100_000;
@@ -36,8 +36,9 @@ pub fn epoch(secret: &[u8; SECRET_BYTES]) -> Epoch {
 /// microsecond, and taken only by publishers and by long polls.
 pub struct Local {
     router: Arc<Router>,
-    hash_key: (u64, u64),
-    epoch: Epoch,
+    pub(crate) hash_key: (u64, u64),
+    /// It changes only before anything is published: when this process goes on for another one.
+    pub(crate) epoch: AtomicU32,
     started: Instant,
     order: Mutex<Order>,
     history: Arc<dyn HistoryLog>,
@@ -53,9 +54,9 @@ enum Way {
     Into(Arc<HistoryRule>),
 }
 
-struct Order {
-    last: u64,
-    window: Window,
+pub(crate) struct Order {
+    pub last: u64,
+    pub window: Window,
 }
 
 impl Local {
@@ -78,7 +79,7 @@ impl Local {
             history,
             router,
             hash_key: (word(0), word(8)),
-            epoch: epoch(&secret),
+            epoch: AtomicU32::new(epoch(&secret).0),
             started,
             order: Mutex::new(Order { last: 0, window: Window::new(limits) }),
         }
@@ -99,14 +100,14 @@ impl Local {
             return Err(PublishError::Overloaded);
         }
         order.last += 1;
-        let id = Position { epoch: self.epoch, offset: order.last };
+        let id = Position { epoch: self.epoch(), offset: order.last };
         let now_us = self.now_us();
         let message = Message::new(publication, id, hash, now_us);
         let message = if passes { message.passing() } else { message };
         let groups = routes.take_groups();
         let message = Arc::new(Envelope::from(message).matched_by(routes.filters));
         // What the node says of itself pushes out nothing that was said.
-        if !message.publication.topic.starts_with("$SYS/") {
+        if !message.publication.is_own() {
             order.window.push(message.clone());
         }
         self.router.deliver(&message, &groups, receipt.as_ref());
@@ -128,7 +129,7 @@ impl Local {
         }
     }
 
-    fn order(&self) -> MutexGuard<'_, Order> {
+    pub(crate) fn order(&self) -> MutexGuard<'_, Order> {
         // A panic while the lock was held can't have left the order half changed in a way that
         // matters more than going on: a drawn offset that nobody saw is a gap, and gaps are fine.
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
@@ -204,17 +205,18 @@ impl Broker for Local {
         let mut topics = topics.to_vec();
         topics.sort_unstable();
         let mut order = self.order();
-        let top = Position { epoch: self.epoch, offset: order.last };
+        let top = Position { epoch: self.epoch(), offset: order.last };
         let Some(after) = after else {
             return Recent { messages: Vec::new(), top, complete: true };
         };
-        if after.epoch != self.epoch {
+        if after.epoch != self.epoch() {
             return Recent { messages: Vec::new(), top, complete: false };
         }
         let (mut messages, mut seen) = (Vec::new(), after.offset);
         let mut complete = seen <= top.offset;
         while seen < top.offset {
-            complete &= !topics.iter().any(|(hash, _)| order.window.has_dropped(*hash, seen));
+            complete &=
+                !topics.iter().any(|(hash, name)| order.window.has_dropped(*hash, name, seen));
             let before = seen;
             let part = order.window.after(seen, SCANNED);
             for message in part.take_while(|message| message.id.offset <= top.offset) {
@@ -290,13 +292,11 @@ impl Broker for Local {
     }
 
     fn hash(&self, topic: &str) -> u64 {
-        let mut hasher = SipHasher13::new_with_keys(self.hash_key.0, self.hash_key.1);
-        hasher.write(topic.as_bytes());
-        hasher.finish()
+        keyed_hash(self.hash_key, topic)
     }
 
     fn epoch(&self) -> Epoch {
-        self.epoch
+        Epoch(self.epoch.load(Ordering::Relaxed))
     }
 
     fn enter_filter(&self, shard: u16, hash: u64, name: &str) {
@@ -311,14 +311,14 @@ impl Broker for Local {
         self.router.leave_filters(shard);
     }
 
-    fn pass_to_group(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>) {
-        self.router.pass_on(message, key);
+    fn pass_to_group(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>, passed: Passed) -> bool {
+        self.router.pass_on(message, key, passed)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64};
 
     use model::Data;
 

@@ -1,9 +1,11 @@
 //! The recent window: the last messages of all topics, for a long poll that returns, and for operators.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::Hasher;
 use std::sync::Arc;
 
 use model::{Envelope, Message, Name, Position};
+use siphasher::sip::SipHasher13;
 
 /// What [`crate::Broker::recent`] found.
 #[derive(Debug)]
@@ -80,22 +82,40 @@ pub struct Window {
     ring: VecDeque<Arc<Envelope>>,
     bytes: usize,
     /// When the newest dropped message was published.
-    gone_us: u64,
-    /// The offset of the newest dropped message of the topics whose hashes share a place.
-    dropped: Box<[u64; DROPPED_PLACES]>,
+    pub(crate) gone_us: u64,
+    pub(crate) dropped: Dropped,
 }
 
 /// Places for what was dropped of topics: two that share one are taken for the same.
-const DROPPED_PLACES: usize = 4_096;
+pub(crate) const DROPPED_PLACES: usize = 4_096;
 
-fn place(topic_hash: u64) -> usize {
-    (topic_hash % DROPPED_PLACES as u64) as usize
+/// What a window has dropped of topics.
+pub(crate) struct Dropped {
+    /// The key of the hash that gives a topic its place, where that is not the node's: what another process
+    /// began stays in the places that it had there.
+    pub key: Option<(u64, u64)>,
+    /// The offset of the newest dropped message of the topics that share a place.
+    pub places: Box<[u64; DROPPED_PLACES]>,
+}
+
+impl Dropped {
+    fn place(&self, topic_hash: u64, topic: &str) -> usize {
+        let hash = self.key.map_or(topic_hash, |key| keyed_hash(key, topic));
+        (hash % DROPPED_PLACES as u64) as usize
+    }
+}
+
+/// The hash of a topic's name with a key.
+pub(crate) fn keyed_hash(key: (u64, u64), topic: &str) -> u64 {
+    let mut hasher = SipHasher13::new_with_keys(key.0, key.1);
+    hasher.write(topic.as_bytes());
+    hasher.finish()
 }
 
 impl Window {
     /// Holds nothing yet.
     pub fn new(limits: Limits) -> Self {
-        let dropped = Box::new([0; DROPPED_PLACES]);
+        let dropped = Dropped { key: None, places: Box::new([0; DROPPED_PLACES]) };
         Window { limits, ring: VecDeque::new(), bytes: 0, gone_us: 0, dropped }
     }
 
@@ -114,7 +134,8 @@ impl Window {
             }
             self.bytes -= oldest.bytes();
             self.gone_us = oldest.published_us;
-            self.dropped[place(oldest.topic_hash)] = oldest.id.offset;
+            let place = self.dropped.place(oldest.topic_hash, &oldest.publication.topic);
+            self.dropped.places[place] = oldest.id.offset;
             self.ring.pop_front();
         }
     }
@@ -131,6 +152,14 @@ impl Window {
         self.gone_us
     }
 
+    /// Begins over with messages of another process, in the order of their offsets, which dropped those up to
+    /// this time; in microseconds of the node's clock. What is over the limits is dropped.
+    pub fn restore(&mut self, gone_us: u64, messages: impl IntoIterator<Item = Arc<Envelope>>) {
+        (self.bytes, self.gone_us) = (0, gone_us);
+        self.ring.clear();
+        messages.into_iter().for_each(|message| self.push(message));
+    }
+
     /// Up to `count` messages with an offset over `after`, oldest first.
     pub fn after(&self, after: u64, count: usize) -> impl Iterator<Item = &Arc<Envelope>> {
         let from = self.ring.partition_point(|message| message.id.offset <= after);
@@ -139,7 +168,7 @@ impl Window {
 
     /// Whether a message of this topic, or of another that shares its place, was dropped that had an offset
     /// over `offset`.
-    pub fn has_dropped(&self, topic_hash: u64, offset: u64) -> bool {
-        self.dropped[place(topic_hash)] > offset
+    pub fn has_dropped(&self, topic_hash: u64, topic: &str, offset: u64) -> bool {
+        self.dropped.places[self.dropped.place(topic_hash, topic)] > offset
     }
 }

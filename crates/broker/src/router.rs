@@ -1,15 +1,16 @@
 //! The ways of a message to the shards: by its topic, and by the filters that match it.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use filters::FilterTrie;
 use model::filter::has_wildcard;
 use model::name::of_filter;
-use model::{Envelope, FilterKey, JoinRule, Name, Rules, TopicKind};
+use model::{Envelope, FilterKey, Name, Rules, TopicKind};
 
-use crate::{Delivery, Inbox, Receipt};
+use crate::{Delivery, Inbox, Passed, Receipt};
 
 /// The shards' inboxes, and which filters their connections have.
 ///
@@ -29,6 +30,9 @@ pub struct Router {
 
 /// Takes the messages that are to be their topics' retained ones, in the order of each topic.
 pub type Retain = Arc<dyn Fn(&Arc<Envelope>) + Send + Sync>;
+
+/// How often a shard is asked for a member that gets a message.
+const ROUNDS: usize = 3;
 
 #[derive(Default)]
 struct Filters {
@@ -102,13 +106,14 @@ impl Router {
                 Some(entries) => entries.push(entry.clone()),
                 None => drop(trie.insert(filter, vec![entry.clone()])),
             }
-            self.version.fetch_add(1, Relaxed);
+            // Who sees the version sees that somebody has a filter, and waits for this lock.
+            self.any.store(true, Relaxed);
+            self.version.fetch_add(1, Release);
             entry
         });
         if let Some(members) = entry.members.get(usize::from(shard)) {
             members.fetch_add(1, Relaxed);
         }
-        self.any.store(true, Relaxed);
     }
 
     /// A connection of a shard has a filter no longer.
@@ -160,36 +165,36 @@ impl Router {
     /// Where a message of this topic goes beside the topic's members. To be asked before any lock is
     /// taken.
     pub fn routes(&self, topic: &str) -> Routes {
-        let version = self.version.load(Relaxed);
-        let nowhere = Routes { version, ..Routes::default() };
+        let version = self.version.load(Acquire);
+        let (alone, shared): (Vec<_>, Vec<_>) =
+            self.matching(topic).into_iter().partition(|entry| !entry.shared);
+        let groups =
+            shared.iter().filter_map(|entry| Some((entry.choose(|_| true)?, entry.key.clone())));
+        Routes { filters: keys(&alone), groups: groups.collect(), version }
+    }
+
+    /// What connections have that matches a topic, and may reach it.
+    fn matching(&self, topic: &str) -> Vec<Arc<Entry>> {
+        let mut found = Vec::new();
         if !self.any.load(Relaxed) || !TopicKind::of(topic).is_ordinary() {
-            return nowhere;
+            return found;
         }
-        let (mut found, mut groups) = (Vec::new(), Vec::new());
         let filters = self.read();
         filters.trie.matching(topic, &mut |entries: &Vec<Arc<Entry>>| {
-            for entry in entries {
-                match entry.shared {
-                    false => found.push(entry.key.clone()),
-                    true => groups.extend(entry.choose().map(|shard| (shard, entry.key.clone()))),
-                }
-            }
+            found.extend(entries.iter().cloned());
         });
         drop(filters);
-        if found.is_empty() && groups.is_empty() {
-            return nowhere;
+        if found.is_empty() {
+            return found;
         }
         let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner).clone();
-        if rules.join(topic) != JoinRule::Allow {
+        if !rules.is_open_to_wildcards(topic) {
             // A group or a filter without a wildcard names one topic, which was decided about.
-            let is_exact = |key: &Arc<FilterKey>| {
-                of_filter(&key.name).is_some_and(|(_, filter)| !has_wildcard(filter))
-            };
-            found.retain(is_exact);
-            groups.retain(|(_, key)| is_exact(key));
+            found.retain(|entry| {
+                of_filter(&entry.key.name).is_some_and(|(_, filter)| !has_wildcard(filter))
+            });
         }
-        let filters = (!found.is_empty()).then(|| found.into_boxed_slice());
-        Routes { filters, groups, version }
+        found
     }
 
     /// The inboxes that want a message, which is everyone's or of a topic with this hash.
@@ -237,18 +242,22 @@ impl Router {
             let ours = groups.iter().filter(|(shard, _)| *shard == at);
             let groups: Vec<Arc<FilterKey>> = ours.map(|(_, key)| key.clone()).collect();
             let (message, receipt) = (message.clone(), receipt.cloned());
-            inbox.deliver(Delivery { message, groups, for_groups: false, receipt });
+            inbox.deliver(Delivery { message, groups, passed: None, receipt });
         }
     }
 
-    /// Gives a message to a member of a group behind another inbox, where this one's have gone.
-    pub fn pass_on(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>) {
+    /// Gives a message to a shard with members of a group that was asked less often than others. False where
+    /// all were asked.
+    pub fn pass_on(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>, passed: Passed) -> bool {
         let entry = self.read().entries.get(&key.name).cloned();
-        let shard = entry.and_then(|entry| entry.choose());
-        if let Some(inbox) = shard.and_then(|shard| self.inboxes.get(shard)) {
-            let (message, groups) = (message.clone(), vec![key.clone()]);
-            inbox.deliver(Delivery { message, groups, for_groups: true, receipt: None });
-        }
+        let asked = |shard| passed.tried.iter().filter(|it| **it == shard).count();
+        let shard = entry.and_then(|entry| {
+            (0..ROUNDS).find_map(|round| entry.choose(|shard| asked(shard) <= round))
+        });
+        let Some(inbox) = shard.and_then(|shard| self.inboxes.get(shard)) else { return false };
+        let (message, groups, passed) = (message.clone(), vec![key.clone()], Some(passed));
+        inbox.deliver(Delivery { message, groups, passed, receipt: None });
+        true
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Filters> {
@@ -265,11 +274,13 @@ impl Router {
     /// filter since then may have read the history up to the message, and counts on getting it. To be
     /// asked under the lock that orders it with such reads.
     pub fn matched_again(&self, message: Arc<Envelope>, version: u64) -> Arc<Envelope> {
-        if self.version.load(Relaxed) == version {
+        if self.version.load(Acquire) == version {
             return message;
         }
-        let routes = self.routes(&message.publication.topic);
-        Arc::new(Envelope::from(message.message.clone()).matched_by(routes.filters))
+        // Groups have no memory: it goes to those that it was matched with.
+        let mut found = self.matching(&message.publication.topic);
+        found.retain(|entry| !entry.shared);
+        Arc::new(Envelope::from(message.message.clone()).matched_by(keys(&found)))
     }
 }
 
@@ -286,16 +297,127 @@ impl Routes {
 }
 
 impl Entry {
-    /// The shard whose member gets the next message of a group: each as often as it has members.
-    fn choose(&self) -> Option<usize> {
-        let members = |at: &AtomicUsize| at.load(Relaxed);
-        let all: usize = self.members.iter().map(members).sum();
+    /// The shard whose member gets the next message of a group, of those that may: each as often as it has
+    /// members.
+    fn choose(&self, may: impl Fn(u16) -> bool) -> Option<usize> {
+        let members = |(shard, members): (usize, &AtomicUsize)| match u16::try_from(shard) {
+            Ok(shard) if may(shard) => members.load(Relaxed),
+            _ => 0,
+        };
+        let all: usize = self.members.iter().enumerate().map(members).sum();
         let mut turn = self.turn.fetch_add(1, Relaxed).checked_rem(all)?;
-        self.members.iter().position(|at| {
+        self.members.iter().enumerate().position(|at| {
             let here = members(at);
             let is_here = turn < here;
             turn = turn.wrapping_sub(here);
             is_here
         })
+    }
+}
+
+/// The keys of filters; nothing where there are none.
+fn keys(entries: &[Arc<Entry>]) -> Option<Box<[Arc<FilterKey>]>> {
+    (!entries.is_empty()).then(|| entries.iter().map(|entry| entry.key.clone()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Barrier, Mutex};
+
+    use model::{Data, Epoch, Message, Position, Publication, name};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Taken(Mutex<Vec<Passed>>);
+
+    impl Inbox for Taken {
+        fn wants(&self, _: u64) -> bool {
+            false
+        }
+        fn has_room(&self) -> bool {
+            true
+        }
+        fn deliver(&self, delivery: Delivery) {
+            self.0.lock().unwrap().push(delivery.passed.unwrap());
+        }
+    }
+
+    fn message() -> Arc<Envelope> {
+        let publication = Publication::new("a", Data::Text("x".into()));
+        let id = Position { epoch: Epoch(1), offset: 1 };
+        Arc::new(Message::new(publication, id, 1, 1).into())
+    }
+
+    #[test]
+    fn a_message_is_passed_to_each_shard_with_members_in_turn() {
+        let inboxes: Vec<Arc<Taken>> = (0..4).map(|_| Arc::default()).collect();
+        let router = Router::new(inboxes.iter().map(|it| it.clone() as _).collect());
+        let group = name::filter(Some("g"), "a");
+        // The first shard has most members, the last one none.
+        for shard in [0, 0, 0, 0, 1, 2] {
+            router.enter_filter(shard, 7, &group);
+        }
+        let key = Arc::new(FilterKey { hash: 7, name: group.clone() });
+        let (mut passed, mut way) = (Passed::default(), Vec::new());
+        while router.pass_on(&message(), &key, passed.clone()) {
+            let got = |at: &usize| inboxes[*at].0.lock().unwrap().pop().is_some();
+            let at = (0..4).find(got).unwrap();
+            way.push(at);
+            passed.tried.push(u16::try_from(at).unwrap());
+        }
+        assert_eq!(way.len(), 9);
+        for round in way.chunks_mut(3) {
+            round.sort_unstable();
+            assert_eq!(round, [0, 1, 2]);
+        }
+        // Where there is nobody else, who was asked is asked again.
+        (1..3).for_each(|shard| router.leave_filter(shard, &group));
+        assert!(router.pass_on(&message(), &key, Passed { tried: vec![0], is_left: true }));
+        assert_eq!(inboxes[0].0.lock().unwrap().pop().unwrap().tried, [0]);
+        (0..4).for_each(|_| router.leave_filter(0, &group));
+        assert!(!router.pass_on(&message(), &key, Passed::default()));
+    }
+
+    #[test]
+    fn a_message_that_is_matched_again_draws_no_turn() {
+        let inboxes: Vec<Arc<Taken>> = (0..2).map(|_| Arc::default()).collect();
+        let router = Router::new(inboxes.iter().map(|it| it.clone() as _).collect());
+        let group = name::filter(Some("g"), "a");
+        router.enter_filter(0, 7, &group);
+        router.enter_filter(1, 7, &group);
+        let mut shards = Vec::new();
+        for _ in 0..6 {
+            let mut routes = router.routes("a");
+            let again = router.matched_again(message(), u64::MAX);
+            assert!(again.filters.is_none());
+            shards.extend(routes.take_groups().into_iter().map(|(shard, _)| shard));
+        }
+        assert_eq!(shards, [0, 1, 0, 1, 0, 1]);
+        router.enter_filter(1, 8, &name::filter(None, "+"));
+        let again = router.matched_again(message(), router.routes("b/c").version() - 1);
+        assert_eq!(again.filters.as_deref().map(<[_]>::len), Some(1));
+    }
+
+    #[test]
+    fn who_sees_the_version_of_the_first_filter_finds_it() {
+        for _ in 0..500 {
+            let router = Router::new(vec![Arc::<Taken>::default()]);
+            let begin = Barrier::new(2);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    begin.wait();
+                    router.enter_filter(0, 7, &name::filter(None, "+"));
+                });
+                begin.wait();
+                loop {
+                    let routes = router.routes("a");
+                    if routes.version() > 0 {
+                        assert!(routes.filters.is_some(), "it is known, and not found");
+                        break;
+                    }
+                }
+            });
+        }
     }
 }

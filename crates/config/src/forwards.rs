@@ -6,7 +6,7 @@ use crate::setting::{DAY, Kind, TIB};
 use crate::tables::Absent::{Default, Required};
 use crate::tables::table_keys;
 
-use Kind::{Bool, Bytes, Number, Text, TextBytes};
+use Kind::{Bool, Bytes, List, Number, Text, TextBytes};
 
 // A line is: key, type, values, what happens without the key.
 table_keys! {
@@ -20,6 +20,8 @@ table_keys! {
     url: String = Text, Required(r#""http://127.0.0.1:9000/requests""#);
     /// Whether the topic's members get the messages, too: when the back end has taken them; those with QoS 0 at once.
     deliver: bool = Bool, Default("true");
+    /// Filters of the topics to which clients may have answers sent although they may not publish there themselves; to hear what is published there they must be allowed all the same.
+    answer_filters: Vec<String> = List, Default("[]");
     /// How long one request may take.
     timeout_milliseconds: u64 = Number(1, 600_000), Default("5000");
     /// How long a message is offered to a back end that does not take it; then its publisher is refused. With 0 it is offered once.

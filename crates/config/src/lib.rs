@@ -189,11 +189,20 @@ impl Config {
     }
 
     /// True when MQTT clients may publish to each topic of which nothing says who may: only this machine can
-    /// reach the server, and nothing is set up that tells clients from each other.
+    /// reach the server, no proxy brings others, and nothing is set up that tells clients from each other.
     pub fn is_open_to_mqtt(&self) -> bool {
         let local = |address: SocketAddr| address.ip().to_canonical().is_loopback();
         let is_local = self.mqtt.listen.is_some_and(local) && local(self.client.listen);
-        is_local && !self.webhook.connect && !self.auth.required && !self.has_tokens()
+        let knows_nobody = !self.webhook.connect && !self.auth.required && !self.has_tokens();
+        is_local && !self.has_proxy() && knows_nobody
+    }
+
+    /// True when a setting says that a proxy stands before the client port: so others than this machine may be
+    /// behind it.
+    fn has_proxy(&self) -> bool {
+        let Client { trusted_proxies, proxy_header, user_header, .. } = &self.client;
+        let is_default = *proxy_header == ProxyHeader::XForwardedFor;
+        !(trusted_proxies.is_empty() && user_header.is_empty() && is_default)
     }
 
     /// True when tokens say who clients are: there is a key to check them with.

@@ -205,6 +205,10 @@ settings! {
         session_seconds_max: u64 = Live, Number(0, TEN_YEARS), "86400";
         /// Sessions of clients that are away; above it a session ends with its connection.
         sessions_max: u64 = Live, Number(0, 100_000_000), "1000000";
+        /// Those of one user, where users are proved (by tokens or webhook.connect); above it a session of the user ends with its connection, and 0 is no limit.
+        sessions_per_user_max: u64 = Live, Number(0, MANY), "1000";
+        /// What the sessions of clients that are away may hold in memory, with their wills; above it a session ends with its connection.
+        away_bytes_max: u64 = Live, Bytes(0, TIB), r#""1GiB""#;
         /// Messages of a topic that are retained for sessions, unless a rule of [[topics]] retains them; then the oldest are dropped.
         session_messages_max: u64 = Live, Number(1, 10_000_000), "1000";
         /// What those messages may hold, at least limits.message_bytes_max.
@@ -215,7 +219,7 @@ settings! {
         receive_max: u64 = Live, Number(1, 65_535), "100";
         /// Messages with QoS 1 and 2 that may be under way to a client at a time; a client may ask for fewer.
         inflight_max: u64 = Live, Number(1, 65_535), "100";
-        /// Messages that may wait for a client beyond those that it has not confirmed; more are dropped, unless its session can read them again.
+        /// Messages that may wait for a client beyond those that it has not confirmed; with more it is closed, unless its session can read them from the history instead.
         queue_messages_max: u64 = Live, Number(0, 1_000_000), "1000";
         /// Topics for which a client of MQTT 5 may have a number at a time (topic aliases), of up to 254 bytes each; 0 is none.
         topic_alias_max: u64 = Live, Number(0, 65_535), "10";
@@ -229,6 +233,8 @@ settings! {
         sys_seconds: u64 = Live, Number(0, 86_400), "10";
         /// Whether MQTT clients may subscribe with + and #.
         wildcards: bool = Live, Bool, "true";
+        /// Levels of a filter with + or #, on all transports; one with more is refused. Topics may have any number.
+        filter_levels_max: u64 = Live, Number(1, 128), "32";
     }
 
     /// The event loops.

@@ -7,15 +7,17 @@
 //! - `keys`: fetches the keys that issuers of clients' tokens publish.
 //! - [`webhook`]: sends clients' events to the application, and its responses back.
 //! - `outgoing`: what requests to others have in common.
+//! - `upgrade`: how a live upgrade is begun and watched.
 //! - `node`: what all of these share, and the way to the shards.
 //! - `thread`: the thread that runs it all.
 //!
 //! Modules use each other in one direction: `thread` → `api` → `dashboard`, `monitor` → `node` →
-//! `http`, `webhook`.
+//! `upgrade`, `webhook` → `http`.
 //!
 //! Bounds, besides those of the configuration: 60 seconds after a request's head until its answer
 //! begins; 30 seconds for a request whose head has arrived; 32 KiB for a head; 5 seconds for a
-//! shard's answer, and 20 for the disk's; 64 sessions of a key, 10 sign-ins of an address that fail in a
+//! shard's answer, and 20 for the disk's; after an upgrade 10 seconds until connections that say
+//! nothing are closed, and 40 until all are; 64 sessions of a key, 10 sign-ins of an address that fail in a
 //! minute; 1,000 commands a batch; 64 readers of the live figures, 900
 //! samples of a second each; 100 topics or messages, 1,000 members, and 1,000 messages or 4 MiB of a
 //! history in an answer about them.
@@ -36,13 +38,18 @@ mod outgoing;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod upgrade;
 pub mod webhook;
 
-pub use api::{REVOCATIONS, access, openapi};
-pub use http::access::{Access, AccessSettings, ApiKey};
+pub use api::{REVOCATIONS, access, of_shards, openapi};
+pub use http::access::{Access, AccessSettings, ApiKey, SignIns};
 pub use http::admission::{ConnectionLimits, Connections};
+pub use http::gate::Gate;
 pub use key_fetcher::KeyFetcher;
-pub use monitor::anonymous_bytes;
 pub use monitor::process::unix_us;
+pub use monitor::{Samples, anonymous_bytes};
 pub use node::{Live, Node, Shards, Turns};
 pub use thread::{Running, Runtime, spawn};
+pub use upgrade::{
+    UpgradeProgress, UpgradeRejection, UpgradeRequest, UpgradeStage, Upgrader, Upgrades,
+};

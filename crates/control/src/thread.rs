@@ -3,14 +3,16 @@
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 use tokio::time::MissedTickBehavior;
 
+use crate::http::admission::Connections;
+use crate::http::gate::{END_WAIT, Gate, receive::receive};
 use crate::http::listener::{BACKLOG, Bounded, On};
 use crate::monitor::process::{unix_seconds, unix_us};
-use crate::monitor::{Monitor, SampleRing, memory, sys};
+use crate::monitor::{Monitor, Samples, memory, sys};
 use crate::node::{Node, Shards};
 use crate::{api, keys, webhook};
 
@@ -18,7 +20,16 @@ use crate::{api, keys, webhook};
 pub struct Running {
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
+    connections: Arc<Connections>,
+    gate: Arc<Gate>,
 }
+
+/// How long requests may be forwarded to the process that took over: as long as one may take, and the
+/// time in which a connection may begin one.
+const FORWARD_MAX: Duration = Duration::from_secs(40);
+
+/// Between two looks whether all connections are gone.
+const FORWARD_LOOK: Duration = Duration::from_millis(10);
 
 impl Running {
     /// Ends the requests that are under way, and the thread.
@@ -27,13 +38,33 @@ impl Running {
         // A control thread that panicked has written so to standard error.
         let _ = self.thread.join();
     }
+
+    /// After [`Gate::forward`]: goes on forwarding until all connections are gone, or those that are left
+    /// have said nothing for 10 seconds; after 40 seconds in any case. Then it ends the thread.
+    pub fn end_forwarding(self) {
+        let began = Instant::now();
+        let has_work = || match began.elapsed() {
+            so_far if so_far < END_WAIT => {
+                self.connections.open() > 0 || self.gate.forwarding() > 0
+            }
+            so_far if so_far < FORWARD_MAX => self.gate.forwarding() > 0,
+            _ => false,
+        };
+        while has_work() {
+            std::thread::sleep(FORWARD_LOOK);
+        }
+        self.stop();
+    }
 }
 
 /// What the control thread runs on.
 ///
 /// Shards wake it through one of its descriptors when they answer, so make it before they take
 /// descriptor tables of their own: a later one would mean something else to them.
-pub struct Runtime(tokio::runtime::Runtime);
+pub struct Runtime {
+    tokio: tokio::runtime::Runtime,
+    samples: Samples,
+}
 
 impl Runtime {
     /// Makes a runtime.
@@ -41,7 +72,13 @@ impl Runtime {
     /// # Errors
     /// When the system has no descriptors left.
     pub fn new() -> io::Result<Self> {
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map(Runtime)
+        let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Runtime { tokio, samples: Samples::default() })
+    }
+
+    /// The samples that its thread will take (what they take in memory it has by now), to which those of another process may be added before.
+    pub fn samples(&self) -> Samples {
+        self.samples.clone()
     }
 }
 
@@ -50,16 +87,15 @@ impl Runtime {
 /// # Errors
 /// When the listener can't be set up, or the system has no thread left.
 pub fn spawn<S: Shards + 'static>(
-    Runtime(runtime): Runtime,
+    Runtime { tokio: runtime, samples }: Runtime,
     listener: std::net::TcpListener,
-    mut node: Node<S>,
+    node: Node<S>,
     webhook::Workers { worker, teller, forwarder }: webhook::Workers,
 ) -> io::Result<Running> {
-    // What the samples take is no connection's.
-    node.anonymous_at_start += SampleRing::BYTES;
     listener.set_nonblocking(true)?;
     // Once more, for a longer queue than the standard library's.
     rustix::net::listen(&listener, BACKLOG)?;
+    let (connections, gate) = (node.connections.clone(), node.upgrades.gate.clone());
     let (stop, stopped) = oneshot::channel();
     let thread = std::thread::Builder::new().name("control".into());
     let thread = thread.spawn(move || {
@@ -69,14 +105,14 @@ pub fn spawn<S: Shards + 'static>(
             tokio::spawn(worker.run());
             tokio::spawn(teller.run());
             tokio::spawn(forwarder.run(Arc::new(api::Answered(node.clone()))));
-            if let Err(error) = serve(listener, node, stopped).await {
+            if let Err(error) = serve(listener, node, samples, stopped).await {
                 tracing::error!(%error, "the admin port failed");
             }
         });
         // A name that is being looked up for a webhook doesn't keep the process from ending.
         runtime.shutdown_background();
     })?;
-    Ok(Running { stop, thread })
+    Ok(Running { stop, thread, connections, gate })
 }
 
 /// How much the admin port's thread goes before others (nice(2): -20 to 19, the less the sooner).
@@ -94,17 +130,24 @@ fn raise_priority() {
 async fn serve(
     listener: std::net::TcpListener,
     node: Arc<Node>,
+    samples: Samples,
     stopped: oneshot::Receiver<()>,
 ) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let listener = Bounded::new(listener, node.connections.clone());
+    let (connections, gate) = (node.connections.clone(), node.upgrades.gate.clone());
+    let listener = Bounded::new(listener, connections.clone(), gate.clone());
+    let forwarded = node.upgrades.take_forwarded();
     tokio::spawn(memory::watch(node.clone()));
     tokio::spawn(each_second(node.clone()));
     tokio::spawn(keys::fetch(node.clone()));
-    let (monitor, sampler) = Monitor::new(node);
+    let (monitor, sampler) = Monitor::new(node, samples);
     let sampler = tokio::spawn(sampler.run());
     let (ending, ended) = watch::channel(());
-    let router = api::router(monitor).into_make_service_with_connect_info::<On>();
+    let router = api::router(monitor);
+    if let Some(forwarded) = forwarded {
+        tokio::spawn(receive(forwarded, router.clone(), connections, gate)?);
+    }
+    let router = router.into_make_service_with_connect_info::<On>();
     let server = axum::serve(listener, router).with_graceful_shutdown(async move {
         let _ = stopped.await;
         // Streams of samples end with what takes them.
@@ -131,6 +174,8 @@ pub(crate) async fn each_second(node: Arc<Node>) {
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for second in 0_u64.. {
         clock.tick().await;
+        // What is being passed to another process stands still.
+        let Some(_working) = node.upgrades.gate.work() else { continue };
         let sys_seconds = node.live().sys_seconds;
         if sys_seconds > 0 && second % sys_seconds == 0 {
             sys::publish(&node);

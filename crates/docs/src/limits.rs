@@ -163,10 +163,36 @@ const ROWS: &[Row] = &[
     row("presence.users_max", "members get [counts only](presence.md#in-a-crowd)", "–"),
     row("presence.list_bytes_max", "members get [counts only](presence.md#in-a-crowd)", "–"),
     row("presence.meta_bytes_max", "`bad_meta`", "L"),
-    row("mqtt.sessions_max", "the session of a client that goes ends with its connection", "–"),
-    row("mqtt.session_seconds_max", "the session ends; a longer wish is cut to it", "–"),
-    row("mqtt.session_messages_max", "the oldest message of the topic is dropped", "–"),
-    row("mqtt.session_bytes_max", "the same", "–"),
+    row(
+        "mqtt.sessions_max",
+        "the session of a client that goes ends with its connection",
+        "`throng_mqtt_sessions_away`, `throng_mqtt_sessions_ended_total`",
+    ),
+    row(
+        "mqtt.sessions_per_user_max",
+        "the same for a session of this user",
+        "`throng_mqtt_sessions_ended_total`",
+    ),
+    row(
+        "mqtt.away_bytes_max",
+        "the same for the session of any client",
+        "`throng_mqtt_sessions_away_bytes`, `throng_mqtt_sessions_ended_total`",
+    ),
+    row(
+        "mqtt.session_seconds_max",
+        "the session ends; a longer wish is cut to it",
+        "`throng_mqtt_sessions_ended_total`",
+    ),
+    row(
+        "mqtt.session_messages_max",
+        "the oldest message of the topic is dropped",
+        "`throng_mqtt_session_messages`, `throng_mqtt_messages_gone_total`",
+    ),
+    row(
+        "mqtt.session_bytes_max",
+        "the same",
+        "`throng_mqtt_session_messages_bytes`, `throng_mqtt_messages_gone_total`",
+    ),
     row(
         "mqtt.packet_bytes_max",
         "closed with reason code 0x95",
@@ -179,14 +205,31 @@ const ROWS: &[Row] = &[
     ),
     row("mqtt.receive_max", "closed with reason code 0x93", "`throng_connections_closed_total`"),
     row("mqtt.inflight_max", "the next one waits until one is confirmed", "–"),
-    row("mqtt.queue_messages_max", "what comes is dropped, or read again by the session", "–"),
+    row(
+        "mqtt.queue_messages_max",
+        "closed with reason code 0x97, `slow_consumer`; a session that goes on reads the history instead",
+        "`throng_slow_consumers_closed_total`",
+    ),
     row(
         "mqtt.topic_alias_max",
         "closed with reason code 0x94",
         "`throng_connections_closed_total`",
     ),
-    row("mqtt.retained_messages_max", "a further topic has no retained message", "–"),
-    row("mqtt.retained_bytes_max", "the same", "–"),
+    row(
+        "mqtt.retained_messages_max",
+        "a further topic has no retained message",
+        "`throng_mqtt_retained_messages`, `throng_mqtt_retained_refused_total`",
+    ),
+    row(
+        "mqtt.retained_bytes_max",
+        "the same",
+        "`throng_mqtt_retained_bytes`, `throng_mqtt_retained_refused_total`",
+    ),
+    row(
+        "mqtt.filter_levels_max",
+        "SUBACK with 0x8F (MQTT 3: 0x80); 400, `bad_filter`, on other transports",
+        "–",
+    ),
     row(
         "history.bytes_max",
         "the oldest messages leave memory",
@@ -325,6 +368,9 @@ fn unit(key: &str) -> String {
     let counted = name.split("_per_").next().unwrap_or(name);
     let word = match counted.rsplit('_').next().unwrap_or(counted) {
         "accept" => "connections",
+        // They count what a client of MQTT has under way, and the numbers that it gives topics.
+        "receive" | "inflight" => "messages",
+        "alias" => "aliases",
         word => word,
     };
     let rate = if name.contains("per_second") { " a second" } else { "" };
@@ -401,6 +447,8 @@ mod tests {
             ("limits.bytes_per_second_per_user_max", "bytes a second"),
             ("webhook.queue_events_per_url_max", "events"),
             ("timeouts.head_seconds", "seconds"),
+            ("mqtt.receive_max", "messages"),
+            ("mqtt.topic_alias_max", "aliases"),
         ] {
             assert_eq!(unit(key), want);
         }

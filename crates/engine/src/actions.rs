@@ -4,7 +4,9 @@ use std::sync::atomic::Ordering;
 
 use auth::Principal;
 use model::{CloseReason, Name};
-use protocol::request::{Authenticate, Hold, Open, PageRequest, ReplyTo as To, Respond, Verdicts};
+use protocol::request::{
+    Authenticate, Hold, Open, PageRequest, ReplyTo as To, Respond, Secret, Verdicts,
+};
 use protocol::websocket::Decoder;
 use protocol::{Delivery, ProtocolRef, Reader, Recognised, Request, http};
 
@@ -237,7 +239,7 @@ impl Actions<'_> {
             Request::Mqtt(incoming) => {
                 Mqtts { connections, webhook: self.webhook }.incoming(slot, *incoming, out);
             }
-            Request::Authenticate(Authenticate { token, purpose, id }) => {
+            Request::Authenticate(Authenticate { token: Secret(token), purpose, id }) => {
                 let pending = PendingToken { token, purpose, answer: Answer::Id(id) };
                 connections.authenticate(slot, pending, out);
             }

@@ -1,14 +1,12 @@
 //! How the application is asked.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
 use auth::Hook;
 use model::Name;
 
 use crate::command::{Command, PendingHook};
 use crate::core::Core;
 use crate::count::count;
-use crate::webhook::{Full, Question, Refusal, Webhook, WebhookKind, WebhookRequest};
+use crate::webhook::{Full, HookPlace, Question, Refusal, Webhook, WebhookKind, WebhookRequest};
 
 /// Requests about one connection that the application has not answered: more are refused, so that no
 /// client fills the queue of all.
@@ -81,7 +79,7 @@ pub(crate) fn ask(
     let requests = asks.into_iter().map(|ask| {
         let Ask { question, hook } = ask;
         // Where it is when nobody takes the request.
-        let place = Arc::new(Mutex::new(Some(hook)));
+        let place = HookPlace::new(hook);
         places.push(place.clone());
         let handle = core.handle.clone();
         let topic = question.topic.as_ref();
@@ -90,8 +88,9 @@ pub(crate) fn ask(
             url: rule.and_then(|rule| rule.webhook_url.clone()),
             question,
             connection: core.id(slot, serial),
+            hook: place.clone(),
             reply: Box::new(move |response| {
-                if let Some(hook) = take(&place) {
+                if let Some(hook) = place.take() {
                     handle.send(Command::WebhookAnswered { slot, serial, hook, response });
                 }
             }),
@@ -99,7 +98,7 @@ pub(crate) fn ask(
     });
     let requests = requests.collect();
     if let Err(Full) = webhook.send(requests) {
-        return unasked(places.iter().filter_map(|place| take(place)).collect());
+        return unasked(places.iter().filter_map(HookPlace::take).collect());
     }
     if let Some(cold) = core.table.cold_or_new(slot) {
         cold.hooks_pending += asked;
@@ -113,8 +112,4 @@ pub(crate) fn answered(core: &mut Core, slot: u32) {
         cold.hooks_pending = cold.hooks_pending.saturating_sub(1);
     }
     core.table.trim(slot);
-}
-
-fn take(place: &Mutex<Option<PendingHook>>) -> Option<PendingHook> {
-    place.lock().unwrap_or_else(PoisonError::into_inner).take()
 }

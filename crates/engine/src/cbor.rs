@@ -5,12 +5,12 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use auth::{Grants, Patterns, Principal, Source, TokenMark};
+use handover::DataRecord;
 use history::TopicCursor;
-use minicbor::bytes::ByteVec;
 use minicbor::decode::{self, Decoder};
 use minicbor::encode::{self, Encoder, Write};
 use minicbor::{Decode, Encode};
-use model::{Data, Name, Qos, RecoveryGap};
+use model::{Name, Qos, RecoveryGap};
 use protocol::phoenix::ClientMessage;
 use protocol::request::Respond;
 
@@ -56,17 +56,6 @@ impl<T: Clone> Text<T> {
     }
 }
 
-/// A payload.
-#[derive(Encode, Decode)]
-enum Payload {
-    #[n(0)]
-    Json(#[n(0)] String),
-    #[n(1)]
-    Text(#[n(0)] String),
-    #[n(2)]
-    Binary(#[n(0)] ByteVec),
-}
-
 /// A Phoenix client's message that waits for its answer.
 #[derive(Encode, Decode)]
 #[cbor(map)]
@@ -80,40 +69,30 @@ pub(crate) struct Message {
     #[n(3)]
     event: Text<Name>,
     #[n(4)]
-    payload: Payload,
+    payload: DataRecord<'static>,
 }
 
 impl From<&ClientMessage> for Message {
     fn from(message: &ClientMessage) -> Self {
         let ClientMessage { join_ref, ref_, topic, event, payload } = message.clone();
-        let payload = match payload {
-            Data::Json(json) => Payload::Json(json.into()),
-            Data::Text(text) => Payload::Text(text.into()),
-            Data::Binary(bytes) => Payload::Binary(Vec::from(bytes).into()),
-        };
         Message {
             join_ref: join_ref.map(Text),
             ref_: ref_.map(Text),
             topic: Text(topic),
             event: Text(event),
-            payload,
+            payload: payload.into(),
         }
     }
 }
 
 impl From<Message> for ClientMessage {
     fn from(message: Message) -> Self {
-        let payload = match message.payload {
-            Payload::Json(json) => Data::Json(json.into()),
-            Payload::Text(text) => Data::Text(text.into()),
-            Payload::Binary(bytes) => Data::Binary(Vec::from(bytes).into()),
-        };
         ClientMessage {
             join_ref: message.join_ref.map(|text| text.0),
             ref_: message.ref_.map(|text| text.0),
             topic: message.topic.0,
             event: message.event.0,
-            payload,
+            payload: message.payload.into(),
         }
     }
 }

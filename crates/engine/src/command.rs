@@ -8,7 +8,7 @@ use broker::Delivery;
 use model::{CloseReason, ConnectionId, Name, Publication};
 use protocol::phoenix::ClientMessage;
 use protocol::request::Subscribe;
-use sessions::Listing;
+use sessions::{Author, Listing, Token};
 
 use crate::mqtt::{MqttAck, MqttFound, MqttInfo};
 use crate::reply::Reply;
@@ -224,6 +224,8 @@ pub enum Command {
         packets: Vec<u8>,
         /// It is on disk.
         stored: bool,
+        /// It is how far the client's session is.
+        is_progress: bool,
     },
     /// The history has answered what was asked for an MQTT client's session.
     MqttRead {
@@ -337,6 +339,15 @@ impl Revocation {
     pub fn counts_for(&self, mark: TokenMark) -> bool {
         self.id_hash.is_none_or(|hash| hash == mark.id_hash)
             && self.before_s.is_none_or(|before_s| mark.issued_s <= before_s)
+    }
+
+    /// Whether it means those who have left a will.
+    pub fn means(&self, author: &Author) -> bool {
+        let mark = author.token.map(|Token { issued_s, id_hash }| TokenMark { issued_s, id_hash });
+        match &self.user {
+            Some(user) => author.users.contains(user) && self.counts_for(mark.unwrap_or_default()),
+            None => mark.is_some_and(|mark| self.counts_for(mark)),
+        }
     }
 }
 

@@ -41,7 +41,7 @@ struct Pending {
 impl Pending {
     /// A message is no longer among those that wait.
     fn has_left(&mut self, message: &Envelope) {
-        self.bytes -= message.publication.data.bytes();
+        self.bytes -= message.publication.bytes();
         if let Some(newest) = Newest::of(message) {
             self.newest.remove(&newest);
         }
@@ -90,12 +90,12 @@ impl Conflation {
     ) -> bool {
         let pending = self.0.entry(slot).or_default();
         pending.number += 1;
-        pending.bytes += message.publication.data.bytes();
+        pending.bytes += message.publication.bytes();
         let newest = Newest::of(&message);
         let before = newest.and_then(|newest| pending.newest.insert(newest, pending.number));
         match before.and_then(|number| pending.messages.remove(&number)) {
             Some(older) => {
-                pending.bytes -= older.publication.data.bytes();
+                pending.bytes -= older.publication.bytes();
                 metrics.conflated.add(1);
             }
             None => metrics.outbox_held.add(ENTRY_BYTES),
@@ -122,7 +122,7 @@ impl Conflation {
             return taken;
         };
         while let Some(entry) = pending.messages.first_entry() {
-            let size = entry.get().publication.data.bytes();
+            let size = entry.get().publication.bytes();
             let full = taken.len() >= messages_max || bytes + size > bytes_max;
             if full && !taken.is_empty() {
                 break;

@@ -1,25 +1,24 @@
 //! The connections of an engine: how they are opened, enter topics, leave them and end.
 
-use std::cell::LazyCell;
-use std::collections::HashMap;
+mod handover;
+
 use std::sync::atomic::Ordering;
 
 use auth::Principal;
-use model::{CloseReason, Encoding, Name, TopicKind};
+use model::{CloseReason, TopicKind};
+use protocol::Listener;
 use protocol::request::Entry;
-use protocol::{Delivery, Listener};
 
-use crate::cbor::{ImportError, Text, Who};
 use crate::chosen::Chosen;
-use crate::connection::{ColdState, Connection, Flag, Phase, Subscribing};
+use crate::connection::{Connection, Flag, Phase, Subscribing};
 use crate::core::{Core, Effect};
 use crate::flow::Rates;
 use crate::lists::Lists;
 use crate::output::Output;
 use crate::pages::Pages;
 use crate::peers::Arrival;
-use crate::record::Record;
 use crate::recovery::Recovery;
+pub(crate) use handover::{Restarts, SLOTS_MAX};
 
 /// All that an engine holds of its connections. Each part knows its own state of a connection by the
 /// connection's slot; [`Connections::forget`] lists all of these.
@@ -39,30 +38,6 @@ pub(crate) struct Connections {
     pub reserved: u32,
     /// Connections that came from another engine, and have not gone on yet.
     pub restarts: Restarts,
-}
-
-/// Connections that came from another engine.
-#[derive(Default)]
-pub(crate) struct Restarts {
-    waiting: Vec<Restart>,
-    /// All of their slots are below this.
-    pub slots_end: u32,
-}
-
-/// A connection that came from another engine.
-pub(crate) struct Restart {
-    pub slot: u32,
-    /// Its poll had asked the history for a piece.
-    pub reads_poll: bool,
-    /// It had asked the history for the next piece of a catch-up.
-    pub reads: bool,
-}
-
-impl Restarts {
-    /// Those that have not gone on yet.
-    pub fn take(&mut self) -> Vec<Restart> {
-        std::mem::take(&mut self.waiting)
-    }
 }
 
 /// How much of a connection is forgotten.
@@ -329,13 +304,23 @@ impl Connections {
     }
 
     /// Takes a connection out of all parts. This is the list of what the parts hold of a connection
-    /// by its slot: a part that begins to hold more adds it here and in the two functions below. What is
-    /// left is its place in the table, with its cold state, which [`Connections::end`] removes.
+    /// by its slot: a part that begins to hold more adds it here or in [`Connections::forget_quietly`], and in
+    /// [`Connections::export`] and [`Connections::import`]. What is left is its place in the table, with its
+    /// cold state, which [`Connections::end`] removes.
     fn forget(&mut self, slot: u32, extent: Extent) {
         // What is owed to it goes with its session.
         self.mqtt_ended(slot);
         self.core.leave_filters(slot);
         self.core.entries.leave_all(slot, self.core.now_us);
+        let followed = self.core.followed(slot);
+        self.forget_quietly(slot, extent);
+        if let Some(followed) = followed {
+            self.core.tell_left_all(followed);
+        }
+    }
+
+    /// Takes a connection out of the parts that nobody outside hears of.
+    fn forget_quietly(&mut self, slot: u32, extent: Extent) {
         self.rates.quota.uncount(&self.core, slot);
         self.recovery.forget(slot);
         self.core.credentials.remove(slot);
@@ -344,152 +329,13 @@ impl Connections {
         self.chosen.clear(slot);
         self.pages.forget(slot);
         self.core.joins.clear(slot);
-        let followed = self.core.followed(slot);
         self.core.topics_ended += self.core.hub.remove(slot) as usize;
-        if let Some(followed) = followed {
-            self.core.tell_left_all(followed);
-        }
         self.core.metrics.topics.set(u64::from(self.core.hub.topics()));
         if extent == Extent::All {
             self.rates.forget(slot);
             self.core.peers.forget(slot, &self.core.shared);
             self.rates.quota.forget(slot);
         }
-    }
-
-    /// Writes out what all parts hold of a connection; nothing where there is none.
-    pub(crate) fn export(&self, slot: u32) -> Option<Record> {
-        let Connections {
-            core,
-            recovery,
-            rates,
-            chosen,
-            pages,
-            serial: _,
-            reserved: _,
-            restarts: _,
-        } = self;
-        let connection = core.table.get(slot)?;
-        let protocol = core.shared.protocols.of(connection.encoding);
-        // Hashes are keyed: names go in their place. Everyone's topic is joined without being entered.
-        let broadcast = Name::const_new(model::name::BROADCAST);
-        let names = LazyCell::new(|| -> HashMap<u64, &Name> {
-            let names = core.hub.topics_of(slot).chain(std::iter::once(&broadcast));
-            names.map(|name| (core.broker.hash(name), name)).collect()
-        });
-        let name = |hash: u64| names.get(&hash).copied().cloned();
-        let ((serial, encoding), (opened_s, heard_s), (phase, flags)) = connection.export();
-        Some(Record {
-            protocol: protocol.name().into(),
-            encoding: encoding.0,
-            slot,
-            serial,
-            opened_s,
-            heard_s,
-            phase,
-            flags,
-            cold: core.table.cold(slot).map(|cold| cold.export(protocol)),
-            topics: core.hub.is_here(slot).then(|| Text::all(core.hub.topics_of(slot))),
-            joins: core.joins.export(slot, &name),
-            presence: core.entries.export(slot),
-            lists_due: core.lists_due.get(&slot).map(Text::all).unwrap_or_default(),
-            chosen: chosen.export(slot, &name),
-            recovery: recovery.export(slot, &name),
-            rates: rates.export(slot),
-            proxied: core.peers.export(slot),
-            conflated: core.conflation.export(slot),
-            pages: pages.export(slot),
-            credential: core.credentials.has(slot).then(|| Who::from(&core.principal(slot))),
-            warned: core.credentials.is_warned(slot).then_some(true),
-            mqtt: core.mqtt.export(slot),
-        })
-    }
-
-    /// Puts a connection into all parts, as it was in another engine's.
-    pub(crate) fn import(&mut self, record: Record) -> Result<(), ImportError> {
-        let Connections { core, recovery, rates, chosen, pages, serial: _, reserved, restarts } =
-            self;
-        let (slot, encoding) = (record.slot, Encoding(record.encoding));
-        let protocol = core.shared.protocols.of(encoding);
-        if protocol.name() != record.protocol || protocol.encoding() != encoding {
-            let Record { protocol, encoding, .. } = record;
-            return Err(ImportError::UnknownProtocol { protocol, encoding });
-        }
-        if slot >= restarts.slots_end {
-            return Err(ImportError::damaged("its engine had no such slot, or has no record yet"));
-        }
-        if core.table.get(slot).is_some() {
-            return Err(ImportError::SlotTaken(slot));
-        }
-        let broker = core.broker.clone();
-        let hash = |name: &str| broker.hash(name);
-        // What may be wrong comes first.
-        let connection = Connection::restored(
-            (record.serial, encoding),
-            (record.opened_s, record.heard_s),
-            (record.phase, record.flags),
-        );
-        let connection =
-            connection.ok_or_else(|| ImportError::damaged("there is no such phase"))?;
-        let reads_poll = record.cold.as_ref().is_some_and(|cold| cold.reads());
-        let reads = record.recovery.as_ref().is_some_and(|recovery| recovery.reads());
-        let cold = record.cold.map(|cold| {
-            let protocols = core.shared.protocols;
-            ColdState::import(cold, protocols, encoding, &hash, &core.metrics)
-        });
-        let cold = cold.transpose()?;
-        let is_session = cold.as_ref().is_some_and(|cold| cold.session.is_some());
-        if is_session != (protocol.delivery() == Delivery::Gathered) {
-            return Err(ImportError::damaged("a session, and only that, gathers its messages"));
-        }
-        if let Some(record) = record.recovery {
-            recovery.import(slot, record, &hash)?;
-        }
-        restarts.waiting.push(Restart { slot, reads_poll, reads });
-        let (woken, waits) =
-            (connection.is(Flag::Woken), cold.as_ref().is_some_and(|cold| cold.waits));
-        *reserved += u32::from(cold.as_ref().is_some_and(|cold| cold.reserved));
-        core.table.insert_at(slot, connection, cold);
-        core.metrics.connections[usize::from(encoding.0)].add(1);
-        core.metrics.held.add(1);
-        core.shared.connections.fetch_add(1, Ordering::Relaxed);
-        core.count_input(slot);
-        core.session_entered(slot);
-        if let Some(topics) = record.topics {
-            core.hub.insert(slot);
-            for Text(topic) in topics {
-                if matches!(TopicKind::of(&topic), TopicKind::Filter(_)) {
-                    core.enter_filter(slot, &topic);
-                    continue;
-                }
-                core.enter_topic(slot, hash(&topic), &topic);
-                core.tell_imported(hash(&topic), &topic);
-            }
-        }
-        if let Some(who) = record.credential {
-            core.credentials.insert(slot, &who.into());
-            if record.warned == Some(true) {
-                core.credentials.set_warned(slot);
-            }
-        }
-        if let Some(client) = record.mqtt {
-            core.mqtt.import(slot, client, hash);
-        }
-        core.joins.import(slot, record.joins, &hash);
-        core.entries.import(slot, record.presence, &hash);
-        if !record.lists_due.is_empty() {
-            core.lists_due.insert(slot, Text::values(record.lists_due));
-        }
-        record.chosen.iter().for_each(|Text(topic)| chosen.insert(slot, hash(topic)));
-        rates.import(slot, record.rates, waits, core.now_us);
-        core.peers.import(slot, record.proxied, &core.shared);
-        core.conflation.import(slot, record.conflated, hash, &core.metrics);
-        pages.import(slot, record.pages);
-        rates.quota.settle(core, slot);
-        if woken {
-            core.woken.push(slot);
-        }
-        Ok(())
     }
 
     /// Has the driver do again what it was about to do for a connection that came from another engine:

@@ -67,6 +67,12 @@ pub(crate) struct Core {
     pub topics_ended: usize,
     /// Commands taken from the mailbox and not done yet.
     pub commands: VecDeque<Command>,
+    /// The engine [stands still](crate::Engine::stand_still).
+    pub stands_still: bool,
+    /// Answers of the history that came while it did.
+    pub aside: Vec<Command>,
+    /// Goes with each question whose answer nobody else can get; so many wait as have it beside this one.
+    pub under_way: Arc<()>,
     /// Connections whose input goes on as soon as the part has returned: their request is answered.
     pub resumed: Vec<u32>,
     /// The engine drains: no connection is used again for another request.
@@ -95,6 +101,11 @@ pub(crate) enum Effect {
 }
 
 impl Core {
+    /// The server to which clients of MQTT 5 are sent when this one ends.
+    pub(crate) fn server_reference(&self) -> Option<&str> {
+        self.settings.mqtt().and_then(|it| it.server_reference.as_deref())
+    }
+
     /// The time of this turn, in seconds of the node's clock.
     #[expect(clippy::cast_possible_truncation, reason = "a node doesn't run for 136 years")]
     pub(crate) fn now_s(&self) -> u32 {

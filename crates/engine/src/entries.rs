@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use minicbor::{Decode, Encode};
 use model::{Name, NodeId};
-use presence::{Presence, Ref};
+use presence::{Kept, Presence, Ref};
 
 use crate::cbor::Text;
 use crate::roomy::Roomy;
@@ -36,7 +36,16 @@ pub(crate) struct EntryRecord {
     topic: Text<Name>,
     #[n(1)]
     users: Vec<(Text<Name>, u32, u64)>,
+    /// What each of them shows in lists, if that is more than nothing: its meta, and the ref before it.
+    #[n(2)]
+    kept: Option<Vec<KeptRecord>>,
 }
+
+/// A meta, and the node and the number of the ref before it.
+type KeptRecord = (String, Option<(u32, u64)>);
+
+/// The meta of who shows nothing.
+const NO_META: &str = "{}";
 
 impl PresenceEntries {
     /// None yet, in this registry.
@@ -130,27 +139,51 @@ impl PresenceEntries {
         }
     }
 
-    /// Writes out what a connection has in the registry, which itself stays.
+    /// Writes out what a connection has in the registry.
     pub fn export(&self, slot: u32) -> Vec<EntryRecord> {
         let user = |(name, of): &(Name, Ref)| (Text(name.clone()), of.node().0, of.number());
-        let entry = |Entry { hash: _, topic, users }: &Entry| EntryRecord {
-            topic: Text(topic.clone()),
-            users: users.iter().map(user).collect(),
+        let entry = |Entry { hash: _, topic, users }: &Entry| {
+            let kept = users.iter().map(|(user, of)| match self.registry.kept(topic, user, *of) {
+                Some(Kept { meta, prev }) => {
+                    (meta.into(), prev.map(|prev| (prev.node().0, prev.number())))
+                }
+                None => (NO_META.into(), None),
+            });
+            let kept: Vec<KeptRecord> = kept.collect();
+            let is_plain = kept.iter().all(|(meta, prev)| meta == NO_META && prev.is_none());
+            EntryRecord {
+                topic: Text(topic.clone()),
+                users: users.iter().map(user).collect(),
+                kept: (!is_plain).then_some(kept),
+            }
         };
         self.entries.get(&slot).into_iter().flatten().map(entry).collect()
     }
 
-    /// Takes up what a connection has in the registry.
+    /// Takes up what a connection has in the registry, and enters it there where it is not: members know of
+    /// it.
     pub fn import(&mut self, slot: u32, records: Vec<EntryRecord>, hash: &dyn Fn(&str) -> u64) {
         let user =
             |(name, node, number): (Text<Name>, u32, u64)| (name.0, Ref::new(NodeId(node), number));
-        let entry = |EntryRecord { topic: Text(topic), users }| Entry {
-            hash: hash(&topic),
-            topic,
-            users: users.into_iter().map(user).collect(),
+        let entry = |EntryRecord { topic: Text(topic), users, kept }| {
+            let mut kept = kept.unwrap_or_default().into_iter();
+            let users: Box<[(Name, Ref)]> = users.into_iter().map(user).collect();
+            for (user, of) in &users {
+                let (meta, prev) = kept.next().unwrap_or((NO_META.into(), None));
+                let prev = prev.map(|(node, number)| Ref::new(NodeId(node), number));
+                self.registry.restore(&topic, user, *of, &Kept { meta: meta.into(), prev });
+            }
+            Entry { hash: hash(&topic), topic, users }
         };
         if !records.is_empty() {
             self.entries.insert(slot, records.into_iter().map(entry).collect());
+        }
+    }
+
+    /// Takes back what an import has entered.
+    pub fn unrestore(&mut self, slot: u32) {
+        for Entry { topic, users, .. } in self.entries.remove(&slot).into_iter().flatten() {
+            users.iter().for_each(|(user, of)| self.registry.unrestore(&topic, user, *of));
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use model::{ConnectionId, Name, Publication, filter};
 
 use crate::reply::Reply;
-use crate::webhook::WebhookResponse;
+use crate::webhook::{HookPlace, WebhookResponse};
 
 /// Which messages go to a back end: rules in the order of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub struct ForwardRule {
     pub filter: Arc<str>,
     /// Whether the topic's members get the messages, too.
     pub deliver: bool,
+    /// Filters of the topics to which clients may have answers sent although they may not publish there.
+    pub answer_filters: Arc<[Box<str>]>,
 }
 
 impl Forwards {
@@ -37,7 +39,7 @@ impl Forwards {
 pub struct ForwardRequest {
     /// The filter of its rule.
     pub filter: Arc<str>,
-    /// The message. A response topic is one of which the client may hear.
+    /// The message. A response topic is one to which its client may have answers sent.
     pub publication: Publication,
     /// Whose it is; may be nobody's.
     pub users: Vec<Name>,
@@ -49,6 +51,8 @@ pub struct ForwardRequest {
     pub client: Option<Name>,
     /// When it came, in milliseconds since 1970.
     pub at_ms: u64,
+    /// What waits for that the back end has taken it, where somebody does.
+    pub hook: HookPlace,
     /// Told whether the back end has taken it. Without this nobody waits for it.
     pub reply: Option<Reply<WebhookResponse>>,
 }
@@ -69,7 +73,11 @@ mod tests {
 
     #[test]
     fn the_first_rule_that_matches_wins() {
-        let rule = |filter: &str| ForwardRule { filter: filter.into(), deliver: true };
+        let rule = |filter: &str| ForwardRule {
+            filter: filter.into(),
+            deliver: true,
+            answer_filters: [].into(),
+        };
         let rules = Forwards::new(vec![rule("a/b"), rule("a/#"), rule("+")]);
         let of = |topic| rules.of(topic).map(|rule| &*rule.filter);
         assert_eq!((of("a/b"), of("a/c"), of("a")), (Some("a/b"), Some("a/#"), Some("a/#")));

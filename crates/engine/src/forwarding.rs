@@ -1,11 +1,10 @@
 //! Messages of clients that a back end takes. Where a client waits to hear what became of its message, that
 //! is when the back end has taken it: so what was not taken comes again, from the client.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
 use auth::Action;
+use model::filter::matches;
 use model::name::check_topic;
-use model::{Name, Publication, Qos, TopicKind};
+use model::{Name, Publication, TopicKind};
 use protocol::mqtt::ReasonCode;
 
 use crate::ask::{HOOKS_PENDING_MAX, busy};
@@ -13,8 +12,8 @@ use crate::command::{Answer, Command, PendingHook};
 use crate::core::Core;
 use crate::forward::{ForwardRequest, ForwardRule};
 use crate::mqtt::{MqttAck, Row};
-use crate::publish::{Publishes, Sent};
-use crate::webhook::{Full, Refusal, WebhookResponse};
+use crate::publish::{Publishes, Sent, is_exactly_once};
+use crate::webhook::{Full, HookPlace, Refusal, WebhookResponse};
 
 impl Publishes<'_> {
     /// Gives a message to the back end that wants it. It is published, and its client told, when the back
@@ -46,16 +45,16 @@ impl Publishes<'_> {
             return self.tell(slot, to, no_room(), out);
         };
         // Where it is when nobody takes the request.
-        let place = Arc::new(Mutex::new(Some((publication, to))));
-        let (taken, handle, deliver) = (place.clone(), core.handle.clone(), rule.deliver);
+        let place = HookPlace::new(PendingHook::Forward(publication.into(), rule.deliver, to));
+        let (taken, handle) = (place.clone(), core.handle.clone());
+        request.hook = place.clone();
         request.reply = Some(Box::new(move |response| {
-            if let Some((publication, to)) = take(&taken) {
-                let hook = PendingHook::Forward(publication.into(), deliver, to);
+            if let Some(hook) = taken.take() {
                 handle.send(Command::WebhookAnswered { slot, serial, hook, response });
             }
         }));
         if let Err(Full) = webhook.forward(request) {
-            if let Some((_, to)) = take(&place) {
+            if let Some(PendingHook::Forward(_, _, to)) = place.take() {
                 self.tell(slot, to, no_room(), out);
             }
         } else if counts && let Some(cold) = core.table.cold_or_new(slot) {
@@ -104,7 +103,7 @@ impl Publishes<'_> {
     ) {
         match (slot, to) {
             // Nothing says that it was here: the client sends it again, and it must not come twice.
-            (None, Answer::Mqtt(MqttAck { qos: Qos::ExactlyOnce, .. })) => {}
+            (None, to) if is_exactly_once(&to) => {}
             (slot, to) if deliver => self.publish_now(slot, publication, to, out),
             (Some(slot), Answer::Mqtt(ack)) => {
                 // Nothing is stored with it.
@@ -129,7 +128,7 @@ impl Core {
         if let Some(attributes) = &mut publication.attributes
             && let Some(properties) = &mut attributes.properties
             && let Some(topic) = &properties.response_topic
-            && !slot.is_some_and(|slot| self.may_hear(slot, topic))
+            && !slot.is_some_and(|slot| self.may_be_answered(slot, rule, topic))
         {
             properties.response_topic = None;
         }
@@ -158,22 +157,28 @@ impl Core {
             transport,
             client: slot.and_then(|slot| self.mqtt.row(slot)).map(Row::client),
             at_ms: self.unix_ms(),
+            hook: HookPlace::default(),
             reply: None,
         }
     }
 
-    /// Whether a client may hear what is published to a topic that it names for answers. The back end
-    /// publishes there in its own name, so a client may not name every topic.
-    fn may_hear(&self, slot: u32, topic: &Name) -> bool {
-        let policy = &self.settings.session.policy;
-        let is_one = match TopicKind::of(topic) {
-            TopicKind::Ordinary => check_topic(topic).is_ok() && !topic.starts_with('$'),
-            TopicKind::Personal(_) => true,
-            TopicKind::Broadcast | TopicKind::Filter(_) => false,
-        };
-        let decision =
-            policy.decide(&self.principal(slot), Action::Subscribe, &policy.topic(topic));
-        is_one && decision.undenied().is_ok()
+    /// Whether a client may have answers sent to a topic. The back end publishes there in its own name what may
+    /// be the client's words: so the client must be allowed to hear it, and to publish there itself unless the
+    /// rule has the topic for answers. Nobody asks the application for that; whom it has let in is in.
+    fn may_be_answered(&self, slot: u32, rule: &ForwardRule, name: &Name) -> bool {
+        let (policy, principal) = (&self.settings.session.policy, self.principal(slot));
+        let topic = self.mqtt_topic(name);
+        let may = |action| policy.decide(&principal, action, &topic).unasked().is_ok();
+        match topic.kind {
+            TopicKind::Personal(_) => may(Action::Subscribe),
+            TopicKind::Ordinary if check_topic(name).is_ok() && !name.starts_with('$') => {
+                let is_member = || self.hub.topics_of(slot).any(|it| it == name);
+                let is_for_answers = || rule.answer_filters.iter().any(|it| matches(it, name));
+                (may(Action::Subscribe) || is_member())
+                    && (is_for_answers() || may(Action::Publish))
+            }
+            TopicKind::Ordinary | TopicKind::Broadcast | TopicKind::Filter(_) => false,
+        }
     }
 }
 
@@ -188,8 +193,4 @@ fn waits(to: &Answer) -> bool {
 
 fn no_room() -> Sent {
     Sent::Unforwarded(busy().into(), ReasonCode::QuotaExceeded)
-}
-
-fn take(place: &Mutex<Option<(Publication, Answer)>>) -> Option<(Publication, Answer)> {
-    place.lock().unwrap_or_else(PoisonError::into_inner).take()
 }

@@ -62,6 +62,7 @@ mod overlaps;
 mod page_reads;
 mod pages;
 mod peers;
+mod pending_hook;
 mod phoenix;
 mod poll;
 mod presence;
@@ -91,7 +92,7 @@ pub use command::{
     SessionAnswer, SessionRequest, Target, TopicInfo,
 };
 pub use credentials::Expiry;
-pub use engine::{Config, Engine};
+pub use engine::{Config, Engine, Owed, OwedMember};
 pub use forward::{ForwardRequest, ForwardRule, Forwards};
 pub use handle::{Addresses, Handle, Queue, Shared};
 pub use hook_events::{HookEvent, HookEvents, Whose};
@@ -107,6 +108,6 @@ pub use roomy::Roomy;
 pub use settings::{SILENCE_SECONDS_MAX, Settings};
 pub use waiting::{FULL_US_MAX, SCAN_ITEMS, SCAN_US, SHORTAGE_US, Waiting};
 pub use webhook::{
-    Changes, Connecting, Full, Question, Refusal as HookRefusal, Webhook, WebhookKind,
+    Changes, Connecting, Full, HookPlace, Question, Refusal as HookRefusal, Webhook, WebhookKind,
     WebhookRequest, WebhookResponse,
 };

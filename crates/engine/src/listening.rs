@@ -33,6 +33,9 @@ impl Core {
         let hash = self.broker.hash(name);
         let Some(ended) = self.hub.leave(slot, hash, name) else { return false };
         self.topics_ended += usize::from(ended);
+        if ended {
+            self.mqtt.turns.remove(&hash);
+        }
         self.broker.leave_filter(self.number, name);
         if self.filters_of(slot).next().is_none() {
             self.overlaps.remove(slot);
@@ -55,12 +58,18 @@ impl Core {
     }
 
     /// Whether a message that a list brings to a connection is new to it: no other list has brought it.
-    pub(crate) fn comes_first(&mut self, slot: u32, message: &Arc<Envelope>) -> bool {
+    /// `rest` comes right behind it by the same list.
+    pub(crate) fn comes_first(
+        &mut self,
+        slot: u32,
+        message: &Arc<Envelope>,
+        rest: &[Arc<Envelope>],
+    ) -> bool {
         if message.filters.is_none() || !self.overlaps.holds(slot) || self.has_channels(slot) {
             return true;
         }
         let owed = self.hub.owed(slot, None);
-        self.overlaps.comes(slot, message, &owed)
+        self.overlaps.comes(slot, message, rest, &owed)
     }
 
     /// What the lists of filters have still for a client to whom each is a channel: of all, or of this one, by

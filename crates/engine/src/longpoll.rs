@@ -499,13 +499,8 @@ impl Core {
         }
     }
 
-    /// Sends a session's answer to the shard of the request.
-    fn answer_request(&mut self, session: ConnectionId, to: ConnectionId, answer: SessionAnswer) {
-        self.send_to_engine(to.shard, Command::SessionAnswer { session, to, answer });
-    }
-
-    /// A session has ended: the poll that waits for it is told to come again, and finds it gone.
-    pub(crate) fn session_ended(&mut self, id: ConnectionId, session: Session) {
+    /// A session counts here no longer.
+    pub(crate) fn session_uncounted(&self, session: &Session) {
         self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
         self.metrics.outbox_bytes.sub(session.outbox.bytes() as u64);
         if let Some(address) = session.address {
@@ -514,6 +509,16 @@ impl Core {
         if let Some(address) = session.peer {
             self.shared.addresses.leave(address);
         }
+    }
+
+    /// Sends a session's answer to the shard of the request.
+    fn answer_request(&mut self, session: ConnectionId, to: ConnectionId, answer: SessionAnswer) {
+        self.send_to_engine(to.shard, Command::SessionAnswer { session, to, answer });
+    }
+
+    /// A session has ended: the poll that waits for it is told to come again, and finds it gone.
+    pub(crate) fn session_ended(&mut self, id: ConnectionId, session: Session) {
+        self.session_uncounted(&session);
         if let Some(waiter) = session.waiter {
             self.answer_request(id, waiter.request, SessionAnswer::Messages([].into()));
         }

@@ -116,6 +116,11 @@ impl Connections {
         if let Some(limited) = Limited::of_code(code) {
             self.core.metrics.limited[limited as usize].add(1);
         }
+        self.charge_command(slot, out);
+    }
+
+    /// Charges a connection for what turned out to be a command, and one that asked for nothing.
+    pub(crate) fn charge_command(&mut self, slot: u32, out: &mut Vec<u8>) {
         let over = self.rates.quota.charge(&mut self.core, slot, &Asker::Connection, &BAD_COMMAND);
         if let Some(limited) = over {
             self.slow_stubborn(slot, limited, out);

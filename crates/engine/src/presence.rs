@@ -219,6 +219,9 @@ mod tests;
 /// Brings a list to this shard's mailbox.
 fn listed_later(core: &Core, slot: u32, query: PresenceQuery) -> Completion<List> {
     let serial = core.table.get(slot).map_or(0, |connection| connection.serial);
-    let handle = core.handle.clone();
-    Box::new(move |list| handle.send(Command::PresenceListed { slot, serial, query, list }))
+    let (handle, under_way) = (core.handle.clone(), core.under_way.clone());
+    Box::new(move |list| {
+        let _under_way = under_way;
+        handle.send(Command::PresenceListed { slot, serial, query, list });
+    })
 }

@@ -2,7 +2,7 @@
 
 use auth::{Consent, Hook, Permit};
 use broker::{Options, Publish, PublishError};
-use model::{Name, Position, Publication};
+use model::{Name, Position, Publication, Qos};
 use protocol::mqtt::ReasonCode;
 use protocol::phoenix::{Content, Status};
 use protocol::request::Respond;
@@ -15,6 +15,7 @@ use crate::connection::Phase;
 use crate::connections::Connections;
 use crate::core::Core;
 use crate::metrics::Limited;
+use crate::mqtt::MqttAck;
 use crate::webhook::{Changes, Question, Refusal, Webhook, WebhookResponse};
 
 /// What clients publish, and what they send to the application.
@@ -234,6 +235,10 @@ impl Publishes<'_> {
         to: Answer,
         out: &mut Vec<u8>,
     ) {
+        if slot.is_none() && is_exactly_once(&to) {
+            // Nothing says that it was here: the client sends it again, and it must not come twice.
+            return;
+        }
         let forwards = self.connections.core.settings.forwards.clone();
         match forwards.of(&publication.topic) {
             Some(rule) => self.forward(slot, rule.clone(), publication, to, out),
@@ -255,17 +260,14 @@ impl Publishes<'_> {
             let options = Options::default();
             return core.broker.submit(Publish { publication, options }, None, Box::new(|_| ()));
         };
-        let settings = core.settings.clone();
-        let permit = Permit::of(&settings.session.policy.topic(&publication.topic));
         let (to, durable) = match to {
             Answer::Mqtt(ack) => {
-                let (ack, durable) = core.mqtt_arrived(slot, &publication.topic, ack);
-                // Nobody waits for a message that is not confirmed.
-                let durable = ack.qos.is_confirmed() && (durable || permit.durable);
+                let (ack, durable) = core.mqtt_arrived(slot, &publication, ack);
                 (Answer::Mqtt(ack), durable)
             }
             Answer::Http(_) | Answer::Id(_) | Answer::Phoenix(_) | Answer::MqttAuth(_) => {
-                (to, permit.durable)
+                let topic = core.settings.session.policy.topic(&publication.topic);
+                (to, Permit::of(&topic).durable)
             }
         };
         if durable {
@@ -345,6 +347,11 @@ impl Publishes<'_> {
             }
         }
     }
+}
+
+/// Whether an MQTT client sends a message again of which it has not heard, and it must come once.
+pub(crate) fn is_exactly_once(to: &Answer) -> bool {
+    matches!(to, Answer::Mqtt(ack) if ack.qos == Qos::ExactlyOnce)
 }
 
 impl Connections {
@@ -472,13 +479,19 @@ impl Core {
         let Some(serial) = self.table.get(slot).map(|connection| connection.serial) else {
             return;
         };
-        let handle = self.handle.clone();
+        let (handle, under_way) = (self.handle.clone(), self.under_way.clone());
         let with = match &answer {
             Answer::Mqtt(ack) => self.mqtt_stored_with(slot, *ack),
             Answer::Http(_) | Answer::Id(_) | Answer::Phoenix(_) | Answer::MqttAuth(_) => None,
         };
+        if let Answer::Mqtt(MqttAck { id, qos: Qos::ExactlyOnce, .. }) = &answer
+            && let Some(details) = self.mqtt.details_mut(slot)
+        {
+            details.writing.push(*id);
+        }
         let options = Options { with, ..Options::default() };
         let done = Box::new(move |result: Result<broker::Published, _>| {
+            let _under_way = under_way;
             let result = result.map(|published| published.id);
             handle.send(Command::Published { slot, serial, answer, result });
         });

@@ -395,7 +395,7 @@ fn accounts(core: &Core, users: &[Name], address: Option<IpAddr>, cost: &Cost) -
 
 const COMMAND: Cost = Cost::NOTHING.with(Unit::Commands, 1);
 
-/// A command that the protocol has refused itself.
+/// A command that the protocol has refused itself, or that asked for nothing.
 pub(crate) const BAD_COMMAND: Cost = COMMAND;
 
 /// What a message of a Phoenix client costs. A heartbeat keeps the connection alive, and is free.
@@ -483,11 +483,15 @@ fn mqtt_cost(incoming: &Incoming, bytes: usize) -> (Cost, Asker<'_>) {
             let joins = subscribe.wants.len() as u64;
             (COMMAND.with(Unit::Joins, joins), Asker::Connection)
         }
-        Incoming::Confirm(_)
-        | Incoming::Unsubscribe { .. }
-        | Incoming::Ping
-        | Incoming::Disconnect { .. }
-        | Incoming::Authenticate { .. } => (COMMAND, Asker::Connection),
+        Incoming::Unsubscribe { filters, .. } => {
+            (COMMAND.with(Unit::Joins, filters.len() as u64), Asker::Connection)
+        }
+        Incoming::Ping | Incoming::Broken(_) | Incoming::Authenticate { .. } => {
+            (COMMAND, Asker::Connection)
+        }
+        // What the server has sent wants an answer, and who goes does so. What confirms nothing is charged when
+        // that is known.
+        Incoming::Confirm(_) | Incoming::Disconnect { .. } => (Cost::NOTHING, Asker::Connection),
     }
 }
 

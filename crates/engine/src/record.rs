@@ -1,7 +1,7 @@
 //! What a record says of a connection.
 
 use minicbor::{Decode, Encode};
-use model::Name;
+use model::{Message, Name, Position};
 
 use crate::cbor::{Text, Who};
 use crate::conflation::WaitingRecord;
@@ -72,4 +72,29 @@ pub(crate) struct Record {
     /// An MQTT client.
     #[n(21)]
     pub mqtt: Option<MqttRecord>,
+    /// Messages that came by one of its lists, and others have still for it.
+    #[n(22)]
+    pub came: Option<Vec<MessagePlace>>,
+}
+
+/// Which message it is, without its content.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+pub(crate) struct MessagePlace {
+    #[n(0)]
+    topic: Text<Name>,
+    #[n(1)]
+    id: Text<Position>,
+}
+
+impl MessagePlace {
+    /// That of a message.
+    pub fn of(message: &Message) -> Self {
+        MessagePlace { topic: Text(message.publication.topic.clone()), id: Text(message.id) }
+    }
+
+    /// Whether it is the place of this message.
+    pub fn is_of(&self, message: &Message) -> bool {
+        self.id.0 == message.id && self.topic.0 == message.publication.topic
+    }
 }

@@ -1,20 +1,20 @@
 //! Drives engines in one thread, without sockets: an in-memory network whose pipes hold little.
 
+mod upgrade;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use broker::Broker;
 use history::History;
 use protocol::{Codecs, Listener};
 
-use crate::connections::Connections;
 use crate::outbox::{Chunk, Outbox, Piece, Room};
-use crate::{
-    Arrival, Command, Config, Counter, Engine, Handle, Output, Outputs, Queue, Settings, Shared,
-};
+use crate::{Arrival, Command, Config, Engine, Handle, Output, Outputs, Queue, Settings, Shared};
+pub(crate) use upgrade::{Services, Upgrade};
 
 /// What a pipe holds for a client that doesn't read, in bytes.
 const PIPE_BYTES: usize = 2_304;
@@ -64,7 +64,7 @@ struct Pipe {
 /// The client's end. Dropping it closes it.
 pub(crate) struct ClientEnd(Rc<RefCell<Pipe>>);
 
-/// The server's end.
+/// The server's end. Dropping it closes it.
 pub(crate) struct ServerEnd(Rc<RefCell<Pipe>>);
 
 /// A connection.
@@ -76,6 +76,21 @@ pub(crate) fn pair() -> (ClientEnd, ServerEnd) {
 impl ClientEnd {
     pub fn send(&self, bytes: &[u8]) {
         self.0.borrow_mut().to_server.extend(bytes);
+    }
+
+    /// How many bytes of what it has sent the server has not read.
+    pub fn unread(&self) -> usize {
+        self.0.borrow().to_server.len()
+    }
+
+    /// True when the server has ended the connection: what it sent before may be there still.
+    pub fn is_ended(&self) -> bool {
+        self.0.borrow().server_closed
+    }
+
+    /// The connection breaks: of what the server has not read, so many bytes come to it.
+    pub fn cut(self, bytes: usize) {
+        self.0.borrow_mut().to_server.truncate(bytes);
     }
 
     /// Reads what is there, up to so many bytes; `None` at the end.
@@ -92,6 +107,12 @@ impl ClientEnd {
 impl Drop for ClientEnd {
     fn drop(&mut self) {
         self.0.borrow_mut().client_closed = true;
+    }
+}
+
+impl Drop for ServerEnd {
+    fn drop(&mut self) {
+        self.0.borrow_mut().server_closed = true;
     }
 }
 
@@ -144,31 +165,6 @@ pub(crate) fn drivers(
 /// The most turns that engines may need until nothing is under way in them.
 const QUIET_TURNS: usize = 10_000;
 
-/// New engines take the place of all these, as in another process: each has the connections of the one
-/// before, and nothing else of it. Only the services and the sockets stay.
-pub(crate) fn upgrade(drivers: &mut [Driver]) {
-    quiet(drivers);
-    let before = drivers[0].engine.connections.core.shared.clone();
-    let (presence, subscriptions) = (before.presence.clone(), before.subscriptions.clone());
-    let kept = (before.mqtt_sessions.clone(), before.retained.clone());
-    let shared = Shared::new(before.node, before.protocols, presence, subscriptions, kept);
-    let shared = Arc::new(shared);
-    // The way in from outside is that of the services; what is counted begins anew.
-    let engines: Arc<[Handle]> =
-        drivers.iter().map(|driver| driver.engine.handle().successor()).collect();
-    for driver in drivers.iter_mut() {
-        let engine = replace(&driver.engine, engines.clone(), shared.clone());
-        driver.engine = engine;
-    }
-    let counts = |shared: &Shared| {
-        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        (count(&shared.connections), count(&shared.sessions))
-    };
-    assert_eq!(counts(&shared), counts(&before));
-    drivers.iter_mut().for_each(|driver| driver.engine.restart());
-    drivers.iter_mut().for_each(Driver::perform);
-}
-
 /// Lets engines work until nothing is under way in any of them.
 pub(crate) fn quiet(drivers: &mut [Driver]) {
     let mut turns = 0;
@@ -193,28 +189,6 @@ pub(crate) fn another(before: &Engine, engines: Arc<[Handle]>, shared: Arc<Share
         codecs: Codecs::new(1, 64),
         now_us: core.now_us,
     })
-}
-
-/// An engine with the connections of another.
-fn replace(before: &Engine, engines: Arc<[Handle]>, shared: Arc<Shared>) -> Engine {
-    before.connections.core.handle.inbox.filter.rebuild(std::iter::empty());
-    let mut engine = another(before, engines, shared);
-    engine.import_engine(&before.export_engine()).unwrap();
-    let records: Vec<Vec<u8>> = before.slots().filter_map(|slot| before.export(slot)).collect();
-    for (record, slot) in records.iter().zip(before.slots()) {
-        assert_eq!(before.export(slot).as_ref(), Some(record), "an export changes something");
-        assert_eq!(engine.import(record), Ok(slot));
-    }
-    let counts = |engine: &Engine| {
-        let Connections { core, reserved, .. } = &engine.connections;
-        let connections = core.metrics.connections.each_ref().map(Counter::get);
-        let held = (core.metrics.held.get(), core.metrics.outbox_bytes.get());
-        // So much room as a vector has depends on how it grew.
-        let input = core.metrics.input_bytes.get() > 0;
-        (connections, held, core.hub.topics(), input, *reserved)
-    };
-    assert_eq!(counts(&engine), counts(before));
-    engine
 }
 
 impl Driver {
@@ -364,11 +338,7 @@ impl Driver {
                             }
                         }
                     }
-                    Output::Drop { slot } => {
-                        if let Some(socket) = self.sockets.remove(&slot) {
-                            socket.end.0.borrow_mut().server_closed = true;
-                        }
-                    }
+                    Output::Drop { slot } => drop(self.sockets.remove(&slot)),
                     Output::Address { slot } => self.engine.address(slot, None),
                     Output::Delivered { .. } | Output::Describe(_) => {}
                 }

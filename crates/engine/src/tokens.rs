@@ -15,6 +15,7 @@ use crate::connection::PendingToken;
 use crate::connections::Connections;
 use crate::core::Core;
 use crate::credentials::TokenDue;
+use crate::mqtt::author;
 use crate::quota::over_message;
 
 /// A code and a message.
@@ -54,7 +55,11 @@ impl Connections {
             Answer::MqttAuth(method) => {
                 if let Some(mqtt) = self.core.mqtt_protocol(slot) {
                     if done.is_err() {
-                        mqtt.disconnect(ReasonCode::NotAuthorized, None, out);
+                        mqtt.disconnect(
+                            ReasonCode::NotAuthorized,
+                            &self.core.mqtt_limits(slot),
+                            out,
+                        );
                         return self.close_after(slot, CloseReason::Unauthorized, out);
                     }
                     mqtt.authenticated(method, out);
@@ -150,6 +155,10 @@ impl Connections {
         let users = self.core.users(slot).map(Name::from).collect();
         let principal = Principal { users, ..verified.into() };
         self.core.credentials.insert(slot, &principal);
+        let details = self.core.mqtt.details_mut(slot);
+        if let Some(will) = details.and_then(|details| details.will.as_mut()) {
+            will.author = author(&principal);
+        }
         Ok(())
     }
 
@@ -215,6 +224,8 @@ impl Connections {
         for slot in slots {
             let mark = self.core.credentials.mark(slot).unwrap_or_default();
             if self.core.is_open(slot) && revocation.counts_for(mark) {
+                // What it left to be published is its word still.
+                self.core.mqtt.details_mut(slot).into_iter().for_each(|it| it.will = None);
                 self.say_goodbye(slot, CloseReason::TokenRevoked);
                 closed += 1;
             }

@@ -95,14 +95,14 @@ impl Core {
         }
     }
 
-    /// A topic that came from another engine has its first member here.
-    pub(crate) fn tell_imported(&mut self, hash: u64, topic: &str) {
-        if self.settings.events.occupancy()
-            && self.settings.follows(topic)
-            && self.hub.members(hash, topic) == 1
-        {
-            self.told.push(HookEvent::Occupied(topic.into()));
+    /// The topics that came from another engine have their members here.
+    pub(crate) fn tell_imported(&mut self) {
+        if !self.settings.events.occupancy() {
+            return;
         }
+        let topics = self.hub.all_topics().filter(|(name, ..)| self.settings.follows(name));
+        let told: Vec<_> = topics.map(|(name, ..)| HookEvent::Occupied(name.clone())).collect();
+        self.told.extend(told);
     }
 
     /// Other topics may be followed than before.

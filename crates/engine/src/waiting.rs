@@ -87,7 +87,7 @@ impl Waiting {
     }
 
     fn bytes(message: &Message) -> u64 {
-        message.publication.data.bytes() as u64 + MESSAGE_BYTES
+        message.publication.bytes() as u64 + MESSAGE_BYTES
     }
 
     /// A message is on its way to its members.

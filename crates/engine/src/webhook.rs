@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use model::{ConnectionId, Data, Name};
 use protocol::request::{Admission, ConnectRequest};
 
+use crate::command::PendingHook;
 use crate::forward::ForwardRequest;
 use crate::hook_events::HookEvent;
 use crate::reply::Reply;
@@ -40,8 +41,36 @@ pub struct WebhookRequest {
     pub question: Question,
     /// The connection. Requests of one connection are answered in their order.
     pub connection: ConnectionId,
+    /// What waits for the answer.
+    pub hook: HookPlace,
     /// Told the answer.
     pub reply: Reply<WebhookResponse>,
+}
+
+/// What waits for an answer, until somebody takes it: the answer, or who has to do without one. Who writes
+/// the question down for another process looks at it.
+#[derive(Clone, Default)]
+pub struct HookPlace(Arc<Mutex<Option<PendingHook>>>);
+
+impl HookPlace {
+    /// Something waits.
+    pub fn new(hook: PendingHook) -> Self {
+        HookPlace(Arc::new(Mutex::new(Some(hook))))
+    }
+
+    /// What waits, which then does so no longer.
+    pub fn take(&self) -> Option<PendingHook> {
+        self.lock().take()
+    }
+
+    /// Looks at what waits; nothing where nothing does.
+    pub fn look<T>(&self, look: impl FnOnce(&PendingHook) -> T) -> Option<T> {
+        self.lock().as_ref().map(look)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<PendingHook>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A question to the application about a connection.

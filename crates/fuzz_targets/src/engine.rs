@@ -8,7 +8,10 @@ use ::engine::{
     Target,
 };
 use broker::Broker;
-use model::{CloseReason, Data, HistoryRule, NodeId, Publication, PublishRule, Rule, Rules};
+use history::{History, Implicit};
+use model::{
+    CloseReason, Data, Envelope, HistoryRule, NodeId, Publication, PublishRule, Rule, Rules,
+};
 
 /// What peers send first, so that the bytes that follow get beyond the first line.
 const OPENINGS: [&[u8]; 9] = [
@@ -25,6 +28,33 @@ const OPENINGS: [&[u8]; 9] = [
     b"GET /socket/longpoll?vsn=2.0.0&user=u HTTP/1.1\r\nHost: h\r\n\r\n",
     b"GET /presence?topic=p HTTP/1.1\r\nHost: h\r\n\r\n",
 ];
+
+/// What MQTT clients send first: CONNECT, and what may follow it.
+const MQTT_OPENINGS: [&[&[u8]]; 8] = [
+    &[],
+    &[MQTT_3],
+    &[MQTT_3, b"\x82\x0e\0\x01\0\x03h/+\x01\0\x03p/#\x02"],
+    // A whole QoS 2 exchange.
+    &[MQTT_3, b"\x34\x08\0\x03h/1\0\x07x", b"\x62\x02\0\x07"],
+    &[MQTT_5],
+    &[MQTT_5, b"\x82\x16\0\x01\0\0\x03h/+\x01\0\x0a$share/g/#\x02"],
+    // The client receives its own QoS 2 message, which is retained and expires.
+    &[MQTT_5, SUBSCRIBE_5, b"\x35\x0e\0\x03h/1\0\x07\x05\x02\0\0\0\x02x"],
+    &[MQTT_5_WILL, SUBSCRIBE_5],
+];
+
+/// SUBSCRIBE of MQTT 5.0 to `h/#`, with QoS 2.
+const SUBSCRIBE_5: &[u8] = b"\x82\x09\0\x01\0\0\x03h/#\x02";
+
+/// CONNECT of MQTT 3.1.1: client c, with a persistent session.
+const MQTT_3: &[u8] = b"\x10\x0d\0\x04MQTT\x04\0\0\x05\0\x01c";
+
+/// CONNECT of MQTT 5.0: client c, with a persistent session and receive maximum 2.
+const MQTT_5: &[u8] = b"\x10\x16\0\x04MQTT\x05\0\0\x05\x08\x11\0\0\0\x09\x21\0\x02\0\x01c";
+
+/// CONNECT of MQTT 5.0: client w, with a retained will that is delayed by a second.
+const MQTT_5_WILL: &[u8] = b"\x10\x23\0\x04MQTT\x05\x34\0\x05\x05\x11\0\0\0\x09\0\x01w\
+      \x05\x18\0\0\0\x01\0\x03h/1\0\x03bye";
 
 #[derive(Default)]
 struct Commands(Mutex<Vec<Command>>);
@@ -44,15 +74,29 @@ impl Queue for Commands {
     }
 }
 
-fn rules() -> Rules {
-    let history = HistoryRule {
+/// A history of a few messages.
+fn small_history() -> Arc<HistoryRule> {
+    Arc::new(HistoryRule {
         messages_max: 5,
         bytes_max: 1_000,
         seconds_max: 1_000,
         durable: false,
         compact: false,
         acknowledge: None,
-    };
+    })
+}
+
+/// What is retained for MQTT sessions.
+fn implicit(interests: Arc<sessions::Interests>) -> Implicit {
+    let (any, wants) = (interests.clone(), interests);
+    Implicit {
+        rule: small_history(),
+        any: Arc::new(move || any.count() > 0),
+        wants: Arc::new(move |topic| wants.holds(topic)),
+    }
+}
+
+fn rules() -> Rules {
     let rule = |pattern: &str, history| Rule {
         pattern: pattern.into(),
         publish: Some(PublishRule::Allow),
@@ -61,7 +105,7 @@ fn rules() -> Rules {
         ..Rule::default()
     };
     Rules {
-        rules: vec![rule("h/*", Some(Arc::new(history))), rule("p*", None)],
+        rules: vec![rule("h/*", Some(small_history())), rule("p*", None)],
         publish_prefixes: vec!["".into()],
         ..Rules::default()
     }
@@ -151,7 +195,11 @@ struct World {
 impl World {
     fn new() -> Self {
         let handle = Handle::new(Box::<Commands>::default(), 64);
-        let router = Arc::new(broker::Router::new(vec![handle.inbox()]));
+        let retained = Arc::new(sessions::LocalRetained::new(None));
+        let keeper = retained.clone();
+        let router = broker::Router::new(vec![handle.inbox()])
+            .retaining(Arc::new(move |message: &Arc<Envelope>| keeper.retain(message)));
+        let router = Arc::new(router);
         let started = Instant::now();
         let limits = broker::Limits {
             recent_messages_max: 20,
@@ -162,7 +210,10 @@ impl World {
         let windows = history_local::HistoryLimits::default();
         let history =
             Arc::new(history_local::Local::new(router.clone(), begin, started, windows, limits));
-        history::History::set_rules(&*history, Arc::new(rules()), 60);
+        let interests = Arc::new(sessions::Interests::default());
+        let sessions = sessions::Local::new(NodeId(1), interests.clone(), None);
+        history.set_rules(Arc::new(rules()), 60);
+        history.set_implicit(Some(implicit(interests)));
         let broker =
             Arc::new(broker::Local::new(router, [7; 20], started, limits, history.clone()));
         let limits = presence::Limits {
@@ -172,7 +223,7 @@ impl World {
             members_per_ms: 0,
         };
         let presence = Arc::new(presence::Local::new(limits, NodeId(1)));
-        let mqtt = sessions::in_memory(NodeId(1));
+        let mqtt: MqttStores = (Arc::new(sessions), retained);
         let engine = new_engine(handle, &broker, &history, &presence, &mqtt, 0);
         let (sockets, confirmed) = (Vec::new(), Vec::new());
         World { engine, broker, history, presence, mqtt, sockets, confirmed, now_us: 0 }
@@ -295,10 +346,14 @@ impl World {
                     15 => Arrival::Reserved,
                     _ => Arrival::Direct(None),
                 };
-                let slot = self.engine.open(Listener::Client, arrival);
+                let (listener, opening) = match op >> 4 {
+                    0 => (Listener::Client, OPENINGS[usize::from(op) % OPENINGS.len()].to_vec()),
+                    1 => (Listener::Client, MQTT_OPENINGS[usize::from(op & 7)].concat()),
+                    _ => (Listener::Mqtt, MQTT_OPENINGS[usize::from(op & 7)].concat()),
+                };
+                let slot = self.engine.open(listener, arrival);
                 self.sockets.push((slot, false));
-                let opening = OPENINGS[usize::from(op) % OPENINGS.len()];
-                self.engine.received(slot, &mut [opening, bytes].concat());
+                self.engine.received(slot, &mut [&*opening, bytes].concat());
             }
             (3..=7, Some(slot)) if self.engine.input_room(slot, bytes.len().max(1)) > 0 => {
                 self.engine.received(slot, &mut bytes.to_vec());

@@ -193,8 +193,9 @@ pub type TopicHash = Arc<dyn Fn(&str) -> u64 + Send + Sync>;
 /// The topics that filters match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Matching {
-    /// All that had messages after the given offset and up to `top`, to be read from that offset on.
-    pub topics: Vec<TopicCursor>,
+    /// All that had messages after the given offset and up to `top`, to be read from that offset on; each
+    /// with the offset of its last message then, or a later one.
+    pub topics: Vec<(TopicCursor, u64)>,
     /// The last offset that was handed on when they were looked for: a topic that has messages after it
     /// alone may be missing.
     pub top: u64,
@@ -350,6 +351,10 @@ pub struct HistoryStats {
     pub messages: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Those of them that are there only for MQTT sessions, and no rule retains.
+    pub session_messages: u64,
+    /// Their bytes.
+    pub session_bytes: u64,
     /// Topics that something is known of.
     pub topics: u64,
     /// Users' cursors.

@@ -1,5 +1,7 @@
 //! How far each user has acknowledged a topic's messages.
 
+mod handover;
+
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use history::Cursor;
@@ -9,6 +11,7 @@ use model::name::PERSONAL;
 use crate::index::{Index, fold};
 use crate::slab::{List, NONE, Slab};
 use crate::tries::Tries;
+pub use handover::{CursorRecord, Whose};
 
 /// The cursors that were last used. One for a user's own topic takes about 70 bytes, and its name if
 /// that has over 24.
@@ -20,6 +23,8 @@ pub struct Cursors {
     index: Index,
     /// From the one that was not used for the longest.
     used: List,
+    /// How often any cursor was used.
+    uses: u64,
 }
 
 struct Entry {
@@ -29,6 +34,8 @@ struct Entry {
     acknowledged: u64,
     /// 0 is nothing: offsets begin with 1.
     given_up: u64,
+    /// When it was last used, in steps of [`USES`] uses of any cursor.
+    used: u32,
     /// The length of the user's name, or [`OWN`].
     user_bytes: u16,
     /// The user has acknowledged something, or the server assumes so.
@@ -37,6 +44,9 @@ struct Entry {
 
 /// The topic is the user's own.
 const OWN: u16 = u16::MAX;
+
+/// Uses that are told apart only by the order of the list.
+const USES: u64 = if cfg!(test) { 1 } else { 256 };
 
 impl Entry {
     fn new(user: &str, topic: &str) -> Entry {
@@ -49,7 +59,7 @@ impl Entry {
                 (text, user.len() as u16)
             }
         };
-        Entry { text, acknowledged: 0, given_up: 0, user_bytes, is_known: false }
+        Entry { text, acknowledged: 0, given_up: 0, used: 0, user_bytes, is_known: false }
     }
 
     fn cursor(&self) -> Cursor {
@@ -89,6 +99,7 @@ impl Cursors {
             entries: Slab::new(),
             index: Index::new(),
             used: List::EMPTY,
+            uses: 0,
         }
     }
 
@@ -155,9 +166,12 @@ impl Cursors {
     /// The cursor, used just now. `None` when none may be known.
     fn enter(&mut self, user: &str, topic: &str) -> Option<u32> {
         let hash = self.hash(user, topic);
+        self.uses += 1;
+        let used = (self.uses / USES) as u32;
         if let Some(at) = self.find(hash, user, topic) {
             self.entries.unlink(&mut self.used, at);
             self.entries.link(&mut self.used, at);
+            self.entries[at].used = used;
             return Some(at);
         }
         if self.cursors_max == 0 {
@@ -166,17 +180,23 @@ impl Cursors {
         if self.entries.len() == self.cursors_max {
             self.drop_oldest();
         }
-        let at = self.entries.insert(Entry::new(user, topic));
+        Some(self.add(hash, Entry { used, ..Entry::new(user, topic) }))
+    }
+
+    fn add(&mut self, hash: u32, entry: Entry) -> u32 {
+        let at = self.entries.insert(entry);
         self.entries.link(&mut self.used, at);
         self.index.insert(hash, at);
-        Some(at)
+        at
     }
 
     fn drop_oldest(&mut self) {
-        let at = self.used.oldest;
-        if at == NONE {
-            return;
+        if self.used.oldest != NONE {
+            self.drop(self.used.oldest);
         }
+    }
+
+    fn drop(&mut self, at: u32) {
         let Entry { text, user_bytes, .. } = &self.entries[at];
         let hash = match *user_bytes {
             OWN => self.hash_own(text),

@@ -15,7 +15,7 @@ pub(crate) fn store_error(error: StoreError) -> HistoryError {
 /// The store's queue takes nothing more.
 pub(crate) fn queue_error(error: QueueError) -> HistoryError {
     match error {
-        QueueError::Full => HistoryError::Busy,
+        QueueError::Full | QueueError::Away => HistoryError::Busy,
         QueueError::Unavailable(message) => HistoryError::Unavailable(message),
         closed @ QueueError::Closed => HistoryError::Unavailable(closed.to_string().into()),
     }

@@ -120,6 +120,29 @@ impl Idempotency {
         }
     }
 
+    /// Visits the keys from a serial on that are known, `count` at most with those that are not: serial, topic,
+    /// key, offset, and time in milliseconds since 1970. Gives the serial where the next range begins; nothing
+    /// at the end.
+    pub fn each_from(
+        &self,
+        from: u64,
+        count: usize,
+        mut each: impl FnMut(u64, &str, &str, u64, u64),
+    ) -> Option<u64> {
+        let skipped = from.saturating_sub(self.first) as usize;
+        let first = self.first.max(from);
+        let mut serial = first;
+        for entry in self.entries.iter().skip(skipped).take(count) {
+            let Entry { text, topic_bytes, hash, offset, at_ms } = entry;
+            if self.index.find(*hash, |known| known == serial as u32).is_some() {
+                let (topic, key) = text.split_at(*topic_bytes as usize);
+                each(serial, topic, key, *offset, *at_ms);
+            }
+            serial += 1;
+        }
+        (serial > first).then_some(serial)
+    }
+
     /// Keys that take memory; some may have expired.
     pub fn len(&self) -> usize {
         self.entries.len()

@@ -1,4 +1,4 @@
-//! The history in this process: windows in memory, with or without a store behind them.
+//! The history of one node: windows in memory, and behind them nothing or a store.
 
 #![forbid(unsafe_code)]
 
@@ -11,4 +11,4 @@ mod slab;
 mod tries;
 mod windows;
 
-pub use local::{Begin, HistoryLimits, Local};
+pub use local::{Begin, HistoryLimits, Local, parts};

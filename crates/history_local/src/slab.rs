@@ -83,6 +83,11 @@ impl<T> Slab<T> {
         }
     }
 
+    /// The next one in a list, or [`NONE`].
+    pub fn newer(&self, at: u32) -> u32 {
+        self.0[at].newer
+    }
+
     fn slot_mut(&mut self, at: u32) -> &mut Slot<T> {
         &mut self.0[at]
     }

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use minicbor::{Decode, Encode};
+
 /// Deliveries of messages that are not acknowledged yet, by cursor and message. It knows at most so
 /// many messages: those of the cursors with the latest deliveries. It counts a forgotten message from
 /// zero, so the server delivers it more often, never less.
@@ -14,11 +16,29 @@ pub struct Tries {
     messages: usize,
 }
 
-struct Tried {
+/// Deliveries of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Tried {
+    #[n(0)]
     offset: u64,
+    #[n(1)]
     tries: u32,
     /// When the last of them was counted, in seconds of the node's clock.
+    #[n(2)]
     tried_s: u32,
+}
+
+/// What is known of a cursor's messages, as it goes to another process.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct TriesRecord {
+    /// In the order of their offsets.
+    #[n(0)]
+    messages: Vec<Tried>,
+    /// They are among the older ones.
+    #[cbor(n(1), default)]
+    is_old: bool,
 }
 
 impl Tries {
@@ -50,6 +70,34 @@ impl Tries {
             it.tried_s = now_s;
         }
         it.tries
+    }
+
+    /// Whether nothing is known of any message.
+    pub fn is_empty(&self) -> bool {
+        self.young.is_empty() && self.old.is_empty()
+    }
+
+    /// What is known of a cursor's messages.
+    pub fn record(&self, cursor: u32) -> Option<TriesRecord> {
+        let young = self.young.get(&cursor);
+        let messages = young.or_else(|| self.old.get(&cursor))?.clone();
+        Some(TriesRecord { messages, is_old: young.is_none() })
+    }
+
+    /// Takes in what another process knew of a cursor's messages, in place of what is known.
+    pub fn put(&mut self, cursor: u32, record: TriesRecord) {
+        self.done(cursor, u64::MAX);
+        let TriesRecord { mut messages, is_old } = record;
+        messages.sort_unstable_by_key(|it| it.offset);
+        messages.dedup_by_key(|it| it.offset);
+        if messages.is_empty() {
+            return;
+        }
+        if !is_old {
+            self.messages += messages.len();
+        }
+        let all = if is_old { &mut self.old } else { &mut self.young };
+        all.insert(cursor, messages);
     }
 
     /// Everything up to this offset is done, and need not be counted any more.

@@ -9,10 +9,15 @@ use crate::topics::{HOLE, Members, Name, count};
 use crate::{Hub, NO_FANOUT, Slot};
 
 /// The most messages of one topic that leave together.
-const BATCH_MAX: usize = 64;
+pub(crate) const BATCH_MAX: usize = if cfg!(test) { 5 } else { 64 };
 
 /// A fan-out over a list longer than this is a bulk one: see [`Hub::next_slice`].
 const BULK: u32 = if cfg!(test) { 20 } else { 1_024 };
+
+/// Whether a fan-out over a list of this length is a bulk one.
+pub(crate) fn is_bulk(length: u32) -> bool {
+    length > BULK
+}
 
 /// Fan-outs that are under way or wait, in the order of their turns.
 #[derive(Default)]
@@ -26,6 +31,11 @@ pub(crate) struct Ready {
 impl Ready {
     fn queue(&mut self, bulk: bool) -> &mut VecDeque<u32> {
         if bulk { &mut self.bulk } else { &mut self.small }
+    }
+
+    /// All of them: none is under way or waits any more.
+    pub fn take_all(&mut self) -> Vec<u32> {
+        self.small.drain(..).chain(self.bulk.drain(..)).collect()
     }
 
     /// Frees the room that a crowd of fan-outs has left.
@@ -63,8 +73,13 @@ pub(crate) struct Queued<M> {
 }
 
 impl<M> Fanout<M> {
+    /// What has not reached all of its members.
+    pub fn unserved(&self) -> impl Iterator<Item = &Queued<M>> {
+        self.batch[self.from..].iter().chain(&self.queue)
+    }
+
     /// What the member at this place has still to get.
-    fn waiting(&self, place: u32) -> impl Iterator<Item = &Queued<M>> {
+    pub fn waiting(&self, place: u32) -> impl Iterator<Item = &Queued<M>> {
         let passed = place < self.cursor;
         let batch = if passed { &[] } else { &self.batch[self.from..] };
         batch.iter().chain(&self.queue).filter(move |queued| queued.end > place)
@@ -76,14 +91,15 @@ pub type Slots<'a> = &'a [Slot];
 
 /// The next piece of work: these messages, in this order, to each of these connections.
 pub struct Slice<'a, M> {
-    messages: &'a [Queued<M>],
+    pub(crate) messages: &'a [Queued<M>],
+    /// What has reached all of its members with this slice.
+    pub(crate) done: &'a [Queued<M>],
     /// The members; may be empty.
     pub slots: Slots<'a>,
     /// The topic whose members they are; nothing where they are everyone.
     pub topic: Option<&'a Name>,
     /// Set with the last slice of a batch: when its first one was taken.
     pub finished_since_us: Option<u64>,
-    done: usize,
 }
 
 impl<'a, M> Slice<'a, M> {
@@ -92,9 +108,9 @@ impl<'a, M> Slice<'a, M> {
         self.messages.iter().map(|queued| &queued.message)
     }
 
-    /// Those of them that have reached all their members with this slice.
+    /// The messages that have reached all their members with this slice.
     pub fn done(&self) -> impl Iterator<Item = &'a M> + use<'a, M> {
-        self.messages[..self.done].iter().map(|queued| &queued.message)
+        self.done.iter().map(|queued| &queued.message)
     }
 }
 
@@ -108,18 +124,18 @@ impl<M> Hub<M> {
             from: 0,
             started_us: 0,
         });
-        self.ready.queue(end > BULK).push_back(id);
+        self.ready.queue(is_bulk(end)).push_back(id);
         id
     }
 
     /// Fan-outs that are under way or wait.
     pub fn fanouts(&self) -> usize {
-        self.ready.small.len() + self.ready.bulk.len()
+        self.owed.len() + self.ready.small.len() + self.ready.bulk.len()
     }
 
-    /// Those of them that go over long lists.
+    /// Those of them that go over long lists, or wait for one that does.
     pub fn bulk_fanouts(&self) -> usize {
-        self.ready.bulk.len()
+        if self.owes_bulk() { self.fanouts() } else { self.ready.bulk.len() }
     }
 
     /// Messages that wait for a fan-out which is not yet theirs.
@@ -137,6 +153,10 @@ impl<M> Hub<M> {
         bulk: bool,
         now_us: u64,
     ) -> Option<Slice<'_, M>> {
+        self.end_owed();
+        if !self.owed.is_empty() {
+            return self.next_owed(members_max, bulk, now_us);
+        }
         // A fan-out whose batch is done ends with the next call, when no slice holds its messages.
         for queue in [false, true] {
             while let Some(&id) = self.ready.queue(queue).front() {
@@ -177,10 +197,10 @@ impl<M> Hub<M> {
         };
         Some(Slice {
             messages: &fanout.batch[from..],
+            done: &fanout.batch[from..fanout.from],
             topic,
             slots: &self.slots,
             finished_since_us: finished.then_some(fanout.started_us),
-            done: fanout.from - from,
         })
     }
 
@@ -193,6 +213,9 @@ impl<M> Hub<M> {
         }
         let only = topic.map(|(hash, name)| self.find(hash, name));
         let mut owed = Vec::new();
+        if !self.owed.is_empty() {
+            owed.extend(self.owed_by_lists(slot, topic.map(|(_, name)| name)));
+        }
         for sub in self.subs(slot) {
             let fanout = self.topics[sub.topic].fanout;
             if fanout != NO_FANOUT && only.is_none_or(|only| only == Some(sub.topic)) {
@@ -263,7 +286,7 @@ impl<M> Hub<M> {
         }
     }
 
-    fn end(&mut self, id: u32) {
+    pub(crate) fn end(&mut self, id: u32) {
         match self.fanouts.remove(id).kind {
             Kind::Topic(topic) => {
                 debug_assert_ne!(self.topics[topic].fanout, NO_FANOUT);

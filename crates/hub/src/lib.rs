@@ -21,13 +21,17 @@
 
 mod fanout;
 mod newcomers;
+mod owed;
 mod topics;
 
+use std::collections::VecDeque;
 use std::num::NonZeroU32;
 
 use fanout::{Fanout, Kind, Queued, Ready};
 pub use fanout::{Slice, Slots};
 use newcomers::Newcomers;
+pub use owed::Owed;
+use owed::Serving;
 use tables::{HashIndex, PageTable, Slab};
 pub use topics::Name;
 use topics::{HOLE, Many, Members, Topic, count};
@@ -114,6 +118,8 @@ pub struct Hub<M> {
     ready: Ready,
     broadcast: Option<u32>,
     queued: usize,
+    /// What is owed to members from before, which goes before all fan-outs.
+    owed: VecDeque<Serving<M>>,
     slots: Vec<Slot>,
 }
 
@@ -131,6 +137,7 @@ impl<M> Default for Hub<M> {
             ready: Ready::default(),
             broadcast: None,
             queued: 0,
+            owed: VecDeque::new(),
             slots: Vec::new(),
         }
     }
@@ -151,6 +158,9 @@ impl<M> Hub<M> {
     /// that ended with it.
     pub fn remove(&mut self, slot: Slot) -> u32 {
         let mut ended = 0;
+        if !self.owed.is_empty() {
+            self.disown(slot, None);
+        }
         while let Some(sub) = self.subs(slot).last().copied() {
             ended += u32::from(self.leave_topic(slot, sub.topic));
         }
@@ -433,6 +443,10 @@ impl<M> Hub<M> {
 
     /// Removes a connection from a topic. True when the topic ended.
     fn leave_topic(&mut self, slot: Slot, topic: u32) -> bool {
+        if !self.owed.is_empty() {
+            let name = self.topics[topic].name.clone();
+            self.disown(slot, Some(&name));
+        }
         let at = self.drop_sub(slot, topic);
         let (members, running) = {
             let topic = &self.topics[topic];

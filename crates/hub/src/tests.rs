@@ -75,6 +75,7 @@ impl Simulation {
             4..9 => self.join(slot, &topic),
             9..11 => self.leave(slot, &topic),
             11..14 => self.publish(&topic),
+            14 if self.random.one_in(9) => self.take(),
             14 => self.broadcast(),
             _ => {
                 self.slice();
@@ -127,6 +128,31 @@ impl Simulation {
         let count = self.hub.broadcast(("*".into(), self.published));
         assert_eq!(count as usize, members.len());
         self.model.owe(members, "*", self.published);
+    }
+
+    /// Another hub, with the same members, serves what is left; or the same one does.
+    fn take(&mut self) {
+        let mut owed = self.hub.take_owed();
+        assert_eq!((self.hub.fanouts(), self.hub.queued()), (0, 0));
+        let is_owed = |slot: &Slot| !self.hub.owed(*slot, None).is_empty();
+        assert!(!self.model.here.iter().any(is_owed));
+        if self.random.one_in(2) {
+            self.hub = Hub::default();
+            for slot in &self.model.here {
+                self.hub.insert(*slot);
+            }
+            for (topic, members) in &self.model.topics {
+                for slot in members {
+                    assert!(self.hub.join(*slot, hash(topic), topic));
+                }
+            }
+        }
+        // Of members that are not there, nothing comes.
+        owed.iter_mut().for_each(|it| it.members.push((90, 0)));
+        for owed in owed {
+            let hash = owed.topic.as_deref().map_or(0, hash);
+            self.hub.give_owed(owed, hash);
+        }
     }
 
     fn slice(&mut self) -> bool {

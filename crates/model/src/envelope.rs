@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-use crate::{Attributes, Message, Name, Properties};
+use crate::{Attributes, Message, Name};
 
 /// A way of writing messages to connections: connections with one encoding get the same bytes.
 ///
@@ -73,7 +73,7 @@ pub struct Envelope {
     pub message: Message,
     /// Its encodings.
     pub encodings: Encodings,
-    /// The filters that matched its topic when it was published, if connections had any.
+    /// The filters that matched its topic when it was published, if connections had any, by their names.
     pub filters: Option<Box<[Arc<FilterKey>]>>,
 }
 
@@ -83,7 +83,8 @@ impl Envelope {
         let publication = &self.message.publication;
         let attributes = publication.attributes.as_ref().map_or(0, |attributes| {
             let properties = attributes.properties.as_ref();
-            let properties = properties.map_or(0, |it| size_of::<Properties>() + it.bytes());
+            // They stand in an encoding, too.
+            let properties = properties.map_or(0, |it| 2 * it.bytes());
             size_of::<Attributes>() + attributes.tags.len() * size_of::<Name>() + properties
         });
         let encodings = size_of::<Cells>();
@@ -98,8 +99,15 @@ impl Envelope {
 
     /// The same message, which these filters match.
     #[must_use]
-    pub fn matched_by(self, filters: Option<Box<[Arc<FilterKey>]>>) -> Self {
+    pub fn matched_by(self, mut filters: Option<Box<[Arc<FilterKey>]>>) -> Self {
+        filters.iter_mut().for_each(|keys| keys.sort_unstable_by(|a, b| a.name.cmp(&b.name)));
         Envelope { filters, ..self }
+    }
+
+    /// Whether the filter of this name matched its topic.
+    pub fn is_matched_by(&self, name: &Name) -> bool {
+        let keys = self.filters.as_deref().unwrap_or_default();
+        keys.binary_search_by(|key| key.name.cmp(name)).is_ok()
     }
 }
 
@@ -120,6 +128,23 @@ impl Deref for Envelope {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Data, Epoch, Position, Properties, Publication};
+
+    #[test]
+    fn what_mqtt_says_of_a_message_counts() {
+        let user = vec![("".into(), "".into()); 10_000];
+        let properties = Properties { user, ..Properties::default() };
+        let plain = Publication::new("a", Data::Text("x".into()));
+        let mut said = plain.clone();
+        let attributes = said.attributes.get_or_insert_default();
+        attributes.properties = Some(Box::new(properties));
+        let bytes = |publication: &Publication| {
+            let id = Position { epoch: Epoch(1), offset: 1 };
+            Envelope::from(Message::new(publication.clone(), id, 0, 0)).bytes()
+        };
+        assert!(bytes(&said) > bytes(&plain) + 640_000, "{}", bytes(&said));
+        assert!(plain.bytes() == 1 && said.bytes() > 640_000);
+    }
 
     #[test]
     fn an_encoding_is_made_once() {

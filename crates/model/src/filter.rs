@@ -156,6 +156,16 @@ pub fn has_wildcard(filter: &str) -> bool {
     filter.contains(WILDCARDS)
 }
 
+/// How many levels a filter (without `$share`) or a topic's name has.
+///
+/// ```
+/// assert_eq!(model::filter::levels("site/+/temp"), 3);
+/// assert_eq!(model::filter::levels("/"), 2);
+/// ```
+pub fn levels(filter: &str) -> usize {
+    filter.split('/').count()
+}
+
 /// Whether wildcards may match this topic at all, and whether they may at its first level.
 ///
 /// ```

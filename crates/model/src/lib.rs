@@ -26,7 +26,7 @@ pub use message::{Attributes, Data, Message, Publication, Retention};
 pub use name::Name;
 pub use node::NodeId;
 pub use position::{Epoch, Position, PositionError};
-pub use quality::{Properties, Qos};
+pub use quality::{PROPERTIES_BYTES_MAX, Properties, PropertiesError, Qos, USER_PROPERTIES_MAX};
 pub use resume::{Behind, Frontier, RecoveryGap, ResumeToken, ResumeTokenError};
 pub use rules::{AcknowledgeRule, HistoryRule, JoinRule, PublishRule, Rule, Rules};
 pub use since::{ResumeRequest, Since, SinceError};

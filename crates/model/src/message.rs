@@ -57,6 +57,11 @@ impl Publication {
         }
     }
 
+    /// The size of the payload, and of what an MQTT publisher says of it, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.data.bytes() + self.properties().map_or(0, Properties::bytes)
+    }
+
     /// The tags; most messages have none.
     pub fn tags(&self) -> &[Name] {
         self.attributes.as_ref().map_or(&[], |attributes| &attributes.tags)
@@ -75,6 +80,21 @@ impl Publication {
     /// What an MQTT publisher says of it.
     pub fn properties(&self) -> Option<&Properties> {
         self.attributes.as_ref()?.properties.as_deref()
+    }
+
+    /// The mark of the MQTT session that does not get it, on whichever connection.
+    pub fn except_session(&self) -> Option<u64> {
+        self.attributes.as_ref()?.except_session
+    }
+
+    /// The mark of the MQTT session that has published it, where it is to be retained.
+    pub fn by_session(&self) -> Option<u64> {
+        self.attributes.as_ref()?.by_session
+    }
+
+    /// Whether the node says it of itself.
+    pub fn is_own(&self) -> bool {
+        self.attributes.as_ref().is_some_and(|attributes| attributes.is_own)
     }
 
     /// The user who published the message, where one is known.
@@ -119,6 +139,14 @@ pub struct Attributes {
     pub expires_ms: Option<u64>,
     /// What an MQTT publisher says of it.
     pub properties: Option<Box<Properties>>,
+    /// The mark of the MQTT session that does not get it, on whichever connection: it has published it, and
+    /// wants nothing of its own.
+    pub except_session: Option<u64>,
+    /// The mark of the MQTT session that has published it, where it is to be retained: who subscribes later may
+    /// want nothing of its own.
+    pub by_session: Option<u64>,
+    /// The node says it of itself: it is not stored, and no limit counts it.
+    pub is_own: bool,
 }
 
 /// Whether and how history retains a message.

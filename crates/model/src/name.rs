@@ -25,6 +25,22 @@ pub const BAD_USER: &str = concat!(
     " bytes and no control characters"
 );
 
+/// The topics in which the server speaks of itself: this one, and all below it.
+pub const SYSTEM: &str = "$SYS";
+
+/// Whether the server speaks of itself in the topic, so that nobody else publishes there.
+///
+/// ```
+/// use model::name::is_system;
+///
+/// assert!(is_system("$SYS") && is_system("$SYS/broker/uptime"));
+/// assert!(!is_system("$SYSTEM/1") && !is_system("a/$SYS"));
+/// ```
+pub fn is_system(topic: &str) -> bool {
+    let rest = topic.strip_prefix(SYSTEM);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 /// The topic that every connection is in.
 pub const BROADCAST: &str = "*";
 

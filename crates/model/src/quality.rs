@@ -38,6 +38,15 @@ impl Qos {
     }
 }
 
+/// What the properties of a message may take, in bytes.
+pub const PROPERTIES_BYTES_MAX: usize = 16 << 10;
+
+/// How many properties of its own the publisher of a message may give it.
+pub const USER_PROPERTIES_MAX: usize = 64;
+
+/// What an allocator takes beside the texts of a name and a value, in bytes.
+const PAIR_ALLOCATED_BYTES: usize = 32;
+
 /// What an MQTT publisher says of a message beside its topic and its payload (MQTT 5.0, section
 /// 3.3.2.3). It is passed on as it came.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,20 +63,70 @@ pub struct Properties {
     pub user: Vec<(Box<str>, Box<str>)>,
 }
 
+/// Why properties are too many for a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PropertiesError {
+    /// They take more than [`PROPERTIES_BYTES_MAX`].
+    #[error("its properties take {0} bytes: {PROPERTIES_BYTES_MAX} are allowed")]
+    Bytes(usize),
+    /// More than [`USER_PROPERTIES_MAX`] are the publisher's own.
+    #[error("it has {0} user properties: {USER_PROPERTIES_MAX} are allowed")]
+    User(usize),
+}
+
 impl Properties {
-    /// The bytes of their texts.
+    /// The memory that they take, in bytes, roughly.
     pub fn bytes(&self) -> usize {
         let Properties { is_text: _, content_type, response_topic, correlation_data, user } = self;
-        content_type.as_ref().map_or(0, |text| text.len())
+        let texts = content_type.as_ref().map_or(0, |text| text.len())
             + response_topic.as_ref().map_or(0, |topic| topic.len())
             + correlation_data.as_ref().map_or(0, |data| data.len())
-            + user.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
+            + user.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+        Self::bytes_of(texts, user.len())
+    }
+
+    /// The memory that properties take with so many bytes of texts and so many user properties, roughly.
+    pub fn bytes_of(texts_bytes: usize, user: usize) -> usize {
+        let pair = size_of::<(Box<str>, Box<str>)>() + PAIR_ALLOCATED_BYTES;
+        size_of::<Properties>() + texts_bytes + user * pair
+    }
+
+    /// Checks that a message may have so many.
+    ///
+    /// # Errors
+    /// What there is too much of.
+    pub fn check(&self) -> Result<(), PropertiesError> {
+        if self.user.len() > USER_PROPERTIES_MAX {
+            return Err(PropertiesError::User(self.user.len()));
+        }
+        match self.bytes() {
+            0..=PROPERTIES_BYTES_MAX => Ok(()),
+            bytes => Err(PropertiesError::Bytes(bytes)),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn user_properties_take_memory_also_where_they_are_empty() {
+        let with = |pairs: usize, text: &str| Properties {
+            user: vec![(text.into(), "".into()); pairs],
+            ..Properties::default()
+        };
+        let (none, one) = (with(0, "").bytes(), with(1, "").bytes());
+        assert!(one - none >= size_of::<(Box<str>, Box<str>)>() + 16);
+        assert_eq!(with(3, "abc").bytes() - none, 3 * (one - none) + 9);
+        assert_eq!(with(USER_PROPERTIES_MAX, "abc").check(), Ok(()));
+        let many = USER_PROPERTIES_MAX + 1;
+        assert_eq!(with(many, "").check(), Err(PropertiesError::User(many)));
+        let long = with(1, &"x".repeat(PROPERTIES_BYTES_MAX - one));
+        assert_eq!(long.check(), Ok(()));
+        let long = with(1, &"x".repeat(PROPERTIES_BYTES_MAX - one + 1));
+        assert_eq!(long.check(), Err(PropertiesError::Bytes(PROPERTIES_BYTES_MAX + 1)));
+    }
 
     #[test]
     fn a_member_gets_the_lesser() {

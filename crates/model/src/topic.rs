@@ -79,6 +79,12 @@ impl Rules {
         self.topic(topic).join()
     }
 
+    /// Whether a filter with wildcards reaches the topic: anybody may enter it, so nobody decides about
+    /// each who does.
+    pub fn is_open_to_wildcards(&self, topic: &str) -> bool {
+        self.join(topic) == JoinRule::Allow
+    }
+
     /// What becomes of what a client sends.
     pub fn publish(&self, topic: &str) -> PublishRule {
         self.topic(topic).publish()

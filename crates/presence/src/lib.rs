@@ -36,6 +36,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
+mod handover;
 mod local;
 mod meta;
 mod node;
@@ -92,6 +93,26 @@ pub trait Presence: Send + Sync {
     /// if those connections had left.
     fn expire(&self, node: NodeId, now_us: u64);
 
+    /// What is known of a connection, for another process; nothing where there is no such connection.
+    fn kept(&self, _topic: &str, _user: &str, _of: Ref) -> Option<Kept> {
+        None
+    }
+
+    /// A connection has come from another process, whose members know of it: nothing is said of it. One that
+    /// is here stays as it is.
+    fn restore(&self, _topic: &str, _user: &str, _of: Ref, _kept: &Kept) {}
+
+    /// A connection that was [restored](Presence::restore) is not here after all: nothing is said of it.
+    fn unrestore(&self, _topic: &str, _user: &str, _of: Ref) {}
+
+    /// What is to be said is due now, whenever it would be.
+    fn hasten(&self, _now_us: u64) {}
+
+    /// Whether nothing is to be said: members know all.
+    fn is_told(&self) -> bool {
+        true
+    }
+
     /// Replaces the limits. Topics that are now over or under a cap say so in their next notice.
     fn set_limits(&self, limits: Limits, now_us: u64);
 
@@ -101,6 +122,15 @@ pub trait Presence: Send + Sync {
 
     /// Figures of this node, for its metrics. Cheap.
     fn stats(&self) -> Stats;
+}
+
+/// What another process has to know of a connection in a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Its meta: the text of a JSON object.
+    pub meta: Box<str>,
+    /// The ref of the one before it, where it has replaced one.
+    pub prev: Option<Ref>,
 }
 
 /// Takes an answer that was not there at once. The implementation calls it at most once, on any

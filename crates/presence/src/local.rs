@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::registry::{EXPIRE_TOPICS_MAX, Registry};
-use crate::{Answer, Batch, Completion, Limits, List, NodeId, Presence, Ref, Stats};
+use crate::{Answer, Batch, Completion, Kept, Limits, List, NodeId, Presence, Ref, Stats};
 
 /// The registry of one process, which all its threads share. It answers everything at once.
 ///
@@ -23,7 +23,7 @@ impl Local {
     }
 
     /// A registry that a panicking thread held is whole: its calls leave it so.
-    fn lock(&self) -> MutexGuard<'_, Registry> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -74,6 +74,30 @@ impl Presence for Local {
                 return;
             }
         }
+    }
+
+    fn kept(&self, topic: &str, user: &str, of: Ref) -> Option<Kept> {
+        self.lock().kept(topic, user, of)
+    }
+
+    fn restore(&self, topic: &str, user: &str, of: Ref, kept: &Kept) {
+        let mut registry = self.lock();
+        registry.restore(topic, user, of, kept);
+        self.count(&registry);
+    }
+
+    fn unrestore(&self, topic: &str, user: &str, of: Ref) {
+        let mut registry = self.lock();
+        registry.unrestore(topic, user, of);
+        self.count(&registry);
+    }
+
+    fn hasten(&self, now_us: u64) {
+        self.lock().hasten(now_us);
+    }
+
+    fn is_told(&self) -> bool {
+        self.lock().due.is_empty()
     }
 
     /// Looks at every topic when a cap is new.

@@ -1,12 +1,12 @@
 //! The registry of one process: which users are in which topic, and which topic has news.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::meta::Meta;
 use crate::topic::{Listing, Topic};
-use crate::{Batch, Counts, Limits, List, NodeId, Ref, Snapshot, Stats};
+use crate::{Batch, Counts, Kept, Limits, List, NodeId, Ref, Snapshot, Stats};
 
 /// What one [`Registry::take`] composes, in bytes; the last topic may go over it.
 const TAKE_BYTES_MAX: usize = 256 << 10;
@@ -16,12 +16,17 @@ pub(crate) const EXPIRE_TOPICS_MAX: usize = 64;
 
 /// Which users are in every topic with presence. [`crate::Presence`] says what the calls do.
 pub(crate) struct Registry {
-    limits: Limits,
+    pub limits: Limits,
     /// The ref of the next entry.
     pub next: Ref,
     pub topics: BTreeMap<Arc<str>, Topic>,
     /// The topics that have a notice due, by time.
     pub due: BTreeSet<(u64, Arc<str>)>,
+    /// Topics whose users another process did not list, and when it last said something there; nothing once all
+    /// have come from it.
+    pub unlisted: HashMap<Arc<str>, Option<u64>>,
+    /// Its caps on users and on bytes of a list.
+    pub caps_before: (usize, usize),
     connections: usize,
     notices: u64,
     notices_delayed: u64,
@@ -35,6 +40,8 @@ impl Registry {
             next: Ref::new(node, 0),
             topics: BTreeMap::new(),
             due: BTreeSet::new(),
+            unlisted: HashMap::new(),
+            caps_before: (limits.users_max, limits.list_bytes_max),
             connections: 0,
             notices: 0,
             notices_delayed: 0,
@@ -46,6 +53,7 @@ impl Registry {
         let caps = |limits: &Limits| (limits.users_max, limits.list_bytes_max);
         let new = caps(&limits) != caps(&self.limits);
         self.limits = limits;
+        self.caps_before = caps(&self.limits);
         if new {
             let names: Vec<_> = self.topics.keys().cloned().collect();
             names.iter().for_each(|name| self.changed(name, now_us));
@@ -93,6 +101,64 @@ impl Registry {
         place.leave(entry);
         self.connections -= 1;
         self.changed(topic, now_us);
+    }
+
+    /// What is known of a connection.
+    pub fn kept(&self, topic: &str, key: &str, of: Ref) -> Option<Kept> {
+        let place = self.topics.get(topic)?;
+        place.meta(&place.entry(key, of)?).map(Meta::kept)
+    }
+
+    /// Adds a connection of which members know, from another process.
+    pub fn restore(&mut self, topic: &str, key: &str, of: Ref, kept: &Kept) {
+        if !self.topics.contains_key(topic) {
+            let mut new = Topic::new(topic, &self.limits);
+            if let Some(last_us) = self.unlisted.get(topic) {
+                new.set_unlisted(*last_us);
+            }
+            self.topics.insert(new.name.clone(), new);
+        }
+        let Some(place) = self.topics.get_mut(topic) else { return };
+        if place.entry(key, of).is_some() {
+            return;
+        }
+        place.restore(key, of, Meta::new(&kept.meta, kept.prev));
+        self.connections += 1;
+        // Nobody gets its ref again.
+        if of.node() == self.next.node() && of.number() >= self.next.number() {
+            self.next = of.next();
+        }
+    }
+
+    /// A connection that was restored is not here.
+    pub fn unrestore(&mut self, topic: &str, key: &str, of: Ref) {
+        let Some(place) = self.topics.get_mut(topic) else { return };
+        let Some(entry) = place.entry(key, of) else { return };
+        place.unrestore(&entry);
+        self.connections -= 1;
+        if place.connections == 0 && place.due_us.is_none() {
+            self.topics.remove(topic);
+        }
+    }
+
+    /// All that is to be said is due now.
+    pub fn hasten(&mut self, now_us: u64) {
+        let later = self.due.split_off(&(now_us, Arc::from("")));
+        for (_, name) in later {
+            if let Some(topic) = self.topics.get_mut(&name) {
+                topic.due_us = Some(now_us);
+            }
+            self.due.insert((now_us, name));
+        }
+    }
+
+    /// All have come from another process. Where the caps are other ones, members are told what that means.
+    pub fn restored(&mut self) {
+        self.unlisted = HashMap::new();
+        if self.caps_before != (self.limits.users_max, self.limits.list_bytes_max) {
+            let names: Vec<_> = self.topics.keys().cloned().collect();
+            names.iter().for_each(|name| self.changed(name, 0));
+        }
     }
 
     /// Removes the entries of a node from up to `topics_max` topics, in the order of their names,

@@ -136,6 +136,48 @@ impl Topic {
         fresh
     }
 
+    /// Another process, which said something at this time, does not list its users.
+    pub fn set_unlisted(&mut self, last_us: Option<u64>) {
+        self.listing = Listing::Unlisted { cleared: true, counted: true };
+        self.last_us = self.last_us.max(last_us);
+    }
+
+    /// What is known of a connection that is here.
+    pub fn meta(&self, entry: &Entry) -> Option<&Meta> {
+        self.joins.get(entry).or_else(|| self.metas.get(entry))
+    }
+
+    /// Adds a connection of which members know.
+    pub fn restore(&mut self, key: &str, of: Ref, meta: Meta) {
+        let key = match self.users.get_key_value(key) {
+            Some((key, _)) => key.clone(),
+            None => {
+                self.bytes += user_bytes(key);
+                Arc::from(key)
+            }
+        };
+        *self.users.entry(key.clone()).or_default() += 1;
+        self.connections += 1;
+        self.bytes += meta.bytes(of);
+        self.list.take();
+        self.metas.insert((key, of), meta);
+    }
+
+    /// Takes it away again.
+    pub fn unrestore(&mut self, entry: &Entry) {
+        let Some(meta) = self.metas.remove(entry) else { return };
+        self.list.take();
+        self.bytes -= meta.bytes(entry.1);
+        self.connections -= 1;
+        if let Some(connections) = self.users.get_mut(&entry.0) {
+            *connections -= 1;
+            if *connections == 0 {
+                self.users.remove(&entry.0);
+                self.bytes -= user_bytes(&entry.0);
+            }
+        }
+    }
+
     fn recount(&mut self) {
         if let Listing::Unlisted { counted, .. } = &mut self.listing {
             *counted = false;

@@ -9,6 +9,10 @@ pub struct MqttSettings {
     pub session_seconds_max: u32,
     /// Sessions of clients that are away.
     pub sessions_max: usize,
+    /// Those of one user, where users are proved; 0 is no limit.
+    pub sessions_per_user_max: usize,
+    /// What the sessions of clients that are away may hold, with their wills, in bytes.
+    pub away_bytes_max: usize,
     /// Messages that a topic retains for sessions, where no rule says what it retains.
     pub session_messages_max: usize,
     /// What those may hold, in bytes of payload.
@@ -43,6 +47,8 @@ impl MqttSettings {
             keep_alive_seconds_max: 1_800,
             session_seconds_max: 86_400,
             sessions_max: 100,
+            sessions_per_user_max: 0,
+            away_bytes_max: 1 << 20,
             session_messages_max: 100,
             session_bytes_max: 64 << 10,
             packet_bytes_max: 8_192,

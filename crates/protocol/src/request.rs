@@ -103,11 +103,21 @@ pub enum Request {
     Close(CloseReason),
 }
 
+/// What lets its bearer in: it stands in no log.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub Box<str>);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
 /// A token on a connection that is open.
 #[derive(Clone, Debug)]
 pub struct Authenticate {
     /// The token, unread.
-    pub token: Box<str>,
+    pub token: Secret,
     /// What it is for.
     pub purpose: TokenPurpose,
     /// The client's own id, for the reply.
@@ -423,4 +433,19 @@ pub struct PageRequest {
     pub reverse: bool,
     /// Messages, 1 to [`crate::history::PAGE_MESSAGES_MAX`].
     pub limit: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_stand_in_no_log() {
+        let token = || Secret("a.secret.b".into());
+        let (purpose, id) = (TokenPurpose::Refresh, "7".into());
+        let asked = Request::Authenticate(Authenticate { token: token(), purpose, id });
+        let again = mqtt::Incoming::Authenticate { method: "token".into(), token: token() };
+        let texts = [format!("{asked:?}"), format!("{again:?}")];
+        assert!(texts.iter().all(|text| !text.contains("secret")), "{texts:?}");
+    }
 }

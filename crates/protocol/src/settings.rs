@@ -61,6 +61,8 @@ pub struct Settings {
     pub status_page: bool,
     /// Clients other than those of MQTT, who have their own setting, may name topics by wildcards.
     pub wildcards: bool,
+    /// The levels of a filter with wildcards, for all clients.
+    pub filter_levels_max: usize,
     /// Signs the tokens of Phoenix long-poll sessions.
     pub longpoll_key: token::Key,
     /// Files that are served as they are.
@@ -102,6 +104,7 @@ impl Settings {
             ws_echo: false,
             status_page: false,
             wildcards: true,
+            filter_levels_max: 8,
             longpoll_key: token::Key([0; 32]),
             files: [].into(),
         }

@@ -1,7 +1,7 @@
 //! Topics that clients name by a filter of MQTT, on transports other than MQTT: `filter=mqtt` beside the topic
 //! says so, since a topic's name may hold `+` and `#` like any other character.
 
-use model::filter::{Filter, FilterError, has_wildcard};
+use model::filter::{Filter, FilterError, has_wildcard, levels};
 use model::name::{self, check_topic};
 use model::{Name, Since};
 
@@ -43,10 +43,21 @@ pub fn wanted(text: &str) -> Result<Name, Wrong> {
 /// Checks that the server lets clients have what they want.
 ///
 /// # Errors
-/// `wildcards_off` where it is a filter with a wildcard, and the server lets no client use them.
+/// `wildcards_off` where it is a filter with a wildcard, and the server lets no client use them; `bad_filter`
+/// where it has more levels than it may.
 pub fn check_allowed(wanted: &str, settings: &Settings) -> Result<(), Wrong> {
-    if settings.wildcards || name::of_filter(wanted).is_none() {
-        return Ok(());
+    let Some((_, filter)) = name::of_filter(wanted) else { return Ok(()) };
+    if settings.wildcards {
+        let (levels, max) = (levels(filter), settings.filter_levels_max);
+        return match levels <= max {
+            true => Ok(()),
+            false => Err((
+                "bad_filter",
+                format!(
+                    "the filter has {levels} levels: {max} are allowed (mqtt.filter_levels_max)"
+                ),
+            )),
+        };
     }
     let message = "this server lets no client name topics by wildcards: its operator can, with \
                    client.wildcards = true";
@@ -86,6 +97,12 @@ mod tests {
         ] {
             assert_eq!(code(text), expected, "{text:?}");
         }
+        let settings = Settings::for_tests(auth::Policy::default());
+        let most = vec!["+"; settings.filter_levels_max].join("/");
+        let allowed = |text: &str| check_allowed(&wanted(text).unwrap(), &settings);
+        assert_eq!(allowed(&most), Ok(()));
+        assert_eq!(allowed(&format!("{most}/a")).unwrap_err().0, "bad_filter");
+        assert_eq!(allowed(&format!("{most}/a").replace('+', "b")), Ok(()));
         assert!(check_kind("mqtt").is_ok());
         assert_eq!(check_kind("glob").unwrap_err().0, "bad_filter");
     }

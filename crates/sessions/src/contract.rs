@@ -1,10 +1,10 @@
 //! What the rest of Throng knows of the sessions.
 
-use model::{ConnectionId, Name, Publication};
+use model::{ConnectionId, Name};
 
 use crate::interests::Interests;
 use crate::place::Listing;
-use crate::session::{Session, Subscription, Will};
+use crate::session::{Author, Session, Subscription, Will};
 
 /// Who has which session. Sessions are known by a key: the client's identifier and, where users are
 /// proved, whose it is, so that nobody takes up the session of somebody else.
@@ -22,16 +22,31 @@ pub trait Sessions: Send + Sync {
     /// may have to be told that it can go on.
     fn release(&self, key: &str, from: ConnectionId, ended: Ended, now_s: u64) -> Released;
 
+    /// A connection has come from another process, where it had this session: it has it here.
+    fn restore(&self, key: &str, by: ConnectionId);
+
+    /// A connection that was [restored](Sessions::restore) is not here after all. Whoever has the session since
+    /// keeps it.
+    fn unrestore(&self, key: &str, by: ConnectionId);
+
+    /// A connection has ended, and lets go of its session later, as somebody else: who comes meanwhile may have
+    /// its place.
+    fn linger(&self, key: &str, from: ConnectionId, by: ConnectionId);
+
     /// Whether a connection has still to let go of a session, or of waiting for it; its serial counts for
     /// nothing.
     fn is_told(&self, key: &str, id: ConnectionId) -> bool;
 
     /// A connected session has begun, or its subscriptions have changed: what it needs is retained from now
-    /// on. `done` is called when it is stored, at once where nothing is.
+    /// on. One that ends with its connection needs nothing new, and is over after a crash. `done` is called when it
+    /// is stored, at once where nothing is.
     fn keep(&self, key: &str, session: &Session, will: Option<&Will>, done: Option<Done>);
 
-    /// Stores how far a connected session is.
-    fn save(&self, key: &str, session: &Session, done: Option<Done>);
+    /// Stores how far a connected session is. False where the store doesn't take it.
+    fn save(&self, key: &str, session: &Session, done: Option<Done>) -> bool;
+
+    /// Whether the store has room for what nobody waits for.
+    fn has_room(&self) -> bool;
 
     /// Calls `done` when all that was given to the store before is on disk, retained messages too; at once where
     /// nothing is stored.
@@ -43,11 +58,16 @@ pub trait Sessions: Send + Sync {
     /// What is retained for sessions.
     fn interests(&self) -> &Interests;
 
-    /// Ends sessions whose time is over. Gives the wills that are due. To be called about once a second.
-    fn sweep(&self, now_s: u64) -> Vec<Publication>;
+    /// Ends sessions whose time is over, and gives the wills that are due: never early, so up to a second late
+    /// and more by as much as this is called late. Has the store take what it did not take before. To be called
+    /// about once a second.
+    fn sweep(&self, now_s: u64) -> Vec<Will>;
 
     /// Ends the session of a client that is away; gives its will. Nothing where there is none.
-    fn end(&self, key: &str) -> Option<Option<Publication>>;
+    fn end(&self, key: &str) -> Option<Option<Will>>;
+
+    /// Drops the wills of clients that are away which these have left. It looks at all of them.
+    fn drop_wills(&self, is_shut_out: &dyn Fn(&Author) -> bool);
 
     /// Takes other limits. They count for what comes.
     fn set_limits(&self, limits: Limits);
@@ -69,8 +89,11 @@ pub trait Sessions: Send + Sync {
 /// Keeps sessions beyond the process.
 pub trait Storage: Send + Sync {
     /// Writes a record, or without a value removes it, in the order of the calls. `done` is called once,
-    /// from any thread: with true when it is on disk.
-    fn put(&self, part: Part, key: &str, value: Option<Vec<u8>>, done: Option<Done>);
+    /// from any thread: with true when it is on disk. False where it is not taken.
+    fn put(&self, part: Part, key: &str, value: Option<Vec<u8>>, done: Option<Done>) -> bool;
+
+    /// Whether there is room for what nobody waits for: a part of it is left to others.
+    fn has_room(&self) -> bool;
 
     /// Calls `done` once, from any thread, when all is on disk that any part of the server gave the store before.
     fn settle(&self, done: Done);
@@ -118,10 +141,15 @@ pub enum Claimed {
     /// A new session. The will of the one before is due with that.
     New {
         /// What is to be published.
-        will: Option<Publication>,
+        will: Option<Will>,
     },
     /// The session is taken up again.
-    Resumed(Box<Session>),
+    Resumed {
+        /// It.
+        session: Box<Session>,
+        /// What is to be published: the connection before ended with the process, and its will was due at once.
+        will: Option<Will>,
+    },
     /// Another connection has it still. This one is to be told that it has to let go, if it was not told
     /// before; its serial may be 0, which stands for any.
     Wait(Option<ConnectionId>),
@@ -132,8 +160,11 @@ pub enum Claimed {
 pub enum Taken {
     /// Nothing: yet another connection wants it since, and this one is told to let go.
     Elsewhere,
-    /// A new session.
-    New,
+    /// A new session. The will of the one before is due with that.
+    New {
+        /// What is to be published.
+        will: Option<Will>,
+    },
     /// The session is taken up again.
     Resumed(Box<Session>),
 }
@@ -154,7 +185,7 @@ pub struct Released {
     /// This connection is to be told that it may take the session.
     pub notify: Option<ConnectionId>,
     /// The will, where it is due now.
-    pub publish: Option<Publication>,
+    pub publish: Option<Will>,
 }
 
 /// Bounds of what is kept.
@@ -162,13 +193,22 @@ pub struct Released {
 pub struct Limits {
     /// Sessions of clients that are away.
     pub sessions_max: usize,
+    /// Those of one owner; 0 is no limit.
+    pub sessions_per_owner_max: usize,
+    /// What those of clients that are away may take, in bytes, with their wills.
+    pub bytes_max: usize,
     /// For how long, in seconds; [`crate::WITHOUT_END`] is without end.
     pub seconds_max: u32,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { sessions_max: 1_000_000, seconds_max: 86_400 }
+        Limits {
+            sessions_max: 1_000_000,
+            sessions_per_owner_max: 1_000,
+            bytes_max: 1 << 30,
+            seconds_max: 86_400,
+        }
     }
 }
 
@@ -208,6 +248,8 @@ pub enum Found {
 pub struct Stats {
     /// Sessions of clients that are away.
     pub away: usize,
+    /// What these take, in bytes, roughly.
+    pub away_bytes: usize,
     /// Those and the ones of connected clients that will outlive their connections.
     pub kept: usize,
     /// Different filters for which messages are retained.

@@ -67,6 +67,8 @@ pub enum Confirmed {
     Done(Outgoing),
     /// PUBREL is to be sent.
     Release,
+    /// PUBREL was to be sent before.
+    Again,
     /// Nothing with this packet identifier is under way.
     Unknown,
     /// Something else is to be said of it.
@@ -162,10 +164,11 @@ impl Flow {
         };
         match outgoing.state {
             State::AtLeastOnce => Confirmed::Mismatched,
-            State::ExactlyOnce | State::Released => {
+            State::ExactlyOnce => {
                 (outgoing.state, outgoing.source) = (State::Released, None);
                 Confirmed::Release
             }
+            State::Released => Confirmed::Again,
         }
     }
 
@@ -186,6 +189,11 @@ impl Flow {
         }
     }
 
+    /// Whether a message with QoS 2 has come under this packet identifier, which is not released yet.
+    pub fn has_incoming(&self, id: u16) -> bool {
+        self.incoming.binary_search(&id).is_ok()
+    }
+
     /// PUBREL has come, or the message could not be published. False when no such message is under way.
     pub fn release(&mut self, id: u16) -> bool {
         let place = self.incoming.binary_search(&id);
@@ -196,9 +204,15 @@ impl Flow {
     }
 
     /// A message that was under way on an earlier connection can't be read again, or is not to be sent
-    /// again: it is given up.
-    pub fn give_up(&mut self, id: u16) {
-        self.out.retain(|outgoing| outgoing.id != id);
+    /// again. True where PUBREL is to be sent: a client that has it keeps its identifier until then, and would take
+    /// the next message under that for the same.
+    #[must_use]
+    pub fn give_up(&mut self, id: u16) -> bool {
+        let is = self.received(id, false);
+        if is == Confirmed::Mismatched {
+            self.out.retain(|outgoing| outgoing.id != id);
+        }
+        is == Confirmed::Release
     }
 
     fn take_if(&mut self, id: u16, is: impl Fn(State) -> bool) -> Confirmed {
@@ -293,14 +307,24 @@ mod tests {
         };
         assert_eq!(flow.acknowledged(one), done(one, State::AtLeastOnce, source(1)));
         assert_eq!(flow.acknowledged(one), Confirmed::Unknown);
-        // A second PUBREC, after the connection was cut, is answered like the first.
         assert_eq!(flow.received(two, false), Confirmed::Release);
-        assert_eq!(flow.received(two, false), Confirmed::Release);
+        assert_eq!(flow.received(two, false), Confirmed::Again);
         assert_eq!(flow.completed(two), done(two, State::Released, None));
         assert!(flow.is_idle());
         let refused = flow.send(Qos::ExactlyOnce, source(3), 9).unwrap();
         let was = done(refused, State::ExactlyOnce, source(3));
         assert_eq!((refused, flow.received(refused, true)), (3, was));
+    }
+
+    #[test]
+    fn what_is_given_up_is_released_where_the_client_may_have_it() {
+        let mut flow = Flow::default();
+        let one = flow.send(Qos::AtLeastOnce, source(1), 9).unwrap();
+        let two = flow.send(Qos::ExactlyOnce, source(2), 9).unwrap();
+        assert_eq!([one, two, 9].map(|id| flow.give_up(id)), [false, true, false]);
+        let released = Outgoing { id: two, state: State::Released, source: None };
+        assert_eq!(flow.out().collect::<Vec<_>>(), [&released]);
+        assert!(flow.completed(two).is_expected() && flow.is_idle());
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
 use filters::FilterTrie;
 use model::filter::has_wildcard;
-use model::{Name, TopicKind};
+use model::{Name, Rules, TopicKind};
 
 /// The filters of the confirmed subscriptions of sessions that outlive their connections. A message to a
 /// topic that one of them matches is retained.
@@ -14,6 +14,8 @@ use model::{Name, TopicKind};
 pub struct Interests {
     noted: RwLock<Noted>,
     count: AtomicUsize,
+    /// Which topics a filter may reach.
+    rules: RwLock<Arc<Rules>>,
 }
 
 /// How many sessions have each filter.
@@ -57,6 +59,11 @@ impl Interests {
         self.count.store(noted.topics.len() + noted.filters.len(), Ordering::Relaxed);
     }
 
+    /// Takes new rules.
+    pub fn set_rules(&self, rules: Arc<Rules>) {
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
+    }
+
     /// Different filters. Nearly free to ask.
     pub fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
@@ -71,6 +78,10 @@ impl Interests {
         let mut found = noted.topics.contains_key(topic);
         if !found && !noted.filters.is_empty() {
             noted.filters.matching(topic, &mut |_| found = true);
+            found = found && {
+                let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
+                rules.is_open_to_wildcards(topic)
+            };
         }
         found
     }
@@ -82,6 +93,8 @@ impl Interests {
 
 #[cfg(test)]
 mod tests {
+    use model::{JoinRule, Rule};
+
     use super::*;
 
     #[test]
@@ -100,5 +113,15 @@ mod tests {
         interests.remove("a/+");
         interests.remove("@alice");
         assert_eq!((interests.count(), interests.holds("a/b")), (0, false));
+    }
+
+    #[test]
+    fn a_wildcard_holds_no_topic_that_is_not_open_to_all() {
+        let interests = Interests::default();
+        let closed = Rule { pattern: "secret/*".into(), join: JoinRule::Refuse, ..Rule::default() };
+        interests.set_rules(Arc::new(Rules { rules: vec![closed], ..Rules::default() }));
+        ["#", "secret/a"].iter().for_each(|filter| interests.add(filter));
+        let held = ["a", "secret/a", "secret/b"].map(|topic| interests.holds(topic));
+        assert_eq!(held, [true, true, false]);
     }
 }

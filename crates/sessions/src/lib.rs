@@ -20,15 +20,19 @@
 )]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
+mod away;
 mod connected;
 mod contract;
 mod flow;
 mod interests;
+mod owners;
 mod place;
 pub mod record;
+mod records;
 mod registry;
 mod retained;
 mod session;
+mod unstored;
 
 use std::sync::Arc;
 
@@ -42,10 +46,12 @@ pub use flow::{Confirmed, Flow, FlowRecord, Incoming, Outgoing, Source, State};
 pub use interests::Interests;
 pub use place::{Listing, Place};
 pub use registry::Local;
-pub use retained::{Keep, LocalRetained, RETAINED, Retained, RetainedPage, RetainedStats};
+pub use retained::{
+    Keep, LocalRetained, RETAINED, Retained, RetainedPage, RetainedPart, RetainedStats,
+};
 pub use session::{
-    ProgressRecord, Replay, Session, SessionRecord, Subscription, SubscriptionOptions, WITHOUT_END,
-    Will,
+    Author, Backlog, ProgressRecord, Replay, Session, SessionRecord, Subscription,
+    SubscriptionOptions, Token, WITHOUT_END, Will, session_mark,
 };
 
 /// Sessions and retained messages that end with the process.

@@ -72,6 +72,10 @@ struct AttributesRecord {
     expires_ms: Option<u64>,
     #[n(4)]
     properties: Option<PropertiesRecord>,
+    #[n(5)]
+    except_session: Option<u64>,
+    #[n(6)]
+    by_session: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
@@ -111,13 +115,24 @@ impl From<&Publication> for PublicationRecord {
 
 impl From<&Attributes> for AttributesRecord {
     fn from(attributes: &Attributes) -> Self {
-        let Attributes { tags, key, sender, expires_ms, properties } = attributes;
+        let Attributes {
+            tags,
+            key,
+            sender,
+            expires_ms,
+            properties,
+            except_session,
+            by_session,
+            is_own: _,
+        } = attributes;
         AttributesRecord {
             tags: tags.iter().map(Name::to_string).collect(),
             key: key.as_ref().map(Name::to_string),
             sender: sender.as_ref().map(Name::to_string),
             expires_ms: *expires_ms,
             properties: properties.as_deref().map(PropertiesRecord::from),
+            except_session: *except_session,
+            by_session: *by_session,
         }
     }
 }
@@ -157,13 +172,25 @@ impl From<PublicationRecord> for Publication {
 
 impl From<AttributesRecord> for Attributes {
     fn from(record: AttributesRecord) -> Self {
-        let AttributesRecord { tags, key, sender, expires_ms, properties } = record;
+        let AttributesRecord {
+            tags,
+            key,
+            sender,
+            expires_ms,
+            properties,
+            except_session,
+            by_session,
+        } = record;
         Attributes {
             tags: tags.into_iter().map(Name::from).collect(),
             key: key.map(Name::from),
             sender: sender.map(Name::from),
             expires_ms,
             properties: properties.map(|it| Box::new(it.into())),
+            except_session,
+            by_session,
+            // What the node says of itself is not written.
+            is_own: false,
         }
     }
 }
@@ -201,6 +228,9 @@ mod tests {
             sender: Some("alice".into()),
             expires_ms: Some(9),
             properties: Some(Box::new(properties)),
+            except_session: Some(7),
+            by_session: Some(8),
+            is_own: false,
         };
         for data in [Data::Json("{}".into()), Data::Text("x".into()), Data::Binary([1].into())] {
             let publication = Publication {

@@ -1,20 +1,25 @@
 //! Who has which session, over all shards of a process.
 
+mod handover;
+
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use model::{ConnectionId, Name, NodeId, Publication};
+use model::{ConnectionId, Name, NodeId};
 
+use crate::away::Away;
 use crate::connected::Connected;
 use crate::contract::{
     Claim, Claimed, Done, Ended, Found, Limits, Part, Released, SessionInfo, Sessions, Stats,
     Storage, Taken,
 };
 use crate::interests::Interests;
+use crate::owners::Owners;
 use crate::place::{Listing, Place};
-use crate::session::{ProgressRecord, Session, SessionRecord, WITHOUT_END, Will};
+use crate::session::{Author, ProgressRecord, Session, SessionRecord, WITHOUT_END, Will};
+use crate::unstored::Unstored;
 
 /// The registry's parts, each with a lock of its own: none takes long to grow.
 const SEGMENTS: usize = 64;
@@ -27,9 +32,15 @@ pub struct Local {
     hasher: RandomState,
     interests: Arc<Interests>,
     storage: Option<Arc<dyn Storage>>,
+    /// Sessions that are away or gone, and the store may have as they were before.
+    unstored: Unstored,
     sessions_max: AtomicUsize,
+    owners: Owners,
+    sessions_per_owner_max: AtomicUsize,
     seconds_max: AtomicU64,
+    bytes_max: AtomicUsize,
     away: AtomicUsize,
+    away_bytes: AtomicUsize,
     counts: Counts,
 }
 
@@ -49,7 +60,7 @@ struct Segment {
     kept: HashMap<Name, Kept>,
     /// Connections that wait for a session that another one has still.
     claims: HashMap<Name, Waiting>,
-    /// When something is to be done about a session of nobody, in seconds since 1970.
+    /// When something is to be done about a session of nobody, in seconds since 1970: each at most once.
     due: BTreeSet<(u64, Name)>,
 }
 
@@ -60,13 +71,6 @@ struct Kept {
     away: Option<Box<Away>>,
     /// The filters that are noted as interests for it.
     interests: Vec<Name>,
-}
-
-struct Away {
-    session: Session,
-    since_s: u64,
-    /// What is published if nobody comes back, and when, in seconds since 1970.
-    will: Option<(Will, u64)>,
 }
 
 /// A connection that waits for a session.
@@ -99,9 +103,14 @@ impl Local {
             hasher: RandomState::new(),
             interests,
             storage,
+            unstored: Unstored::default(),
             sessions_max: AtomicUsize::new(limits.sessions_max),
+            owners: Owners::new(),
+            sessions_per_owner_max: AtomicUsize::new(limits.sessions_per_owner_max),
             seconds_max: AtomicU64::new(limits.seconds_max.into()),
+            bytes_max: AtomicUsize::new(limits.bytes_max),
             away: AtomicUsize::new(0),
+            away_bytes: AtomicUsize::new(0),
             counts: Counts::default(),
         }
     }
@@ -132,17 +141,13 @@ impl Local {
             if let Some(progress) = progress.remove(&key) {
                 progress.import(&mut session);
             }
-            let since_s = since_s.unwrap_or(now_s).min(now_s);
-            let will = will.map(|will| {
-                let due_s = since_s.saturating_add(will.delay_s.into());
-                (will, due_s)
-            });
+            let away = Away::new(session, since_s.unwrap_or(now_s).min(now_s), will);
             let mut segment = self.segment(&key).1;
             let key = Name::from(key);
-            let interests = self.note_interests(&session, Vec::new());
-            let away = Away { session, since_s, will };
-            segment.put_away(&key, away, interests);
-            self.away.fetch_add(1, Relaxed);
+            let interests = self.note_interests(&away.session, Vec::new());
+            // What was stored is kept, also where the limit is another one than it was.
+            self.owners.enter(&key, 0);
+            self.put_in(&mut segment, &key, away, interests);
         }
         // What is left of a session that is gone.
         for key in progress.into_keys() {
@@ -151,8 +156,12 @@ impl Local {
         unread
     }
 
+    fn hash(&self, key: &str) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
     fn segment(&self, key: &str) -> (u64, MutexGuard<'_, Segment>) {
-        let hash = self.hasher.hash_one(key);
+        let hash = self.hash(key);
         let at = (hash >> 48) as usize % SEGMENTS;
         (hash, self.segments[at].lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -162,11 +171,12 @@ impl Local {
         self.segments.iter().map(|segment| segment.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn store(&self, part: Part, key: &str, value: Option<Vec<u8>>, done: Option<Done>) {
-        match &self.storage {
-            Some(storage) => storage.put(part, key, value, done),
-            None => done.into_iter().for_each(|done| done(true)),
-        }
+    fn store(&self, part: Part, key: &str, value: Option<Vec<u8>>, done: Option<Done>) -> bool {
+        let Some(storage) = &self.storage else {
+            done.into_iter().for_each(|done| done(true));
+            return true;
+        };
+        storage.put(part, key, value, done)
     }
 
     fn store_session(
@@ -183,17 +193,18 @@ impl Local {
         self.store(Part::Session, key, record.ok(), done);
     }
 
-    fn store_progress(&self, key: &str, session: &Session, done: Option<Done>) {
-        if self.storage.is_none() {
-            return done.into_iter().for_each(|done| done(true));
-        }
-        let record = minicbor::to_vec(ProgressRecord::new(session));
-        self.store(Part::Progress, key, record.ok(), done);
+    fn store_progress(&self, key: &str, session: &Session, done: Option<Done>) -> bool {
+        let record = || minicbor::to_vec(ProgressRecord::new(session)).ok();
+        let record = self.storage.as_ref().and_then(|_| record());
+        self.store(Part::Progress, key, record, done)
     }
 
     /// Notes what is to be retained for a session in place of what was. Gives that.
     fn note_interests(&self, session: &Session, before: Vec<Name>) -> Vec<Name> {
-        let now: Vec<Name> = session.interests().map(Name::from).collect();
+        self.replace_interests(session.interests().map(Name::from).collect(), before)
+    }
+
+    fn replace_interests(&self, now: Vec<Name>, before: Vec<Name>) -> Vec<Name> {
         // What stays must not be gone in between.
         now.iter().for_each(|filter| self.interests.add(filter));
         before.iter().for_each(|filter| self.interests.remove(filter));
@@ -203,24 +214,74 @@ impl Local {
     /// A session that outlived its connections is gone.
     fn forget_kept(&self, key: &str, kept: Kept) {
         kept.interests.iter().for_each(|filter| self.interests.remove(filter));
-        if kept.away.is_some() {
-            self.away.fetch_sub(1, Relaxed);
+        self.store_away(key, None);
+    }
+
+    /// Has the store take the session of a client that is away, or that it is gone: as soon as there is room for what
+    /// nobody waits for.
+    fn store_away(&self, key: &str, away: Option<&Away>) {
+        if self.storage.is_none() {
+            return;
         }
-        self.store(Part::Session, key, None, None);
-        self.store(Part::Progress, key, None, None);
+        if !self.has_room() {
+            return self.unstored.insert(key);
+        }
+        let done = || Some(self.unstored.unless_stored(key));
+        match away {
+            Some(Away { session, since_s, will, bytes: _ }) => {
+                let will = will.as_ref().map(|(will, _)| will);
+                self.store_progress(key, session, done());
+                self.store_session(key, session, (will, Some(*since_s)), done());
+            }
+            None => Part::ALL.into_iter().for_each(|part| _ = self.store(part, key, None, done())),
+        }
+    }
+
+    /// Has the store take some of what it did not take before.
+    pub fn store_again(&self) {
+        self.unstored.store_again(usize::MAX, |key| {
+            let segment = self.segment(key).1;
+            match segment.kept.get(key) {
+                // Who is connected stores it.
+                Some(Kept { away: None, .. }) => {}
+                Some(Kept { away, .. }) => self.store_away(key, away.as_deref()),
+                None => self.store_away(key, None),
+            }
+        });
+    }
+
+    /// Whether the store has taken what was left so far.
+    pub fn is_all_stored(&self) -> bool {
+        self.unstored.is_empty()
+    }
+
+    /// Takes the session of a client that was away, for it is here again, or ends.
+    fn take_away(&self, segment: &mut Segment, key: &str) -> Option<Box<Away>> {
+        let away = segment.kept.get_mut(key)?.away.take()?;
+        if let Some(due_s) = away.due_s() {
+            segment.due.remove(&(due_s, Name::from(key)));
+        }
+        self.away.fetch_sub(1, Relaxed);
+        self.away_bytes.fetch_sub(away.bytes, Relaxed);
+        self.owners.leave(key);
+        Some(away)
     }
 
     /// Ends a session that outlived its connections. Gives what is to be published because of that.
-    fn end_kept(&self, segment: &mut Segment, key: &str) -> Option<Publication> {
-        let mut kept = segment.kept.remove(key)?;
-        let will = kept.away.as_mut().and_then(|away| away.will.take());
+    fn end_kept(&self, segment: &mut Segment, key: &str) -> Option<Will> {
+        let away = self.take_away(segment, key);
+        let kept = segment.kept.remove(key)?;
         self.forget_kept(key, kept);
-        will.map(|(will, _)| will.publication)
+        away?.will.map(|(will, _)| will)
     }
 
-    /// Whether a session that ends its connection may be kept.
-    fn has_room(&self) -> bool {
-        let room = self.away.load(Relaxed) < self.sessions_max.load(Relaxed);
+    /// Whether the session of a connection that has ended may be kept: then its owner has one more.
+    fn has_place(&self, key: &str, bytes: usize) -> bool {
+        let max = self.sessions_per_owner_max.load(Relaxed);
+        let bytes = self.away_bytes.load(Relaxed).saturating_add(bytes);
+        let room = self.away.load(Relaxed) < self.sessions_max.load(Relaxed)
+            && bytes <= self.bytes_max.load(Relaxed)
+            && self.owners.enter(key, max);
         if !room {
             self.counts.refused.fetch_add(1, Relaxed);
         }
@@ -235,65 +296,40 @@ impl Local {
         session: Session,
         will: Option<Will>,
         now_s: u64,
-    ) -> Option<Publication> {
-        if !session.outlives() || !self.has_room() {
-            let kept = segment.kept.remove(key);
-            kept.into_iter().for_each(|kept| self.forget_kept(key, kept));
-            return will.map(|will| will.publication);
-        }
+    ) -> Option<Will> {
+        drop(self.take_away(segment, key));
         let (now, later) = match will {
-            Some(will) if will.delay_s == 0 => (Some(will.publication), None),
+            Some(will) if will.delay_s == 0 => (Some(will), None),
             will => (None, will),
         };
+        let mut away = Away::new(session, now_s, later);
+        if !away.session.outlives() || !self.has_place(key, away.bytes) {
+            let kept = segment.kept.remove(key);
+            kept.into_iter().for_each(|kept| self.forget_kept(key, kept));
+            return now.or(away.take_will());
+        }
         let before = segment.kept.remove(key).map(|kept| kept.interests).unwrap_or_default();
-        let interests = self.note_interests(&session, before);
-        self.store_progress(key, &session, None);
-        self.store_session(key, &session, (later.as_ref(), Some(now_s)), None);
-        let later = later.map(|will| {
-            let due_s = now_s.saturating_add(will.delay_s.into());
-            (will, due_s)
-        });
-        let away = Away { session, since_s: now_s, will: later };
-        segment.put_away(&Name::from(key), away, interests);
-        self.away.fetch_add(1, Relaxed);
+        let interests = self.note_interests(&away.session, before);
+        self.store_away(key, Some(&away));
+        self.put_in(segment, &Name::from(key), away, interests);
         now
     }
-}
 
-impl Segment {
-    fn put_away(&mut self, key: &Name, away: Away, interests: Vec<Name>) {
+    fn put_in(&self, segment: &mut Segment, key: &Name, away: Away, interests: Vec<Name>) {
+        self.away.fetch_add(1, Relaxed);
+        self.away_bytes.fetch_add(away.bytes, Relaxed);
         if let Some(due_s) = away.due_s() {
-            self.due.insert((due_s, key.clone()));
+            segment.due.insert((due_s, key.clone()));
         }
-        self.kept.insert(key.clone(), Kept { away: Some(Box::new(away)), interests });
-    }
-}
-
-impl Away {
-    /// When it is over; nothing where it has no end.
-    fn over_s(&self) -> Option<u64> {
-        let seconds = self.session.seconds;
-        (seconds != WITHOUT_END).then(|| self.since_s.saturating_add(seconds.into()))
+        segment.kept.insert(key.clone(), Kept { away: Some(Box::new(away)), interests });
     }
 
-    fn info(&self, key: &str) -> SessionInfo {
-        let session = &self.session;
-        SessionInfo {
-            key: key.into(),
-            since_s: self.since_s,
-            over_s: self.over_s(),
-            seconds: session.seconds,
-            subscriptions: session.subscriptions.len(),
-            in_flight: session.flow.in_flight(),
-            position: session.position,
-            waiting: session.refs.len(),
-        }
-    }
-
-    /// When there is something to do about it.
-    fn due_s(&self) -> Option<u64> {
-        let will_s = self.will.as_ref().map(|(_, due_s)| *due_s);
-        [will_s, self.over_s()].into_iter().flatten().min()
+    /// The will of a client that is away is published, or dropped.
+    fn take_will(&self, away: &mut Away) -> Option<Will> {
+        let before = away.bytes;
+        let will = away.take_will();
+        self.away_bytes.fetch_sub(before - away.bytes, Relaxed);
+        will
     }
 }
 
@@ -319,17 +355,21 @@ impl Sessions for Local {
             self.counts.taken_over.fetch_add(1, Relaxed);
             return Claimed::Wait(Some(old));
         }
-        if clean {
+        // One that was to end with a connection was not, where the process ended with that as well.
+        let is_over = |away: &Away| !away.session.outlives();
+        let away = segment.kept.get(key).and_then(|kept| kept.away.as_deref());
+        if clean || away.is_some_and(is_over) {
             let will = self.end_kept(&mut segment, key);
             return Claimed::New { will };
         }
-        let away = segment.kept.get_mut(key).and_then(|kept| kept.away.take());
-        match away {
+        match self.take_away(&mut segment, key) {
             None => Claimed::New { will: None },
             Some(away) => {
-                self.away.fetch_sub(1, Relaxed);
                 self.store_session(key, &away.session, (None, None), None);
-                Claimed::Resumed(Box::new(away.session))
+                let Away { session, will, .. } = *away;
+                // Of who went while the process was there it was published then.
+                let will = will.map(|(will, _)| will).filter(|will| will.delay_s == 0);
+                Claimed::Resumed { session: Box::new(session), will }
             }
         }
     }
@@ -340,12 +380,18 @@ impl Sessions for Local {
         if !segment.claims.get(key).is_some_and(ours) {
             return Taken::Elsewhere;
         }
-        let session = segment.claims.remove(key).and_then(|waiting| waiting.session);
-        if clean {
-            self.end_kept(&mut segment, key);
-            return Taken::New;
+        let Some(Waiting { session, will, .. }) = segment.claims.remove(key) else {
+            return Taken::Elsewhere;
+        };
+        match session.filter(|_| !clean) {
+            Some(session) => Taken::Resumed(Box::new(session)),
+            None => {
+                if clean {
+                    self.end_kept(&mut segment, key);
+                }
+                Taken::New { will }
+            }
         }
-        session.map_or(Taken::New, |session| Taken::Resumed(Box::new(session)))
     }
 
     fn release(&self, key: &str, from: ConnectionId, ended: Ended, now_s: u64) -> Released {
@@ -355,8 +401,7 @@ impl Sessions for Local {
         let Some(waiting) = segment.claims.get_mut(key) else {
             if !was_owner && session.is_none() {
                 // Somebody else has let go of it before.
-                let publish = will.map(|will| will.publication);
-                return Released { notify: None, publish };
+                return Released { notify: None, publish: will };
             }
             let session = session.unwrap_or_default();
             let publish = self.put_away(&mut segment, key, session, will, now_s);
@@ -371,7 +416,7 @@ impl Sessions for Local {
                 Some(will) if goes_on && will.delay_s > 0 => (Some(will), None),
                 will => (None, will),
             };
-            publish = now.map(|will| will.publication);
+            publish = now;
             if session.is_some() {
                 (waiting.session, waiting.will) = (session.filter(Session::outlives), later);
             }
@@ -392,6 +437,25 @@ impl Sessions for Local {
         Released { notify: None, publish: publish.or(more) }
     }
 
+    fn restore(&self, key: &str, by: ConnectionId) {
+        let (hash, mut segment) = self.segment(key);
+        segment.connected.set_owner(hash, by);
+    }
+
+    fn unrestore(&self, key: &str, by: ConnectionId) {
+        let (hash, mut segment) = self.segment(key);
+        segment.connected.clear_owner(hash, by);
+    }
+
+    fn linger(&self, key: &str, from: ConnectionId, by: ConnectionId) {
+        let (hash, mut segment) = self.segment(key);
+        let told = segment.claims.get_mut(key).into_iter().flat_map(|it| &mut it.told);
+        told.filter(|told| is_same(**told, from)).for_each(|told| *told = by);
+        if segment.connected.owner(hash) == Some((from.shard, from.slot)) {
+            segment.connected.set_owner(hash, by);
+        }
+    }
+
     fn is_told(&self, key: &str, id: ConnectionId) -> bool {
         let segment = self.segment(key).1;
         let told = |waiting: &Waiting| waiting.told.iter().any(|told| is_same(*told, id));
@@ -401,9 +465,11 @@ impl Sessions for Local {
     fn keep(&self, key: &str, session: &Session, will: Option<&Will>, done: Option<Done>) {
         let mut segment = self.segment(key).1;
         if !session.outlives() {
-            let kept = segment.kept.remove(key);
-            kept.into_iter().for_each(|kept| self.forget_kept(key, kept));
-            return done.into_iter().for_each(|done| done(true));
+            // What is retained for it is so until its connection ends. After a crash that is over.
+            return match segment.kept.contains_key(key) {
+                true => self.store_session(key, session, (will, Some(0)), done),
+                false => done.into_iter().for_each(|done| done(true)),
+            };
         }
         let kept = segment.kept.entry(key.into()).or_default();
         let before = std::mem::take(&mut kept.interests);
@@ -412,8 +478,12 @@ impl Sessions for Local {
         self.store_session(key, session, (will, None), done);
     }
 
-    fn save(&self, key: &str, session: &Session, done: Option<Done>) {
-        self.store_progress(key, session, done);
+    fn save(&self, key: &str, session: &Session, done: Option<Done>) -> bool {
+        self.store_progress(key, session, done)
+    }
+
+    fn has_room(&self) -> bool {
+        self.storage.as_ref().is_none_or(|storage| storage.has_room())
     }
 
     fn settle(&self, done: Done) {
@@ -431,29 +501,26 @@ impl Sessions for Local {
         &self.interests
     }
 
-    fn sweep(&self, now_s: u64) -> Vec<Publication> {
+    fn sweep(&self, now_s: u64) -> Vec<Will> {
+        self.store_again();
         let mut wills = Vec::new();
         for mut segment in self.segments() {
+            // Whole seconds are noted: the one that it is due in has to be over.
             while let Some((due_s, _)) = segment.due.first()
-                && *due_s <= now_s
+                && *due_s < now_s
             {
-                let Some((due_s, key)) = segment.due.pop_first() else { break };
+                let Some((_, key)) = segment.due.pop_first() else { break };
                 let Some(away) = segment.kept.get_mut(&key).and_then(|kept| kept.away.as_mut())
                 else {
                     continue;
                 };
-                // It may have been here, and gone again, since that was noted.
-                if away.due_s() != Some(due_s) {
-                    continue;
-                }
-                if away.over_s().is_some_and(|over_s| over_s <= now_s) {
+                if away.over_s().is_some_and(|over_s| over_s < now_s) {
                     self.counts.expired.fetch_add(1, Relaxed);
                     wills.extend(self.end_kept(&mut segment, &key));
                     continue;
                 }
-                wills.extend(away.will.take().map(|(will, _)| will.publication));
-                let since_s = away.since_s;
-                self.store_session(&key, &away.session, (None, Some(since_s)), None);
+                wills.extend(self.take_will(away));
+                self.store_away(&key, Some(away));
                 if let Some(next_s) = away.due_s() {
                     segment.due.insert((next_s, key));
                 }
@@ -462,14 +529,37 @@ impl Sessions for Local {
         wills
     }
 
-    fn end(&self, key: &str) -> Option<Option<Publication>> {
+    fn end(&self, key: &str) -> Option<Option<Will>> {
         let mut segment = self.segment(key).1;
         let is_away = segment.kept.get(key).is_some_and(|kept| kept.away.is_some());
         is_away.then(|| self.end_kept(&mut segment, key))
     }
 
+    fn drop_wills(&self, is_shut_out: &dyn Fn(&Author) -> bool) {
+        let is_due = |will: &Will| is_shut_out(&will.author);
+        for mut segment in self.segments() {
+            let Segment { kept, claims, due, connected: _ } = &mut *segment;
+            claims.values_mut().for_each(|waiting| drop(waiting.will.take_if(|will| is_due(will))));
+            for (key, kept) in kept {
+                let Some(away) = &mut kept.away else { continue };
+                let due_s = away.due_s();
+                if !away.will.as_ref().is_some_and(|(will, _)| is_due(will)) {
+                    continue;
+                }
+                drop(self.take_will(away));
+                if let Some(due_s) = due_s {
+                    due.remove(&(due_s, key.clone()));
+                }
+                due.extend(away.due_s().map(|due_s| (due_s, key.clone())));
+                self.store_away(key, Some(away));
+            }
+        }
+    }
+
     fn set_limits(&self, limits: Limits) {
         self.sessions_max.store(limits.sessions_max, Relaxed);
+        self.sessions_per_owner_max.store(limits.sessions_per_owner_max, Relaxed);
+        self.bytes_max.store(limits.bytes_max, Relaxed);
         self.seconds_max.store(limits.seconds_max.into(), Relaxed);
     }
 
@@ -514,6 +604,7 @@ impl Sessions for Local {
     fn stats(&self) -> Stats {
         Stats {
             away: self.away.load(Relaxed),
+            away_bytes: self.away_bytes.load(Relaxed),
             kept: self.segments().map(|segment| segment.kept.len()).sum(),
             interests: self.interests.count(),
             expired: self.counts.expired.load(Relaxed),

@@ -1,5 +1,8 @@
 //! The last message of each topic that was published to be retained (MQTT 5.0, section 3.3.1.3).
 
+mod handover;
+
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -7,13 +10,26 @@ use filters::NameMap;
 use minicbor::{Decode, Encode};
 use model::{Envelope, Epoch, Message, Name, Position, Publication};
 
+use crate::contract::Done;
 use crate::record::PublicationRecord;
+use crate::unstored::Unstored;
+
+pub use self::handover::RetainedPart;
 
 /// The part of the server whose records these are in a store.
 pub const RETAINED: &str = "mqtt_retained";
 
-/// Retained messages that one sweep looks at.
+/// Retained messages that one sweep looks at, and as many records that it has written again.
 const SWEPT: usize = 1_024;
+
+/// Topics whose records may wait to be written again: no other one is retained then.
+const UNSTORED_MAX: usize = 65_536;
+
+/// Topics of which it is known that their message was removed, until what was published before has come.
+const REMOVED_MAX: usize = 65_536;
+
+/// For how long that is known: longer than a store takes to write a message.
+const REMOVED_US: u64 = 60_000_000;
 
 /// What the rest of Throng knows of retained messages. No call blocks.
 pub trait Retained: Send + Sync {
@@ -31,7 +47,8 @@ pub trait Retained: Send + Sync {
     /// Removes the topic's message, and tells nobody. False where there was none.
     fn remove(&self, topic: &str) -> bool;
 
-    /// Removes some of what has expired, in milliseconds since 1970, and goes on there at the next call.
+    /// Removes some of what has expired, in milliseconds since 1970, and goes on there at the next call. Has some of
+    /// the records written again that the store did not take.
     fn sweep(&self, now_ms: u64);
 
     /// Figures.
@@ -58,13 +75,15 @@ pub struct RetainedStats {
     pub refused: u64,
 }
 
-/// Writes a record of a topic, or without a value removes it.
-pub type Keep = Box<dyn Fn(&str, Option<Vec<u8>>) + Send + Sync>;
+/// Writes a record of a topic, or without a value removes it. It tells once, from any thread, whether it is stored.
+pub type Keep = Box<dyn Fn(&str, Option<Vec<u8>>, Done) + Send + Sync>;
 
 /// The retained messages of one process.
 pub struct LocalRetained {
     messages: RwLock<Held>,
     keep: Option<Keep>,
+    /// Topics of which the store may have another record than it should: it did not take the last one.
+    unstored: Unstored,
     messages_max: AtomicUsize,
     bytes_max: AtomicUsize,
     refused: AtomicU64,
@@ -81,6 +100,11 @@ struct Held {
     bytes: usize,
     /// Topics in which the node speaks of itself.
     own: usize,
+    /// When a removal was published that may overtake a message, by topic: one that was published before comes when
+    /// it is on disk.
+    removed: HashMap<Name, u64>,
+    /// The same in order. Only the last place of a topic counts.
+    removals: VecDeque<(u64, Name)>,
 }
 
 /// A retained message as it is stored.
@@ -104,6 +128,7 @@ impl LocalRetained {
         LocalRetained {
             messages: RwLock::default(),
             keep,
+            unstored: Unstored::default(),
             messages_max: AtomicUsize::new(100_000),
             bytes_max: AtomicUsize::new(64 << 20),
             refused: AtomicU64::new(0),
@@ -146,42 +171,58 @@ impl LocalRetained {
         self.clock_began_ms.store(began_ms, Relaxed);
     }
 
-    /// Takes the message as its topic's. One without a payload removes what was there.
+    /// Takes the message as its topic's. One without a payload removes what was there. One that was published
+    /// before what is there, and has waited for a store, comes too late.
     pub fn retain(&self, message: &Arc<Envelope>) {
         let topic = &message.publication.topic;
         // What is stored is in the order of what is held: the store is given each change before the next one.
         let mut held = self.write();
-        if message.publication.data.bytes() == 0 {
-            held.remove(topic);
-            return self.keep(topic, None);
+        if held.knows_newer(message) {
+            return;
         }
-        if is_own(topic) {
+        held.removed.remove(topic);
+        if message.publication.data.bytes() == 0 {
+            self.note_removed(&mut held, message);
+            return self.remove_from(&mut held, topic);
+        }
+        if message.publication.is_own() {
             // What the node says of itself is another after a restart, and not for clients to crowd out.
             return held.insert(message.clone());
         }
-        let before = held.names.get(topic).map_or(0, |before| before.bytes());
+        let before = held.names.get(topic).filter(|before| !before.publication.is_own());
+        let before = before.map_or(0, |before| before.bytes());
         let is_one_more = before == 0;
         let messages = held.names.len() - held.own + usize::from(is_one_more);
         let bytes = held.bytes - before + message.bytes();
-        if messages > self.messages_max.load(Relaxed) || bytes > self.bytes_max.load(Relaxed) {
+        let is_full =
+            messages > self.messages_max.load(Relaxed) || bytes > self.bytes_max.load(Relaxed);
+        if is_full || is_one_more && self.unstored.len() >= UNSTORED_MAX {
             self.refused.fetch_add(1, Relaxed);
+            self.note_removed(&mut held, message);
             // The one that was there is the last one no longer.
             if !is_one_more {
-                held.remove(topic);
-                self.keep(topic, None);
+                self.remove_from(&mut held, topic);
             }
             return;
         }
         held.insert(message.clone());
-        if self.keep.is_some() {
-            let Position { epoch, offset } = message.id;
-            let at_ms = match message.at_ms {
-                0 => self.clock_began_ms.load(Relaxed) + message.published_us / 1_000,
-                at_ms => at_ms,
-            };
-            let publication = PublicationRecord::from(&message.publication);
-            let record = Record { publication, epoch: epoch.0, offset, at_ms: Some(at_ms) };
-            self.keep(topic, minicbor::to_vec(record).ok());
+        self.keep(&held, topic);
+    }
+
+    /// Whether the store has taken all records that it was given so far.
+    pub fn is_stored(&self) -> bool {
+        self.unstored.is_empty()
+    }
+
+    /// Has some of the records written that the store did not take before.
+    pub fn store_again(&self) {
+        self.unstored.store_again(SWEPT, |topic| self.keep(&self.write(), topic));
+    }
+
+    /// A message has removed its topic's. What the history hands on can't be overtaken by it: that is in order.
+    fn note_removed(&self, held: &mut Held, by: &Envelope) {
+        if self.keep.is_some() && !by.is_retained() {
+            held.note_removed(&by.publication.topic, by.published_us);
         }
     }
 
@@ -198,17 +239,36 @@ impl LocalRetained {
         for topic in expired {
             let mut held = self.write();
             if held.names.get(&topic).is_some_and(|message| message.is_expired(now_ms)) {
-                held.remove(&topic);
-                self.keep(&topic, None);
+                self.remove_from(&mut held, &topic);
             }
         }
         next
     }
 
-    fn keep(&self, topic: &str, value: Option<Vec<u8>>) {
-        if let Some(keep) = &self.keep {
-            keep(topic, value);
+    /// Removes a topic's message here and from the store. Where there is none, the store has none or is about to be
+    /// told so.
+    fn remove_from(&self, held: &mut Held, topic: &Name) {
+        if held.remove(topic) {
+            self.keep(held, topic);
         }
+    }
+
+    /// Has the store take what is held of a topic.
+    fn keep(&self, held: &Held, topic: &Name) {
+        let Some(keep) = &self.keep else { return };
+        let message = held.names.get(topic).filter(|message| !message.publication.is_own());
+        let value = message.and_then(|message| minicbor::to_vec(self.record(message)).ok());
+        keep(topic, value, self.unstored.unless_stored(topic));
+    }
+
+    fn record(&self, message: &Message) -> Record {
+        let Position { epoch, offset } = message.id;
+        let at_ms = match message.at_ms {
+            0 => self.clock_began_ms.load(Relaxed) + message.published_us / 1_000,
+            at_ms => at_ms,
+        };
+        let publication = PublicationRecord::from(&message.publication);
+        Record { publication, epoch: epoch.0, offset, at_ms: Some(at_ms) }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Held> {
@@ -220,28 +280,48 @@ impl LocalRetained {
     }
 }
 
-/// Whether the node speaks of itself in this topic.
-fn is_own(topic: &str) -> bool {
-    topic.starts_with("$SYS/")
-}
-
 impl Held {
-    fn insert(&mut self, message: Arc<Envelope>) {
-        if is_own(&message.publication.topic) {
-            let before = self.names.insert(message.publication.topic.clone(), message);
-            self.own += usize::from(before.is_none());
-            return;
-        }
-        self.bytes += message.bytes();
-        let before = self.names.insert(message.publication.topic.clone(), message);
-        self.bytes -= before.map_or(0, |before| before.bytes());
+    /// Whether something was published later to a message's topic that is here, or has removed what was.
+    fn knows_newer(&self, message: &Message) -> bool {
+        let topic = &message.publication.topic;
+        let held = self.names.get(topic).map(|held| held.published_us);
+        held.max(self.removed.get(topic).copied()) > Some(message.published_us)
     }
 
-    fn remove(&mut self, topic: &str) {
-        let Some(before) = self.names.remove(topic) else { return };
-        match is_own(topic) {
+    /// What was published to a topic at this time has removed its message.
+    fn note_removed(&mut self, topic: &Name, at_us: u64) {
+        while let Some((first_us, _)) = self.removals.front()
+            && (self.removals.len() >= REMOVED_MAX || first_us + REMOVED_US < at_us)
+        {
+            let Some((first_us, topic)) = self.removals.pop_front() else { break };
+            if self.removed.get(&topic) == Some(&first_us) {
+                self.removed.remove(&topic);
+            }
+        }
+        self.removed.insert(topic.clone(), at_us);
+        self.removals.push_back((at_us, topic.clone()));
+    }
+
+    fn insert(&mut self, message: Arc<Envelope>) {
+        match message.publication.is_own() {
+            true => self.own += 1,
+            false => self.bytes += message.bytes(),
+        }
+        let before = self.names.insert(message.publication.topic.clone(), message);
+        before.into_iter().for_each(|before| self.has_left(&before));
+    }
+
+    /// False where there was none.
+    fn remove(&mut self, topic: &str) -> bool {
+        let before = self.names.remove(topic);
+        before.iter().for_each(|before| self.has_left(before));
+        before.is_some()
+    }
+
+    fn has_left(&mut self, message: &Envelope) {
+        match message.publication.is_own() {
             true => self.own -= 1,
-            false => self.bytes -= before.bytes(),
+            false => self.bytes -= message.bytes(),
         }
     }
 }
@@ -260,7 +340,7 @@ impl Retained for LocalRetained {
 
     fn all(&self, after: Option<&str>, limit: usize) -> RetainedPage {
         let held = self.read();
-        let mut rest = held.names.behind(after).filter(|(name, _)| !is_own(name));
+        let mut rest = held.names.behind(after).filter(|(_, it)| !it.publication.is_own());
         let messages: Vec<_> = rest.by_ref().take(limit).map(|(_, it)| it.clone()).collect();
         let more = rest.next().is_some();
         let last = messages.last().filter(|_| more);
@@ -270,10 +350,9 @@ impl Retained for LocalRetained {
 
     fn remove(&self, topic: &str) -> bool {
         let mut held = self.write();
-        let is_there = held.names.get(topic).is_some();
+        let is_there = held.remove(topic);
         if is_there {
-            held.remove(topic);
-            self.keep(topic, None);
+            self.keep(&held, &topic.into());
         }
         is_there
     }
@@ -282,6 +361,8 @@ impl Retained for LocalRetained {
         let mut swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
         let after = swept.take();
         *swept = self.sweep_some(now_ms, after.as_deref(), SWEPT);
+        drop(swept);
+        self.store_again();
     }
 
     fn stats(&self) -> RetainedStats {
@@ -302,12 +383,21 @@ mod tests {
         Arc::new(Message::new(publication, Position { epoch: Epoch(1), offset }, 0, 0).into())
     }
 
+    fn own(topic: &str, text: &str, offset: u64) -> Arc<Envelope> {
+        let own = Attributes { is_own: true, ..Attributes::default() };
+        let publication = Publication {
+            attributes: Some(Box::new(own)),
+            ..Publication::new(topic, Data::Text(text.into()))
+        };
+        Arc::new(Message::new(publication, Position { epoch: Epoch(1), offset }, 0, 0).into())
+    }
+
     #[test]
     fn a_topic_has_its_last_message_until_it_is_removed() {
         type Kept = Vec<(String, Option<Vec<u8>>)>;
         let kept: Arc<Mutex<Kept>> = Arc::default();
         let notes = kept.clone();
-        let keep = move |topic: &str, value| notes.lock().unwrap().push((topic.into(), value));
+        let keep = move |topic: &str, value, _| notes.lock().unwrap().push((topic.into(), value));
         let retained = LocalRetained::new(Some(Box::new(keep)));
         retained.set_clock(7_000);
         retained.retain(&message("a/b", "one", 1));
@@ -321,7 +411,7 @@ mod tests {
         assert_eq!(offsets("a/+", None, 9), (vec![2, 3], None));
         assert_eq!(offsets("a/+", None, 1), (vec![2], Some("a/b".into())));
         assert_eq!(offsets("a/+", Some("a/b"), 1).0, [3]);
-        retained.retain(&message("$SYS/broker/uptime", "1 second", 4));
+        retained.retain(&own("$SYS/broker/uptime", "1 second", 4));
         retained.retain(&message("@al", "four", 5));
         let all = |after: Option<&str>, limit| {
             let page = retained.all(after, limit);
@@ -349,6 +439,108 @@ mod tests {
         assert_eq!((unread, &**text, found.id.offset, found.at_ms), (1, "two", 2, 7_000));
     }
 
+    /// One that the history hands on when it is on disk.
+    fn written(topic: &str, text: &str, published_us: u64) -> Arc<Envelope> {
+        let message = published(topic, text, published_us).message.clone();
+        Arc::new(message.retained(model::Retention::History, 1).into())
+    }
+
+    fn published(topic: &str, text: &str, published_us: u64) -> Arc<Envelope> {
+        let message = message(topic, text, published_us).message.clone();
+        Arc::new(Message { published_us, ..message }.into())
+    }
+
+    #[test]
+    fn what_was_published_last_is_retained_whenever_it_comes() {
+        type Kept = std::collections::HashMap<String, Option<Vec<u8>>>;
+        let kept: Arc<Mutex<Kept>> = Arc::default();
+        let notes = kept.clone();
+        let keep =
+            move |topic: &str, value, _| drop(notes.lock().unwrap().insert(topic.into(), value));
+        let retained = LocalRetained::new(Some(Box::new(keep)));
+        let offset = |topic: &str| retained.get(topic).map(|it| it.id.offset);
+        retained.retain(&published("a", "newer", 20));
+        let stored = kept.lock().unwrap().get("a").cloned();
+        retained.retain(&written("a", "older", 10));
+        assert_eq!((offset("a"), kept.lock().unwrap().get("a").cloned()), (Some(20), stored));
+        retained.retain(&published("a", "", 30));
+        retained.retain(&written("a", "older than its removal", 25));
+        assert_eq!((offset("a"), kept.lock().unwrap().get("a")), (None, Some(&None)));
+        retained.retain(&written("a", "new", 31));
+        retained.retain(&written("a", "", 29));
+        assert_eq!(offset("a"), Some(31));
+        // One that had no room leaves its topic without a message.
+        retained.set_limits(1, 0);
+        retained.retain(&published("a", "too large", 50));
+        retained.retain(&written("a", "", 40));
+        retained.set_limits(1, usize::MAX);
+        retained.retain(&written("a", "x", 45));
+        assert_eq!(offset("a"), None);
+    }
+
+    #[test]
+    fn what_the_store_does_not_take_is_given_to_it_again() {
+        type Taken = (Vec<(String, bool)>, Vec<Done>, bool);
+        let store: Arc<Mutex<Taken>> = Arc::default();
+        let takes = store.clone();
+        let keep = move |topic: &str, value: Option<Vec<u8>>, done: Done| {
+            let mut takes = takes.lock().unwrap();
+            if takes.2 {
+                drop(takes);
+                return done(false);
+            }
+            takes.0.push((topic.into(), value.is_some()));
+            takes.1.push(done);
+        };
+        let retained = LocalRetained::new(Some(Box::new(keep)));
+        let given = |is_full: bool| {
+            let mut store = store.lock().unwrap();
+            store.2 = is_full;
+            (std::mem::take(&mut store.0), std::mem::take(&mut store.1))
+        };
+        let put = |topic: &str, is_there: bool| (topic.to_string(), is_there);
+        retained.retain(&message("there", "x", 1));
+        given(true);
+        // It is full.
+        for (topic, text) in [("new", "x"), ("gone", "x"), ("gone", ""), ("there", "")] {
+            retained.retain(&message(topic, text, 2));
+        }
+        retained.sweep(0);
+        assert!(!retained.is_stored() && given(false).0.is_empty());
+        retained.sweep(0);
+        assert!(retained.is_stored());
+        let (puts, dones) = given(false);
+        assert_eq!(puts, [put("gone", false), put("new", true), put("there", false)]);
+        // It fails after it has taken them, and another one is published meanwhile.
+        retained.retain(&message("there", "new", 3));
+        dones.into_iter().for_each(|done| done(false));
+        given(false);
+        retained.sweep(0);
+        let (puts, dones) = given(false);
+        assert_eq!(puts, [put("gone", false), put("new", true), put("there", true)]);
+        dones.into_iter().for_each(|done| done(true));
+        retained.sweep(0);
+        assert!(retained.is_stored() && given(false).0.is_empty());
+        // Nobody fills the store with removals of what is not there.
+        retained.retain(&message("never", "", 4));
+        assert!(given(false).0.is_empty());
+    }
+
+    #[test]
+    fn what_was_removed_is_known_for_a_while() {
+        let retained = LocalRetained::new(Some(Box::new(|_: &str, _, _| ())));
+        for at in 1..=REMOVED_MAX as u64 + 10 {
+            retained.retain(&published(&format!("t/{at}"), "", at));
+            retained.retain(&published("often", "", at));
+        }
+        let held = retained.read();
+        assert!(held.removals.len() <= REMOVED_MAX && held.removed.len() <= REMOVED_MAX);
+        assert!(held.removed.contains_key("often"));
+        drop(held);
+        retained.retain(&published("later", "", 3 * REMOVED_US));
+        assert_eq!((retained.read().removals.len(), retained.read().removed.len()), (1, 1));
+    }
+
     #[test]
     fn there_are_no_more_than_may_be_and_none_that_have_expired() {
         let retained = LocalRetained::new(None);
@@ -359,9 +551,12 @@ mod tests {
         assert_eq!((retained.stats().messages, retained.stats().refused), (2, 1));
         assert!(retained.get("c").is_none() && retained.get("a").unwrap().id.offset == 3);
         // What the node says of itself counts for nothing.
-        retained.retain(&message("$SYS/broker/uptime", "1 second", 8));
+        retained.retain(&own("$SYS/broker/uptime", "1 second", 8));
         assert_eq!((retained.stats().messages, retained.stats().refused), (2, 1));
         assert!(retained.get("$SYS/broker/uptime").is_some());
+        // What somebody else says there counts as everywhere.
+        retained.retain(&message("$SYS/broker/version", "mine", 8));
+        assert_eq!((retained.stats().messages, retained.stats().refused), (2, 2));
         retained.set_limits(2, 1);
         // What can't be retained takes the place of what was.
         retained.retain(&message("a", "y", 9));

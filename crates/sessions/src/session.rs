@@ -5,12 +5,18 @@ use std::borrow::Cow;
 use minicbor::{Decode, Encode};
 use model::filter::{self, check_name};
 use model::{Name, Publication, Qos, name};
+use xxhash_rust::xxh3::xxh3_64;
 
-use crate::flow::{Flow, FlowRecord, Source};
+use crate::flow::{Flow, FlowRecord, Outgoing, Source};
 use crate::record::PublicationRecord;
 
 /// A session whose connection ends is kept for so many seconds without an end.
 pub const WITHOUT_END: u32 = u32::MAX;
+
+/// What messages say of the session of this key that they are not for. It is the same in each process.
+pub fn session_mark(key: &str) -> u64 {
+    xxh3_64(key.as_bytes())
+}
 
 /// A client's subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,38 +31,63 @@ pub struct Subscription {
     pub id: u32,
     /// Messages of the history up to this offset were published before it.
     pub since: u64,
+    /// It names one topic.
+    is_exact: bool,
+    /// See [`Subscription::hub_name`].
+    hub_name: Name,
 }
 
 impl Subscription {
+    /// A subscription with these fields.
+    pub fn new(
+        filter: Name,
+        group: Option<Name>,
+        options: SubscriptionOptions,
+        id: u32,
+        since: u64,
+    ) -> Self {
+        let is_exact = check_name(&filter).is_ok();
+        let hub_name = match group.is_none() && is_exact {
+            true => filter.clone(),
+            false => name::filter(group.as_deref(), &reach(&filter, options)),
+        };
+        Subscription { filter, group, options, id, since, is_exact, hub_name }
+    }
+
     /// The filter whose messages the client gets.
     pub fn reach(&self) -> Cow<'_, str> {
-        match self.filter.strip_suffix('#') {
-            Some(above) if self.options.below_only => format!("{above}+/#").into(),
-            _ => Cow::Borrowed(&self.filter),
-        }
+        reach(&self.filter, self.options)
     }
 
     /// Whether it names one topic.
     pub fn is_exact(&self) -> bool {
-        check_name(&self.filter).is_ok()
+        self.is_exact
     }
 
     /// The name under which it stands in the hub: that of its topic, or of its filter.
-    pub fn hub_name(&self) -> Name {
-        match self.group.is_none() && self.is_exact() {
-            true => self.filter.clone(),
-            false => name::filter(self.group.as_deref(), &self.reach()),
-        }
+    pub fn hub_name(&self) -> &Name {
+        &self.hub_name
     }
 
     /// Whether it gets a topic's messages with all others of its kind: no group shares it.
     pub fn matches(&self, topic: &str) -> bool {
-        self.group.is_none() && filter::matches(&self.reach(), topic)
+        self.group.is_none()
+            && match self.is_exact {
+                true => *self.filter == *topic,
+                false => filter::matches(&self.reach(), topic),
+            }
     }
 
     /// Whether it gets a message that stands in the history of a topic at this offset.
     pub fn matches_at(&self, topic: &str, offset: u64) -> bool {
         offset > self.since && self.matches(topic)
+    }
+}
+
+fn reach(filter: &Name, options: SubscriptionOptions) -> Cow<'_, str> {
+    match filter.strip_suffix('#') {
+        Some(above) if options.below_only => format!("{above}+/#").into(),
+        _ => Cow::Borrowed(filter),
     }
 }
 
@@ -96,10 +127,53 @@ impl SubscriptionOptions {
 /// What is published when a client's connection ends without its word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Will {
-    /// What is published.
+    /// What is published. Its time to live is not in it.
     pub publication: Publication,
     /// How long that waits for the client to come back, in seconds; not longer than its session.
     pub delay_s: u32,
+    /// How long it counts from when it is published, in seconds (MQTT 5.0, section 3.1.3.2.4).
+    pub expiry_s: Option<u32>,
+    /// Whose word it is.
+    pub author: Author,
+}
+
+/// Who has left a will: it is not published once they are shut out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Author {
+    /// The users.
+    pub users: Vec<Name>,
+    /// The token by which they are these; nothing without one.
+    pub token: Option<Token>,
+}
+
+/// What a revocation needs to know of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Token {
+    /// When it was issued, in seconds since 1970; 0 when it doesn't say.
+    #[n(0)]
+    pub issued_s: u32,
+    /// A hash of its `jti`; 0 when it has none.
+    #[n(1)]
+    pub id_hash: u32,
+}
+
+impl Will {
+    /// The memory that it takes, in bytes, roughly.
+    pub fn bytes(&self) -> usize {
+        let users = self.author.users.iter().map(|user| size_of::<Name>() + user.len());
+        let topic = self.publication.topic.len();
+        size_of::<Will>() + self.publication.bytes() + topic + users.sum::<usize>()
+    }
+
+    /// What is published of it at this time, in milliseconds since 1970.
+    pub fn publication(self, now_ms: u64) -> Publication {
+        let Will { mut publication, delay_s: _, expiry_s, author: _ } = self;
+        if let Some(seconds) = expiry_s {
+            let expires_ms = now_ms.saturating_add(u64::from(seconds) * 1_000);
+            publication.attributes.get_or_insert_default().expires_ms = Some(expires_ms);
+        }
+        publication
+    }
 }
 
 /// A client's session.
@@ -118,6 +192,23 @@ pub struct Session {
     pub refs: Vec<Source>,
     /// Retained messages that are still to be sent, because of new subscriptions.
     pub replays: Vec<Replay>,
+    /// What its user has not acknowledged, and is still to be sent, because of new subscriptions.
+    pub backlogs: Vec<Backlog>,
+}
+
+/// The messages of a topic that were there before a subscription, from one offset to another.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Backlog {
+    /// The topic.
+    #[cbor(n(0), with = "crate::record::name")]
+    pub topic: Name,
+    /// The session has those up to this offset.
+    #[n(1)]
+    pub after: u64,
+    /// Later ones come as all do.
+    #[n(2)]
+    pub until: u64,
 }
 
 /// The retained messages that a subscription matches, from one on.
@@ -144,8 +235,31 @@ impl Session {
         self.seconds > 0
     }
 
-    /// The filters whose messages are retained for it: those that are confirmed. What a group shares
-    /// comes another way.
+    /// The memory that it takes, in bytes, roughly.
+    pub fn bytes(&self) -> usize {
+        let Session { seconds: _, subscriptions, flow, position: _, refs, replays, backlogs } =
+            self;
+        let subscription = |it: &Subscription| {
+            // What is retained for it is noted, too.
+            let names = it.filter.len() + it.hub_name.len() + it.reach().len();
+            size_of::<Subscription>() + names + it.group.as_ref().map_or(0, |group| group.len())
+        };
+        let source = |it: &Source| size_of::<Source>() + it.topic.len();
+        let replay = |it: &Replay| {
+            size_of::<Replay>() + it.reach.len() + it.after.as_ref().map_or(0, String::len)
+        };
+        let backlog = |it: &Backlog| size_of::<Backlog>() + it.topic.len();
+        let under_way = flow.out().filter_map(|outgoing| outgoing.source.as_deref());
+        size_of::<Session>()
+            + subscriptions.iter().map(subscription).sum::<usize>()
+            + flow.in_flight() * size_of::<Outgoing>()
+            + flow.incoming() * size_of::<u16>()
+            + under_way.chain(refs).map(source).sum::<usize>()
+            + replays.iter().map(replay).sum::<usize>()
+            + backlogs.iter().map(backlog).sum::<usize>()
+    }
+
+    /// The filters whose messages are retained for it: those that are confirmed.
     pub fn interests(&self) -> impl Iterator<Item = Cow<'_, str>> {
         let confirmed = |it: &&Subscription| it.options.qos.is_confirmed();
         self.subscriptions.iter().filter(confirmed).map(|it| it.reach())
@@ -180,6 +294,8 @@ pub struct ProgressRecord {
     refs: Vec<Source>,
     #[n(3)]
     replays: Vec<Replay>,
+    #[n(4)]
+    backlogs: Vec<Backlog>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
@@ -204,11 +320,40 @@ struct WillRecord {
     publication: PublicationRecord,
     #[n(1)]
     delay_s: u32,
+    #[n(2)]
+    expiry_s: Option<u32>,
+    #[n(3)]
+    users: Option<Vec<String>>,
+    #[n(4)]
+    token: Option<Token>,
+}
+
+impl From<&Will> for WillRecord {
+    fn from(will: &Will) -> Self {
+        let Will { publication, delay_s, expiry_s, author: Author { users, token } } = will;
+        WillRecord {
+            publication: publication.into(),
+            delay_s: *delay_s,
+            expiry_s: *expiry_s,
+            users: Some(users.iter().map(Name::to_string).collect()),
+            token: *token,
+        }
+    }
+}
+
+impl From<WillRecord> for Will {
+    fn from(record: WillRecord) -> Self {
+        let WillRecord { publication, delay_s, expiry_s, users, token } = record;
+        let users = users.into_iter().flatten().map(Name::from).collect();
+        let author = Author { users, token };
+        Will { publication: publication.into(), delay_s, expiry_s, author }
+    }
 }
 
 impl From<&Subscription> for SubscriptionRecord {
     fn from(subscription: &Subscription) -> Self {
-        let Subscription { filter, group, options, id, since } = subscription;
+        let Subscription { filter, group, options, id, since, is_exact: _, hub_name: _ } =
+            subscription;
         SubscriptionRecord {
             filter: filter.clone(),
             group: group.as_ref().map(Name::to_string),
@@ -223,21 +368,18 @@ impl From<SubscriptionRecord> for Subscription {
     fn from(record: SubscriptionRecord) -> Self {
         let SubscriptionRecord { filter, group, options, id, since } = record;
         let (group, options) = (group.map(Name::from), SubscriptionOptions::from_bits(options));
-        Subscription { filter, group, options, id, since }
+        Subscription::new(filter, group, options, id, since)
     }
 }
 
 impl SessionRecord {
     /// What is stored of a session, its will, and when its connection ended.
     pub fn new(session: &Session, will: Option<&Will>, away_since_s: Option<u64>) -> Self {
-        let Session { seconds, subscriptions, flow: _, position: _, refs: _, replays: _ } = session;
+        let Session { seconds, subscriptions, .. } = session;
         SessionRecord {
             seconds: *seconds,
             subscriptions: subscriptions.iter().map(Into::into).collect(),
-            will: will.map(|Will { publication, delay_s }| WillRecord {
-                publication: publication.into(),
-                delay_s: *delay_s,
-            }),
+            will: will.map(Into::into),
             away_since_s,
         }
     }
@@ -246,27 +388,26 @@ impl SessionRecord {
     pub fn import(self) -> (Session, Option<Will>, Option<u64>) {
         let SessionRecord { seconds, subscriptions, will, away_since_s } = self;
         let subscriptions = subscriptions.into_iter().map(Into::into).collect();
-        let will = will.map(|WillRecord { publication, delay_s }| Will {
-            publication: publication.into(),
-            delay_s,
-        });
-        (Session { seconds, subscriptions, ..Session::default() }, will, away_since_s)
+        let session = Session { seconds, subscriptions, ..Session::default() };
+        (session, will.map(Into::into), away_since_s)
     }
 }
 
 impl ProgressRecord {
     /// How far a session is.
     pub fn new(session: &Session) -> Self {
-        let Session { seconds: _, subscriptions: _, flow, position, refs, replays } = session;
+        let Session { seconds: _, subscriptions: _, flow, position, refs, replays, backlogs } =
+            session;
         let (refs, replays) = (refs.clone(), replays.clone());
-        ProgressRecord { flow: flow.export(), position: *position, refs, replays }
+        let (flow, position, backlogs) = (flow.export(), *position, backlogs.clone());
+        ProgressRecord { flow, position, refs, replays, backlogs }
     }
 
     /// Puts it into a session.
     pub fn import(self, session: &mut Session) {
-        let ProgressRecord { flow, position, refs, replays } = self;
+        let ProgressRecord { flow, position, refs, replays, backlogs } = self;
         (session.flow, session.position) = (flow.import(), position);
-        (session.refs, session.replays) = (refs, replays);
+        (session.refs, session.replays, session.backlogs) = (refs, replays, backlogs);
     }
 }
 
@@ -278,12 +419,9 @@ mod tests {
 
     #[test]
     fn a_session_is_read_as_it_was_written() {
-        let subscription = |filter: &str, group: Option<&str>, bits, id| Subscription {
-            filter: filter.into(),
-            group: group.map(Name::from),
-            options: SubscriptionOptions::from_bits(bits),
-            id,
-            since: 12,
+        let subscription = |filter: &str, group: Option<&str>, bits, id| {
+            let options = SubscriptionOptions::from_bits(bits);
+            Subscription::new(filter.into(), group.map(Name::from), options, id, 12)
         };
         let mut session = Session {
             seconds: 60,
@@ -299,13 +437,16 @@ mod tests {
                 id: 0,
                 after: Some("c/d".into()),
             }],
+            backlogs: vec![Backlog { topic: "@al".into(), after: 3, until: 40 }],
             ..Session::default()
         };
         session.flow.send(Qos::ExactlyOnce, Some(session.refs[0].clone()), 9);
         assert_eq!(session.interests().collect::<Vec<_>>(), ["b"]);
         let publication =
             Publication { retain: true, ..Publication::new("gone", Data::Text("x".into())) };
-        let will = Will { publication, delay_s: 5 };
+        let token = Some(Token { issued_s: 7, id_hash: 8 });
+        let author = Author { users: vec!["al".into(), "bo".into()], token };
+        let will = Will { publication, delay_s: 5, expiry_s: Some(9), author };
         let record = SessionRecord::new(&session, Some(&will), Some(1_000));
         let record: SessionRecord = minicbor::decode(&minicbor::to_vec(record).unwrap()).unwrap();
         let progress = ProgressRecord::new(&session);

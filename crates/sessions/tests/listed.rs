@@ -1,11 +1,12 @@
 //! Sessions as an operator sees them: listed in pages, found by their keys, and ended.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
-use model::{ConnectionId, Data, NodeId, Publication};
+use model::{ConnectionId, Data, Name, NodeId, Publication};
 use sessions::{
-    Claim, Claimed, Ended, Found, Listing, Local, Place, Session, Sessions, Subscription,
-    SubscriptionOptions, Will,
+    Author, Claim, Claimed, Done, Ended, Found, Limits, Listing, Local, Part, Place, Session,
+    Sessions, Storage, Subscription, SubscriptionOptions, Taken, Will,
 };
 
 const NODE: NodeId = NodeId(1);
@@ -15,12 +16,8 @@ fn id(slot: u32) -> ConnectionId {
 }
 
 fn session(filters: &[&str]) -> Session {
-    let subscription = |filter: &&str| Subscription {
-        filter: (*filter).into(),
-        group: None,
-        options: SubscriptionOptions::default(),
-        id: 0,
-        since: 0,
+    let subscription = |filter: &&str| {
+        Subscription::new((*filter).into(), None, SubscriptionOptions::default(), 0, 0)
     };
     let subscriptions = filters.iter().map(subscription).collect();
     Session { seconds: 60, subscriptions, position: 5, ..Session::default() }
@@ -28,11 +25,15 @@ fn session(filters: &[&str]) -> Session {
 
 /// A client connects, and leaves its session and a will.
 fn leave(sessions: &Local, key: &str, session: Session) {
+    leave_as(sessions, key, session, Author::default());
+}
+
+fn leave_as(sessions: &Local, key: &str, session: Session, author: Author) {
     let claim = Claim { key, by: id(3), clean: false };
     let _ = sessions.claim(claim);
     sessions.keep(key, &session, None, None);
     let publication = Publication::new("gone", Data::Text(key.into()));
-    let will = Some(Will { publication, delay_s: 30 });
+    let will = Some(Will { publication, delay_s: 30, expiry_s: None, author });
     let released = sessions.release(key, id(3), Ended { session: Some(session), will }, 1_000);
     assert_eq!(released, Default::default());
 }
@@ -57,6 +58,38 @@ fn sessions_of_clients_that_are_away_are_listed_in_pages() {
 }
 
 #[test]
+fn who_lets_go_later_keeps_nobody_from_its_place() {
+    let sessions = Local::new(NODE, Arc::default(), None);
+    let (old, later, new) = (id(3), id(900), ConnectionId { serial: 8, ..id(3) });
+    let claim = |by| sessions.claim(Claim { key: "a", by, clean: false });
+    let goes =
+        |from, session| sessions.release("a", from, Ended { session, will: None }, 1_000).notify;
+    // Before anybody wants the session, and after.
+    for is_wanted_first in [false, true] {
+        let _ = claim(old);
+        let other = id(4);
+        let told = |told: ConnectionId| Claimed::Wait(Some(ConnectionId { serial: 0, ..told }));
+        if is_wanted_first {
+            assert_eq!(claim(other), told(old));
+        }
+        sessions.linger("a", old, later);
+        match is_wanted_first {
+            true => assert_eq!(claim(new), Claimed::Wait(Some(other))),
+            false => assert_eq!(claim(new), told(later)),
+        }
+        if is_wanted_first {
+            assert_eq!(goes(other, None), None);
+        }
+        assert!(sessions.is_told("a", later) && !sessions.is_told("a", old));
+        assert_eq!(goes(later, Some(session(&["x"]))), Some(new));
+        let taken = sessions.take(Claim { key: "a", by: new, clean: false });
+        assert!(matches!(taken, Taken::Resumed(_)), "{taken:?}");
+        assert!(matches!(sessions.find("a"), Some(Found::Connected(it)) if it.slot == new.slot));
+        assert_eq!(goes(new, Some(session(&["x"]))), None);
+    }
+}
+
+#[test]
 fn a_session_is_found_where_it_is_and_ended_with_its_will() {
     let sessions = Local::new(NODE, Arc::default(), None);
     leave(&sessions, "a", session(&["x", "y/#"]));
@@ -67,7 +100,7 @@ fn a_session_is_found_where_it_is_and_ended_with_its_will() {
 
     // Its client comes back.
     let claim = Claim { key: "a", by: id(9), clean: false };
-    assert!(matches!(sessions.claim(claim), Claimed::Resumed(_)));
+    assert!(matches!(sessions.claim(claim), Claimed::Resumed { .. }));
     assert_eq!(sessions.find("a"), Some(Found::Connected(ConnectionId { serial: 0, ..id(9) })));
     assert_eq!((sessions.stats().away, sessions.stats().kept), (0, 1));
     assert_eq!(sessions.end("a"), None);
@@ -75,6 +108,136 @@ fn a_session_is_found_where_it_is_and_ended_with_its_will() {
 
     leave(&sessions, "b", session(&[]));
     let will = sessions.end("b").expect("it was there").expect("it had a will");
-    assert_eq!(will.topic, "gone");
+    assert_eq!(will.publication.topic, "gone");
     assert_eq!(sessions.find("b"), None);
+}
+
+#[test]
+fn a_will_is_published_where_a_later_connection_wants_a_new_session() {
+    let sessions = Local::new(NODE, Arc::default(), None);
+    let claim = |slot, clean| Claim { key: "a", by: id(slot), clean };
+    let _ = sessions.claim(claim(1, false));
+    // One would go on with the session, and the next one does not.
+    assert!(matches!(sessions.claim(claim(2, false)), Claimed::Wait(Some(_))));
+    let publication = Publication::new("gone", Data::Text("bye".into()));
+    let will = Some(Will { publication, delay_s: 30, expiry_s: None, author: Default::default() });
+    let ended = Ended { session: Some(session(&["x"])), will: will.clone() };
+    let released = sessions.release("a", id(1), ended, 1_000);
+    assert_eq!((released.notify, released.publish), (Some(id(2)), None));
+    assert_eq!(sessions.claim(claim(3, true)), Claimed::Wait(Some(id(2))));
+    assert!(matches!(sessions.take(claim(2, false)), Taken::Elsewhere));
+    let released = sessions.release("a", id(2), Ended::default(), 1_000);
+    assert_eq!((released.notify, released.publish), (Some(id(3)), None));
+    let Taken::New { will: taken } = sessions.take(claim(3, true)) else { panic!("it is new") };
+    assert_eq!(taken, will);
+}
+
+#[test]
+fn a_will_counts_from_when_it_is_published() {
+    let publication = Publication::new("gone", Data::Text("bye".into()));
+    let will = Will { publication, delay_s: 0, expiry_s: Some(9), author: Default::default() };
+    assert_eq!(will.clone().publication(5_000).expires_ms(), Some(14_000));
+    assert_eq!(Will { expiry_s: None, ..will }.publication(5_000).expires_ms(), None);
+}
+
+/// A store that may have no room, or refuse.
+struct Store {
+    has_room: AtomicBool,
+    takes: AtomicBool,
+    puts: Mutex<Vec<(Part, bool)>>,
+}
+
+impl Store {
+    fn set(&self, has_room: bool, takes: bool) -> Vec<(Part, bool)> {
+        self.has_room.store(has_room, Relaxed);
+        self.takes.store(takes, Relaxed);
+        std::mem::take(&mut self.puts.lock().unwrap())
+    }
+}
+
+impl Storage for Store {
+    fn put(&self, part: Part, _: &str, value: Option<Vec<u8>>, done: Option<Done>) -> bool {
+        let takes = self.takes.load(Relaxed);
+        if takes {
+            self.puts.lock().unwrap().push((part, value.is_some()));
+        }
+        done.into_iter().for_each(|done| done(takes));
+        takes
+    }
+
+    fn has_room(&self) -> bool {
+        self.has_room.load(Relaxed)
+    }
+
+    fn settle(&self, done: Done) {
+        done(true);
+    }
+}
+
+#[test]
+fn what_the_store_does_not_take_of_a_session_is_given_to_it_again() {
+    let store = Arc::new(Store {
+        has_room: AtomicBool::new(false),
+        takes: AtomicBool::new(true),
+        puts: Mutex::default(),
+    });
+    let sessions = Local::new(NODE, Arc::default(), Some(store.clone()));
+    leave(&sessions, "a", session(&["x"]));
+    leave(&sessions, "b", session(&["x"]));
+    // What a client waits for has other room.
+    assert_eq!(store.set(true, true), [(Part::Session, true); 2]);
+    assert!(sessions.end("b").is_some());
+    assert_eq!(store.set(true, false), [(Part::Session, false), (Part::Progress, false)]);
+    sessions.sweep(1_000);
+    assert!(store.set(true, true).is_empty() && !sessions.is_all_stored());
+    sessions.sweep(1_000);
+    let all = [(Part::Progress, true), (Part::Session, true)];
+    let gone = [(Part::Session, false), (Part::Progress, false)];
+    assert_eq!(store.set(true, false), [all, gone].concat());
+    assert!(sessions.end("a").is_some() && !sessions.is_all_stored());
+    store.set(true, true);
+    sessions.sweep(1_000);
+    assert!(sessions.is_all_stored());
+    assert_eq!(store.set(true, true), gone);
+}
+
+#[test]
+fn who_is_shut_out_has_no_last_word() {
+    let sessions = Local::new(NODE, Arc::default(), None);
+    for (key, user) in [("a", "al"), ("b", "bo")] {
+        let author = Author { users: vec![user.into()], token: None };
+        leave_as(&sessions, key, session(&["x"]), author);
+    }
+    sessions.drop_wills(&|author| author.users.contains(&"al".into()));
+    let Some(Found::Away(..)) = sessions.find("a") else { panic!("its session stays") };
+    let wills: Vec<_> = sessions.sweep(1_031).into_iter().map(|it| it.author.users).collect();
+    assert_eq!(wills, [[Name::from("bo")]]);
+    // Both end in their time.
+    assert!(sessions.sweep(1_061).is_empty());
+    assert_eq!((sessions.stats().kept, sessions.stats().expired), (0, 2));
+}
+
+#[test]
+fn what_sessions_of_who_is_away_take_is_limited() {
+    let sessions = Local::new(NODE, Arc::default(), None);
+    leave(&sessions, "a", session(&["x"]));
+    let one = sessions.stats().away_bytes;
+    leave(&sessions, "b", session(&["x"]));
+    assert_eq!((one > 500, sessions.stats().away_bytes), (true, 2 * one));
+    sessions.set_limits(Limits { bytes_max: 3 * one, ..Limits::default() });
+    // A will counts as long as it is to be published.
+    let leave_will = |key: &str, bytes: usize| {
+        let data = Data::Text("x".repeat(bytes).into());
+        let (publication, author) = (Publication::new("gone", data), Author::default());
+        let will = Some(Will { publication, delay_s: 30, expiry_s: None, author });
+        let _ = sessions.claim(Claim { key, by: id(3), clean: false });
+        sessions.release(key, id(3), Ended { session: Some(session(&["x"])), will }, 1_000)
+    };
+    assert!(leave_will("c", 1_000).publish.is_some(), "its session ends at once");
+    assert_eq!((sessions.stats().away, sessions.stats().refused), (2, 1));
+    assert_eq!(sessions.sweep(1_031).len(), 2);
+    assert!(sessions.stats().away_bytes < 2 * one);
+    assert!(leave_will("c", 1).publish.is_none());
+    ["a", "b", "c"].iter().for_each(|key| assert!(sessions.end(key).is_some()));
+    assert_eq!(sessions.stats().away_bytes, 0);
 }

@@ -5,6 +5,7 @@
 
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
+mod handover;
 mod listen;
 mod permits;
 mod poller;
@@ -17,10 +18,13 @@ mod wake;
 
 pub use engine::{
     Answer, Changes, Command, Connecting, ConnectionInfo, Counter, Expiry, ForwardRequest,
-    ForwardRule, Forwards, Full, Handle, Histogram, HookEvent, HookEvents, HookRefusal, Limited,
-    Listener, LoggedIn, LoginError, Metrics, MqttInfo, PresenceQuery, Question, Refusal, Reply,
-    Revocation, SILENCE_SECONDS_MAX, Settings, Shared, Target, TopicInfo, Webhook, WebhookKind,
-    WebhookRequest, WebhookResponse, Whose,
+    ForwardRule, Forwards, Full, Handle, Histogram, HookEvent, HookEvents, HookPlace, HookRefusal,
+    Limited, Listener, LoggedIn, LoginError, Metrics, MqttInfo, PendingHook, PresenceQuery,
+    Question, RECORD_VERSION, Refusal, Reply, Revocation, SILENCE_SECONDS_MAX, Settings, Shared,
+    Target, TopicInfo, Webhook, WebhookKind, WebhookRequest, WebhookResponse, Whose,
+};
+pub use handover::{
+    Channel, DESCRIPTORS_MAX, Frame, Give, Giver, GiverStage, TakeError, TakenShard, Taker,
 };
 pub use settings::{Options, SenderKind};
-pub use start::{PrepareError, Prepared, Running, prepare};
+pub use start::{PrepareError, Prepared, Running, capacity, prepare, prepare_to_take};

@@ -43,6 +43,7 @@ pub(crate) fn group(
     let mut sockets = Vec::with_capacity(shards);
     for _ in 0..shards {
         let socket = bound(options, &address)?;
+        listen(&socket, options.backlog)?;
         // For port 0 the kernel chooses one for the first; the others share it.
         if let Ok(bound) = SocketAddr::try_from(rustix::net::getsockname(&socket)?) {
             address = bound;
@@ -50,6 +51,20 @@ pub(crate) fn group(
         sockets.push(socket);
     }
     Ok(Group { listener, address, sockets })
+}
+
+/// Adds listeners to a group that other processes have begun, for so many shards in all. They are bound, and
+/// don't listen yet.
+pub(crate) fn more(mut group: Group, options: &Options, shards: usize) -> io::Result<Group> {
+    while group.sockets.len() < shards {
+        group.sockets.push(bound(options, &group.address)?);
+    }
+    Ok(group)
+}
+
+/// Has the kernel let connections in.
+pub(crate) fn listen(socket: impl AsFd, backlog: u32) -> io::Result<()> {
+    Ok(rustix::net::listen(socket, backlog.min(i32::MAX as u32) as i32)?)
 }
 
 /// Fails when the port is in use: with SO_REUSEPORT alone, a second server of the same user would
@@ -66,6 +81,7 @@ fn socket(address: &SocketAddr) -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, None)?)
 }
 
+/// A socket that is bound and doesn't listen yet.
 fn bound(options: &Options, address: &SocketAddr) -> io::Result<OwnedFd> {
     let socket = socket(address)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -85,7 +101,6 @@ fn bound(options: &Options, address: &SocketAddr) -> io::Result<OwnedFd> {
         sockopt::set_socket_send_buffer_size(&socket, options.send_buffer_bytes)?;
     }
     rustix::net::bind(&socket, address)?;
-    rustix::net::listen(&socket, options.backlog.min(i32::MAX as u32) as i32)?;
     Ok(socket)
 }
 

@@ -41,6 +41,11 @@ impl Poller {
         epoll::modify(&self.epoll, fd, EventData::new_u64(token), flags(output))
     }
 
+    /// Watches this no longer.
+    pub fn remove(&self, fd: impl AsFd) {
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
     /// Waits at most so long, and returns the number of events.
     pub fn wait(&mut self, timeout_us: u64) -> Result<usize> {
         let timeout = Timespec {

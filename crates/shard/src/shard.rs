@@ -16,12 +16,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use engine::{Engine, Output, Outputs, Roomy};
+use engine::{Engine, Output, Outputs, Owed, Roomy};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use throttle::Throttle;
 
+use crate::handover::Giver;
+use crate::handover::give::{CHANNEL, Giving};
 use crate::listen::{Balance, Listening};
 use crate::permits::{FanoutPermits, Permit};
 use crate::poller::Poller;
@@ -29,6 +31,8 @@ use crate::sender::Sender;
 use crate::socket::{Sockets, State};
 use crate::wake::Commands;
 
+#[cfg(test)]
+pub(crate) use accept::Accepted;
 use accept::Bucket;
 pub(crate) use accept::REFUSALS_LOGGED;
 pub(crate) use accept::spare;
@@ -86,6 +90,14 @@ pub(crate) struct Shard {
     pub(crate) sweep_due_us: u64,
     /// Room for the next outputs.
     pub(crate) outputs: Outputs,
+    /// By which the shard is told to give its connections to a new process.
+    pub(crate) giver: Arc<Giver>,
+    /// What it has given so far.
+    pub(crate) giving: Option<Box<Giving>>,
+    /// What is left of fan-outs that were under way when it stood still.
+    pub(crate) owed: Vec<Owed>,
+    /// A new process has everything.
+    pub(crate) released: bool,
 }
 
 impl Shard {
@@ -99,6 +111,10 @@ impl Shard {
         self.buffer = vec![0; READ_BYTES];
         while !self.engine.is_over() {
             self.turn();
+            if self.released {
+                // The sockets are closed with it; the new process has its own descriptors of them.
+                return;
+            }
         }
         self.engine.end_all();
         self.perform();
@@ -116,11 +132,17 @@ impl Shard {
         Ok(())
     }
 
-    fn now_us(&self) -> u64 {
+    pub(crate) fn now_us(&self) -> u64 {
         self.started.elapsed().as_micros() as u64
     }
 
-    fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
+        if self.giver.is_called() {
+            self.obey();
+        }
+        if self.is_standing_still() {
+            return self.still_turn();
+        }
         let events = match self.poller.wait(self.timeout_us()) {
             Ok(events) => events,
             Err(Errno::INTR) => 0,
@@ -137,6 +159,7 @@ impl Shard {
         for at in 0..events {
             match self.poller.event(at) {
                 (WAKE, _) => self.wake(),
+                (CHANNEL, _) => self.heard_from_taker(),
                 (token @ LISTENERS.., _) => accept |= 1 << (token - LISTENERS),
                 (slot, flags) => self.ready(slot as u32, flags),
             }
@@ -151,13 +174,16 @@ impl Shard {
         // this turn can be taken for another connection's.
         self.accept(accept);
         self.sweep();
+        if self.giving.is_some() {
+            self.copy_some();
+        }
     }
 
     /// How long this turn may wait, in microseconds.
     fn timeout_us(&self) -> u64 {
         let busy = !self.unread.is_empty() || !self.confirmed.is_empty();
         // A shard that waits for a permit gets a wake-up with it.
-        if busy || self.engine.is_busy(self.permit != Permit::Waiting) {
+        if busy || self.has_to_copy() || self.engine.is_busy(self.permit != Permit::Waiting) {
             return 0;
         }
         let due_us = self.engine.due_us().min(self.short_due_us());
@@ -331,6 +357,13 @@ impl Shard {
         }
         if let Some(address) = self.peers.remove(&slot) {
             self.engine.shared().addresses.leave(address);
+        }
+        if let Some(giving) = &mut self.giving {
+            giving.left(slot);
+        }
+        if socket.is(State::Passed) {
+            // Another process has a descriptor of it, too, which would hold it open.
+            let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
         }
         drop(socket);
     }

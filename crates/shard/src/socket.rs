@@ -31,6 +31,8 @@ pub(crate) enum State {
     Closing = 8,
     /// Then only our side is shut, until the peer shuts its own.
     Linger = 16,
+    /// Another process has a descriptor of it.
+    Passed = 32,
 }
 
 impl Socket {

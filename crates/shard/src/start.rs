@@ -5,6 +5,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -16,7 +17,9 @@ use protocol::Codecs;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use throttle::Throttle;
 
-use crate::listen::{Balance, Group, Listening, group};
+use crate::handover::take::Taking;
+use crate::handover::{Channel, Giver, Going, TakenShard, Taker};
+use crate::listen::{Balance, Group, Listening, group, more};
 use crate::permits::FanoutPermits;
 use crate::poller::Poller;
 use crate::sender::Sender;
@@ -40,6 +43,8 @@ pub struct Prepared {
     mailboxes: Vec<Arc<Commands>>,
     /// A handle to each shard.
     pub handles: Vec<Handle>,
+    /// The ways to the old process's shards, by number, where these take the place of others.
+    channels: Vec<Channel>,
 }
 
 /// Why shards can't be made.
@@ -70,6 +75,10 @@ pub struct Running {
     pub sender: &'static str,
     /// Whether each shard has a descriptor table of its own.
     pub private_tables: bool,
+    /// By which each shard is told to give its connections to a new process.
+    pub givers: Vec<Arc<Giver>>,
+    /// How far they are, where they take the place of others.
+    pub taker: Option<Taker>,
 }
 
 impl Running {
@@ -88,12 +97,35 @@ impl Running {
 /// # Errors
 /// A port can't be bound, or the system has too few descriptors.
 pub fn prepare(options: Options, connections_max: u64) -> Result<Prepared, PrepareError> {
+    prepare_to_take(options, connections_max, Vec::new())
+}
+
+/// The same for shards that take the place of those of an old process, which have connected to this one: at
+/// least as many as there, with their listeners where the addresses are the same. Those of further shards
+/// begin to listen with [`Taker::go`].
+///
+/// # Errors
+/// The same, and when a shard of the old process is missing.
+pub fn prepare_to_take(
+    options: Options,
+    connections_max: u64,
+    mut taken: Vec<TakenShard>,
+) -> Result<Prepared, PrepareError> {
+    taken.sort_unstable_by_key(|shard| shard.number);
+    if !taken.iter().map(|shard| shard.number).eq(0..taken.len() as u32) {
+        return Err(io::Error::other("a shard of the old process is missing").into());
+    }
     let descriptors = raise_descriptor_limit();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let plan = plan(&options, connections_max, descriptors, cores)?;
+    let mut plan = plan(&options, connections_max, descriptors, cores)?;
+    // A connection's id names its shard: there are at least as many as before.
+    plan.shards = plan.shards.max(taken.len());
     let mut groups = Vec::with_capacity(options.listen.len());
     for (listener, address) in &options.listen {
-        let group = group(&options, (*listener, *address), plan.shards);
+        let group = match taken_group(&mut taken, *listener, *address) {
+            Some(group) => more(group, &options, plan.shards),
+            None => group(&options, (*listener, *address), plan.shards),
+        };
         groups.push(group.map_err(|error| PrepareError::Listen(*listener, *address, error))?);
     }
     let share = connections_max.div_ceil(plan.shards as u64).min(plan.capacity);
@@ -104,7 +136,42 @@ pub fn prepare(options: Options, connections_max: u64) -> Result<Prepared, Prepa
         handles.push(Handle::new(Box::new(CommandQueue(mailbox.clone())), share as usize * 2));
         mailboxes.push(mailbox);
     }
-    Ok(Prepared { options, plan, groups, mailboxes, handles })
+    // Listeners that nobody wants any more are closed here.
+    let channels = taken.into_iter().map(|shard| shard.channel).collect();
+    Ok(Prepared { options, plan, groups, mailboxes, handles, channels })
+}
+
+/// How many connections one of so many shards could hold here.
+///
+/// # Errors
+/// The limit on open files is too low for anyone.
+pub fn capacity(options: &Options, connections_max: u64, shards: usize) -> io::Result<u64> {
+    let descriptors = raise_descriptor_limit();
+    let options = Options { shards, ..options.clone() };
+    plan(&options, connections_max, descriptors, 1).map(|plan| plan.capacity)
+}
+
+/// The old process's listeners at this address, one for each shard.
+fn taken_group(taken: &mut [TakenShard], listener: Listener, address: SocketAddr) -> Option<Group> {
+    let at = |socket: &OwnedFd| -> Option<SocketAddr> {
+        SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()
+    };
+    let is_it = |(kind, socket): &(Listener, OwnedFd)| {
+        *kind == listener
+            && at(socket).is_some_and(|it| {
+                it.ip() == address.ip() && (address.port() == 0 || it.port() == address.port())
+            })
+    };
+    let places: Option<Vec<usize>> =
+        taken.iter().map(|shard| shard.listeners.iter().position(is_it)).collect();
+    let places = places.filter(|places| !places.is_empty())?;
+    let sockets: Vec<OwnedFd> = taken
+        .iter_mut()
+        .zip(places)
+        .map(|(shard, place)| shard.listeners.swap_remove(place).1)
+        .collect();
+    let address = at(sockets.first()?)?;
+    Some(Group { listener, address, sockets })
 }
 
 /// The soft limit on open files, raised as far as it goes.
@@ -171,6 +238,20 @@ impl Prepared {
         };
         let listeners: Vec<(Listener, Vec<RawFd>)> = self.groups.iter().map(numbers).collect();
         let (ready, results) = mpsc::channel();
+        let (report, reports) = mpsc::channel();
+        let (going, taken) = (Arc::<Going>::default(), Arc::<AtomicU64>::default());
+        let is_taking = !self.channels.is_empty();
+        // What further shards will listen at: in the order of their numbers, by which the kernel knows them.
+        let mut further = Vec::new();
+        for group in &self.groups {
+            for socket in group.sockets.iter().skip(self.channels.len()).filter(|_| is_taking) {
+                further.push(socket.try_clone()?);
+            }
+        }
+        let channels: Vec<OwnedFd> = self.channels.into_iter().map(OwnedFd::from).collect();
+        let channel_numbers: Vec<RawFd> = channels.iter().map(AsRawFd::as_raw_fd).collect();
+        let giver = |commands: &Arc<Commands>| Arc::new(Giver::new(commands.clone()));
+        let givers: Vec<Arc<Giver>> = self.mailboxes.iter().map(giver).collect();
         let mut threads = Vec::new();
         for (number, commands) in self.mailboxes.iter().enumerate() {
             let make = Make {
@@ -188,14 +269,24 @@ impl Prepared {
                 balance: balance.clone(),
                 permits: permits.clone(),
                 started,
+                giver: givers[number].clone(),
+                channels: channel_numbers.clone(),
             };
             let ready = ready.clone();
+            let (report, going, taken) = (report.clone(), going.clone(), taken.clone());
             let thread = std::thread::Builder::new().name(format!("shard-{number}"));
             threads.push(thread.spawn(move || match make.shard() {
-                Ok((shard, private)) => {
+                Ok((mut shard, private, channel)) => {
                     let _ = ready.send(Ok((shard.sender.name(), private)));
                     drop(ready);
-                    run_or_end(shard);
+                    let goes = match channel {
+                        Some(channel) => shard.take_over(Taking { channel, report, going, taken }),
+                        // One of which the old process has none has nothing to take.
+                        None => !is_taking || going.wait(),
+                    };
+                    if goes {
+                        run_or_end(shard);
+                    }
                 }
                 Err(error) => {
                     let _ = ready.send(Err(error));
@@ -210,13 +301,15 @@ impl Prepared {
             private_tables &= private;
         }
         if private_tables {
-            drop(self.groups);
+            drop((self.groups, channels));
         } else {
             // The shards share this table, and own the listeners by now.
             let sockets = self.groups.into_iter().flat_map(|group| group.sockets);
-            sockets.for_each(std::mem::forget);
+            sockets.chain(channels).for_each(std::mem::forget);
         }
-        Ok(Running { threads, sender, private_tables })
+        let backlog = self.options.backlog;
+        let taker = is_taking.then_some(Taker { reports, going, taken, further, backlog });
+        Ok(Running { threads, sender, private_tables, givers, taker })
     }
 }
 
@@ -237,17 +330,21 @@ struct Make {
     balance: Arc<Balance>,
     permits: Arc<FanoutPermits>,
     started: Instant,
+    giver: Arc<Giver>,
+    /// To the shards of an old process, one for each shard; none where there is no such process.
+    channels: Vec<RawFd>,
 }
 
 impl Make {
     /// Makes the shard on its own thread, which first gets a descriptor table of its own.
-    fn shard(self) -> io::Result<(Shard, bool)> {
+    fn shard(self) -> io::Result<(Shard, bool, Option<Channel>)> {
         let private = own_table();
         let listeners = self.take_listeners(private);
+        let channel = self.take(&self.channels, private).map(Channel::from);
         if self.options.pin_cpus {
             pin(self.number)?;
         }
-        Ok((self.assemble(listeners)?, private))
+        Ok((self.assemble(listeners)?, private, channel))
     }
 
     fn assemble(self, listeners: Vec<Listening>) -> io::Result<Shard> {
@@ -289,30 +386,37 @@ impl Make {
             peers: Default::default(),
             sweep_due_us: 0,
             outputs: Default::default(),
+            giver: self.giver,
+            giving: None,
+            owed: Vec::new(),
+            released: false,
         })
     }
 
-    /// Adopts this shard's listeners and closes the copies of the others': the copies would hold the
-    /// listeners open after their shards close them.
+    /// Adopts this shard's listeners.
     fn take_listeners(&self, private: bool) -> Vec<Listening> {
+        let take = |(listener, sockets): &(Listener, Vec<RawFd>)| {
+            let socket = self.take(sockets, private)?;
+            Some(Listening { listener: *listener, socket })
+        };
+        self.listeners.iter().filter_map(take).collect()
+    }
+
+    /// Adopts this shard's one of these descriptors, of which each shard has one, and closes the copies of
+    /// the others': the copies would hold them open after their shards close them.
+    fn take(&self, all: &[RawFd], private: bool) -> Option<OwnedFd> {
         if private {
-            for (_, sockets) in &self.listeners {
-                for (number, fd) in sockets.iter().enumerate() {
-                    if number != self.number {
-                        // SAFETY: this thread's descriptor table is its own copy, in which nothing
-                        // else owns the number.
-                        drop(unsafe { OwnedFd::from_raw_fd(*fd) });
-                    }
+            for (number, fd) in all.iter().enumerate() {
+                if number != self.number {
+                    // SAFETY: this thread's descriptor table is its own copy, in which nothing else
+                    // owns the number.
+                    drop(unsafe { OwnedFd::from_raw_fd(*fd) });
                 }
             }
         }
-        let take = |(listener, sockets): &(Listener, Vec<RawFd>)| {
-            // SAFETY: in a table of its own nothing else owns the number; in a shared one the
-            // starting thread forgets its owner, and no other shard takes this one.
-            let socket = unsafe { OwnedFd::from_raw_fd(sockets[self.number]) };
-            Listening { listener: *listener, socket }
-        };
-        self.listeners.iter().map(take).collect()
+        // SAFETY: in a table of its own nothing else owns the number; in a shared one the starting
+        // thread forgets its owner, and no other shard takes this one.
+        all.get(self.number).map(|fd| unsafe { OwnedFd::from_raw_fd(*fd) })
     }
 }
 
@@ -361,8 +465,10 @@ pub(crate) fn for_tests(settings: Settings, shared: Arc<Shared>) -> Shard {
         balance: Arc::new(Balance::new(vec![handle.metrics.clone()], u64::MAX)),
         engines: [handle].into(),
         shared,
-        permits: Arc::new(FanoutPermits::new(vec![mailbox], 1)),
+        permits: Arc::new(FanoutPermits::new(vec![mailbox.clone()], 1)),
         started,
+        giver: Arc::new(Giver::new(mailbox)),
+        channels: Vec::new(),
     };
     let mut shard = make.assemble(Vec::new()).expect("a poller");
     shard.buffer = vec![0; crate::shard::READ_BYTES];

@@ -53,9 +53,9 @@ impl Backups {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the backup that runs, and any that begins later.
-    pub fn stop(&self) {
-        self.is_stopped.store(true, Relaxed);
+    /// Ends the backup that runs, and any that begins later, or lets them begin again.
+    pub fn set_stopped(&self, is_stopped: bool) {
+        self.is_stopped.store(is_stopped, Relaxed);
     }
 
     fn begin(&self, dir: &Path) -> Result<(), BackupError> {
@@ -108,7 +108,9 @@ impl Store {
         queued.map_err(|error| {
             let error = match error {
                 QueueError::Closed => BackupError::Closed,
-                QueueError::Full | QueueError::Unavailable(_) => BackupError::Busy,
+                QueueError::Full | QueueError::Away | QueueError::Unavailable(_) => {
+                    BackupError::Busy
+                }
             };
             self.shared.backups.finish(Err(error.to_string()));
             error

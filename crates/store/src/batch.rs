@@ -287,7 +287,7 @@ impl<'t> Batch<'t> {
         }
         self.insert_message(&append.topic, &mut topic, offset, record)?;
         topic.count += 1;
-        topic.bytes += head.payload.len() as u64;
+        topic.bytes += head.counted_bytes();
         topic.last = topic.last.max(offset);
         self.metadata.last_offset = self.metadata.last_offset.max(offset);
         if let Some(expires_ms) = first_expiry(&head, retention.compact) {
@@ -409,7 +409,7 @@ impl<'t> Batch<'t> {
         self.messages.remove((number, offset))?;
         self.link_message(name, topic, offset, row.previous)?;
         topic.count = topic.count.saturating_sub(1);
-        topic.bytes = topic.bytes.saturating_sub(head.payload.len() as u64);
+        topic.bytes = topic.bytes.saturating_sub(head.counted_bytes());
         for expires_ms in expiries(&head) {
             self.expiries.remove((expires_ms, number, offset))?;
         }
@@ -505,7 +505,7 @@ impl<'t> Batch<'t> {
             rows += 1;
             through = Some(offset);
             topic.count = topic.count.saturating_sub(1);
-            topic.bytes = topic.bytes.saturating_sub(head.payload.len() as u64);
+            topic.bytes = topic.bytes.saturating_sub(head.counted_bytes());
             keys.extend(head.key.map(|key| (key.into(), offset)));
             expire.extend(expiries(&head).map(|expires_ms| (expires_ms, offset)));
         }

@@ -326,7 +326,7 @@ pub(crate) fn scan_messages(
     let (mut count, mut payload_bytes) = (0, 0);
     let mut each = |offset, row: MessageRow<'_>| {
         count += 1;
-        payload_bytes += row.head().map_or(0, |head| head.payload.len() as u64);
+        payload_bytes += row.head().map_or(0, |head| head.counted_bytes());
         each(offset, row)
     };
     let scanned = for_each_row(db, number, topic.base, false, &mut |offset, bytes| {

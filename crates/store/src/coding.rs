@@ -42,6 +42,12 @@ impl<'a> Decoder<'a> {
         Err(RowError)
     }
 
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], RowError> {
+        let (first, rest) = self.0.split_first_chunk().ok_or(RowError)?;
+        self.0 = rest;
+        Ok(*first)
+    }
+
     /// Reads a count of items of which each takes at least one byte.
     pub fn count(&mut self) -> Result<usize, RowError> {
         let count = usize::try_from(self.number()?).map_err(|_| RowError)?;

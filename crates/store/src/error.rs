@@ -90,6 +90,9 @@ pub enum QueueError {
     /// The store is closed.
     #[error("the store is closed: the process is ending")]
     Closed,
+    /// The store's file passes from one process to another at this moment.
+    #[error("the store passes to another process: try again after a second")]
+    Away,
 }
 
 /// A backup did not begin.
@@ -177,8 +180,8 @@ pub enum OpenError {
     },
     /// The file was closed while it was copied.
     #[error(
-        "{file} was closed before all of it was copied, because the server ended or its disk \
-         failed. The half copy was removed: try again"
+        "{file} was closed before all of it was copied, because the server ended, passed it to another \
+         process, or its disk failed. The half copy was removed: try again"
     )]
     Interrupted {
         /// The file.
@@ -220,6 +223,15 @@ pub enum OpenError {
         file: PathBuf,
         /// What the store found.
         reason: String,
+    },
+    /// The file is not as the process that passed it on left it.
+    #[error(
+        "{file} is not as the process that passed it on has left it: something else has changed it \
+         meanwhile. Nothing was changed: end what has it open, and look at it with `throng store check`"
+    )]
+    NotPassed {
+        /// The file.
+        file: PathBuf,
     },
     /// The disk rejected the operation.
     #[error("{file}: {reason}")]

@@ -4,15 +4,17 @@ use std::fs::{DirBuilder, File, TryLockError};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use random::Random;
 use redb::backends::FileBackend;
-use redb::{Builder, Database};
+use redb::{Builder, Database, WriteTransaction};
 
 use crate::check;
 use crate::database::{GuardedDatabase, Opened, file_format, open_database};
 use crate::error::{InternalError, OpenError};
 use crate::files::{DIR_MODE, FILE, LOCK, owner_only, restrict_to_owner};
+use crate::handover::Passed;
 use crate::last_commit::{self, LastCommitFile};
 use crate::metadata::{Metadata, OFFSETS_SKIPPED};
 use crate::panics::catch_redb_panics;
@@ -45,11 +47,18 @@ pub(crate) struct OpenState {
     pub clean: bool,
     /// The reserve file exists.
     pub has_reserve: bool,
+    /// The file has an earlier format that the first commit raises to this one.
+    pub raises_format: bool,
 }
 
-/// A directory that this process has locked.
+/// A directory, which this process locks as long as its store is open.
 pub(crate) struct Directory {
     dir: PathBuf,
+    locked: Mutex<Option<Locked>>,
+}
+
+/// The files of a directory that this process has locked.
+struct Locked {
     /// `release` unlocks this file explicitly, because other descriptor tables may hold a copy of
     /// it.
     lock: File,
@@ -57,9 +66,22 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
+    /// The directory, which is not looked at yet.
+    pub fn new(dir: &Path) -> Self {
+        Directory { dir: dir.into(), locked: Mutex::new(None) }
+    }
+
     /// Creates the directory if it is missing, and locks it.
     pub fn claim(dir: &Path) -> Result<Self, OpenError> {
-        let directory_error = |error| OpenError::Directory { dir: dir.into(), error };
+        let directory = Directory::new(dir);
+        directory.lock()?;
+        Ok(directory)
+    }
+
+    /// The same for a directory that this process does not have locked.
+    pub fn lock(&self) -> Result<(), OpenError> {
+        let dir = &self.dir;
+        let directory_error = |error| OpenError::Directory { dir: dir.clone(), error };
         DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir).map_err(directory_error)?;
         let path = dir.join(LOCK);
         let lock = owner_only().open(&path).map_err(directory_error)?;
@@ -73,11 +95,16 @@ impl Directory {
             }
             Ok(()) => {
                 let last_commit = LastCommitFile::open(dir).map_err(directory_error)?;
-                Ok(Directory { dir: dir.into(), lock, last_commit })
+                *self.locked() = Some(Locked { lock, last_commit });
+                Ok(())
             }
-            Err(TryLockError::WouldBlock) => Err(OpenError::InUse { dir: dir.into() }),
+            Err(TryLockError::WouldBlock) => Err(OpenError::InUse { dir: dir.clone() }),
             Err(TryLockError::Error(error)) => Err(directory_error(error)),
         }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Option<Locked>> {
+        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn dir(&self) -> &Path {
@@ -90,11 +117,21 @@ impl Directory {
 
     /// Records a commit that callers will be told about.
     pub fn record_commit(&self, metadata: &Metadata) {
-        self.last_commit.record(metadata);
+        if let Some(locked) = &*self.locked() {
+            locked.last_commit.record(metadata);
+        }
     }
 
     pub fn release(&self) {
-        let _ = self.lock.unlock();
+        if let Some(locked) = self.locked().take() {
+            let _ = locked.lock.unlock();
+        }
+    }
+
+    /// Whether the reserve file exists.
+    fn has_reserve(&self) -> bool {
+        let reserve = std::fs::metadata(self.dir.join(RESERVE));
+        reserve.is_ok_and(|file| file.len() == RESERVE_BYTES as u64)
     }
 
     /// The store's files that exist.
@@ -110,10 +147,10 @@ impl Directory {
 
     /// Creates the reserve file. Returns false if the disk has no room for it.
     pub fn create_reserve(&self) -> bool {
-        let path = self.dir.join(RESERVE);
-        if std::fs::metadata(&path).is_ok_and(|file| file.len() == RESERVE_BYTES as u64) {
+        if self.has_reserve() {
             return true;
         }
+        let path = self.dir.join(RESERVE);
         // The content is noise, because a file system may store zeros without using space.
         let bytes = Random::new(1).bytes(RESERVE_BYTES);
         let result = owner_only().truncate(true).open(&path).and_then(|mut file| {
@@ -175,6 +212,28 @@ impl Directory {
             );
         }
         Ok((db, OpenState { has_reserve, ..start }))
+    }
+
+    /// Opens the file as the process before passed it on, or as this one left it for that: nothing is
+    /// verified, and nothing written but what redb notes of an open file. So the other process can take the
+    /// file back, and nothing takes long. The file must have the commit that is `expected`, if one is.
+    pub fn open_passed(
+        &self,
+        expected: Option<&Passed>,
+        cache_bytes_max: usize,
+    ) -> Result<(GuardedDatabase, OpenState), OpenError> {
+        let opened = self.try_open(cache_bytes_max, false);
+        let Opened { db, disk, .. } = opened.map_err(|error| self.open_error(error))?;
+        let format = self.check_format(file_format(&db))?;
+        let metadata =
+            catch_redb_panics(|| Metadata::load(&db)).map_err(|error| self.open_error(error))?;
+        let found = Passed::of(&metadata);
+        if format == FIRST_FORMAT || expected.is_some_and(|expected| *expected != found) {
+            return Err(OpenError::NotPassed { file: self.file() });
+        }
+        disk.write_through().map_err(|error| self.open_error(error))?;
+        let (has_reserve, raises_format) = (self.has_reserve(), format != FORMAT);
+        Ok((db, OpenState { metadata, clean: true, has_reserve, raises_format }))
     }
 
     fn try_open(&self, cache_bytes_max: usize, verify: bool) -> Result<Opened, InternalError> {
@@ -341,16 +400,31 @@ fn mark_open(db: &Database, may_lack_commit: bool) -> Result<OpenState, Internal
     txn.set_quick_repair(true);
     metadata.save(&txn)?;
     // A file of the version before becomes one of this version, which may write what that can't read.
-    txn.open_table(FORMAT_TABLE)?.insert(FORMAT_KEY, FORMAT)?;
+    raise_format(&txn)?;
     txn.commit()?;
-    Ok(OpenState { metadata, clean, has_reserve: false })
+    Ok(OpenState { metadata, clean, has_reserve: false, raises_format: false })
+}
+
+/// Notes in the file that it is of this format.
+pub(crate) fn raise_format(txn: &WriteTransaction) -> Result<(), InternalError> {
+    txn.open_table(FORMAT_TABLE)?.insert(FORMAT_KEY, FORMAT)?;
+    Ok(())
 }
 
 /// Marks the store as closed.
 pub(crate) fn mark_closed(db: &Database, last: u64) -> Result<Metadata, InternalError> {
+    mark(db, last, true)
+}
+
+/// Marks the store as in use, for the process that opens it next: that has nothing to write before it
+/// can go on, and should it end without a close, the next one knows that offsets may have been assigned.
+pub(crate) fn mark_passed(db: &Database, last: u64) -> Result<Metadata, InternalError> {
+    mark(db, last, false)
+}
+
+fn mark(db: &Database, last: u64, clean: bool) -> Result<Metadata, InternalError> {
     let before = Metadata::load(db)?;
-    let metadata =
-        Metadata { clean: true, last_offset: last, commits: before.commits + 1, ..before };
+    let metadata = Metadata { clean, last_offset: last, commits: before.commits + 1, ..before };
     let txn = db.begin_write()?;
     metadata.save(&txn)?;
     txn.commit()?;

@@ -16,7 +16,19 @@ struct Inner<T> {
     items: VecDeque<(T, usize)>,
     bytes: usize,
     consumer_waits: bool,
-    is_closed: bool,
+    /// What the consumer took last is being worked on.
+    is_working: bool,
+    state: State,
+}
+
+/// Whether a queue takes items.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Open,
+    /// No more: the consumer ends when nothing waits.
+    Closed,
+    /// Not now: the consumer ends when nothing waits, and another one comes.
+    Away,
 }
 
 /// Why the queue rejected an item.
@@ -24,19 +36,25 @@ struct Inner<T> {
 pub(crate) enum PushError {
     Full,
     Closed,
+    Away,
 }
 
 /// What the consumer took.
 pub(crate) struct Taken<T> {
     pub items: Vec<T>,
-    /// The queue is closed and empty.
+    /// The queue is not open, and empty.
     pub is_finished: bool,
 }
 
 impl<T> Queue<T> {
     pub fn new(count_max: usize, bytes_max: usize) -> Self {
-        let inner =
-            Inner { items: VecDeque::new(), bytes: 0, consumer_waits: false, is_closed: false };
+        let inner = Inner {
+            items: VecDeque::new(),
+            bytes: 0,
+            consumer_waits: false,
+            is_working: false,
+            state: State::Open,
+        };
         Queue { inner: Mutex::new(inner), wake: Condvar::new(), count_max, bytes_max }
     }
 
@@ -49,8 +67,10 @@ impl<T> Queue<T> {
     /// Adds an item. An item that is larger than `bytes_max` fits only into an empty queue.
     pub fn push(&self, item: T, bytes: usize) -> Result<(), PushError> {
         let mut inner = self.lock();
-        if inner.is_closed {
-            return Err(PushError::Closed);
+        match inner.state {
+            State::Open => {}
+            State::Closed => return Err(PushError::Closed),
+            State::Away => return Err(PushError::Away),
         }
         let is_over = inner.bytes.saturating_add(bytes) > self.bytes_max;
         if inner.items.len() >= self.count_max || (is_over && !inner.items.is_empty()) {
@@ -70,7 +90,8 @@ impl<T> Queue<T> {
     /// `deadline`.
     pub fn take(&self, count_max: usize, bytes_max: usize, deadline: Option<Instant>) -> Taken<T> {
         let mut inner = self.lock();
-        while inner.items.is_empty() && !inner.is_closed {
+        inner.is_working = false;
+        while inner.items.is_empty() && inner.state == State::Open {
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
                 break;
@@ -95,13 +116,31 @@ impl<T> Queue<T> {
             items.push(item);
         }
         inner.bytes -= bytes;
-        Taken { is_finished: inner.is_closed && items.is_empty(), items }
+        inner.is_working = !items.is_empty();
+        Taken { is_finished: inner.state != State::Open && items.is_empty(), items }
     }
 
-    /// Closes the queue: later pushes fail.
-    pub fn close(&self) {
-        self.lock().is_closed = true;
+    /// Opens or closes the queue. Pushes fail in all states but [`State::Open`].
+    pub fn set(&self, state: State) {
+        self.lock().state = state;
         self.wake.notify_all();
+    }
+
+    /// Whether the queue takes items.
+    pub fn state(&self) -> State {
+        self.lock().state
+    }
+
+    /// Whether nothing waits, and the consumer is done with all that it took.
+    pub fn is_idle(&self) -> bool {
+        let inner = self.lock();
+        inner.items.is_empty() && !inner.is_working
+    }
+
+    /// Whether half of both bounds is free.
+    pub fn is_half_empty(&self) -> bool {
+        let inner = self.lock();
+        inner.items.len() <= self.count_max / 2 && inner.bytes <= self.bytes_max / 2
     }
 
     /// How many items wait, and their bytes.
@@ -126,15 +165,36 @@ mod tests {
         }
         assert_eq!(queue.push('d', 0), Err(PushError::Full));
         assert_eq!(queue.waiting(), (3, 9));
+        assert!(!queue.is_half_empty());
         assert_eq!(queue.take(9, 6, None).items, ['a', 'b']);
+        assert!(queue.is_half_empty());
         assert_eq!(queue.push('e', 7), Ok(()));
+        assert!(!queue.is_half_empty(), "by bytes");
         assert_eq!(queue.push('f', 1), Err(PushError::Full));
-        queue.close();
+        queue.set(State::Closed);
         assert_eq!(queue.push('g', 0), Err(PushError::Closed));
         assert_eq!(queue.take(1, 9, None).items, ['c']);
         let taken = queue.take(9, 9, None);
         assert!(!taken.is_finished && taken.items == ['e']);
         assert!(queue.take(9, 9, None).is_finished);
+    }
+
+    #[test]
+    fn a_queue_is_idle_when_the_consumer_comes_back_from_the_last_item() {
+        let queue = Queue::new(3, 10);
+        assert!(queue.is_idle());
+        queue.push('a', 1).unwrap();
+        assert!(!queue.is_idle());
+        assert_eq!(queue.take(9, 9, None).items, ['a']);
+        assert!(!queue.is_idle(), "it is worked on");
+        assert!(queue.take(9, 9, Some(Instant::now())).items.is_empty());
+        assert!(queue.is_idle());
+        queue.set(State::Away);
+        assert_eq!(queue.push('b', 1), Err(PushError::Away));
+        assert!(queue.take(1, 9, None).is_finished);
+        queue.set(State::Open);
+        assert_eq!(queue.push('c', 1), Ok(()));
+        assert_eq!(queue.take(1, 9, None).items, ['c']);
     }
 
     #[test]

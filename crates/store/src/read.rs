@@ -229,7 +229,7 @@ fn over_limit(messages: &MessageTable, topic: &TopicRow) -> Result<u64, Internal
         let row = MessageRow::decode(number, offset, value.value());
         let Ok(head) = row.and_then(|row| row.head()) else { break };
         left.count = left.count.saturating_sub(1);
-        left.bytes = left.bytes.saturating_sub(head.payload.len() as u64);
+        left.bytes = left.bytes.saturating_sub(head.counted_bytes());
         through = offset;
     }
     Ok(through)

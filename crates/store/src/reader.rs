@@ -110,17 +110,24 @@ impl Reader {
         self.read(|db| Ok(db.begin_read()?))
     }
 
-    fn rows(
+    fn rows<T>(
         &self,
-        read: impl FnOnce(&ReadTransaction) -> Result<(), InternalError>,
-    ) -> Result<(), StoreError> {
+        read: impl FnOnce(&ReadTransaction) -> Result<T, InternalError>,
+    ) -> Result<T, StoreError> {
         self.read(|db| read(&db.begin_read()?))
     }
 
-    /// Passes the topics whose names begin with `prefix` to `each`, in the order of their names, each with
-    /// the offset of the last message that it ever had.
-    pub fn each_topic(&self, prefix: &str, each: impl FnMut(&str, u64)) -> Result<(), StoreError> {
-        self.rows(|txn| topic_rows::each(txn, prefix, each))
+    /// Passes up to `count` topics whose names begin with `prefix`, behind one of these, to `each`, in the order of
+    /// their names, each with the offset of the last message that it ever had. Gives the last name where there may be
+    /// more.
+    pub fn each_topic(
+        &self,
+        prefix: &str,
+        behind: Option<&str>,
+        count: usize,
+        each: impl FnMut(&str, u64),
+    ) -> Result<Option<String>, StoreError> {
+        self.rows(|txn| topic_rows::each(txn, prefix, behind, count, each))
     }
 
     /// Passes all cursors to `each`: user, topic, offset, in the order of users and topics. After

@@ -9,8 +9,9 @@
 //! key        as event                     if its bit is set
 //! expiry     varint, milliseconds         if its bit is set
 //! sender     as event                     if its bit is set
-//! more       1 byte: QoS (2 bits), then one bit each: retain, properties, properties say text,
-//!            content type, response topic, correlation data      if its bit is set
+//! more       varint: QoS (2 bits), then one bit each: retain, properties, properties say text,
+//!            content type, response topic, correlation data, session      if its bit is set
+//! session    8 bytes: the mark of the MQTT session that does not get it   if its bit is set
 //! content type, response topic, correlation data
 //!            as event, the last one bytes  if its bit is set
 //! user       varint count, name and value of each as event       if properties are there
@@ -25,7 +26,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::checksum;
 use crate::coding::{Decoder, put_bytes, put_varint};
 use crate::error::RowError;
-use crate::record_more::{MoreRef, has_more, put_more};
+use crate::record_more::{MoreRef, PropertiesRef, has_more, put_more};
 
 const KIND: u8 = 0b11;
 const JSON: u8 = 0;
@@ -210,6 +211,12 @@ impl<'a> RecordRef<'a> {
         Ok(RecordRef { kind, at_ms, event, tags, key, expires_ms, sender, more, payload })
     }
 
+    /// What a topic's limit counts: the payload, and what an MQTT publisher says of it.
+    pub fn counted_bytes(&self) -> u64 {
+        let properties = self.more.properties.as_ref().map_or(0, PropertiesRef::bytes);
+        (self.payload.len() + properties) as u64
+    }
+
     /// True for a tombstone, a message that deletes its key: JSON `null` with a key.
     pub fn is_tombstone(&self) -> bool {
         self.key.is_some() && self.kind == JSON && self.payload == b"null"
@@ -236,10 +243,15 @@ impl<'a> RecordRef<'a> {
             expires_ms: self.expires_ms,
             sender: self.sender.map(Name::from),
             properties: self.more.properties.map(|it| it.copy().map(Box::new)).transpose()?,
+            except_session: self.more.except_session,
+            // What is retained has its own record.
+            by_session: None,
+            // What the node says of itself is not stored.
+            is_own: false,
         };
         let attributes = (attributes != Attributes::default()).then(|| Box::new(attributes));
         let event = self.event.map(Name::from);
-        let MoreRef { qos, retain, properties: _ } = self.more;
+        let MoreRef { qos, retain, properties: _, except_session: _ } = self.more;
         let topic = topic.clone();
         let publication = Publication { topic, event, data, except: None, attributes, qos, retain };
         Ok(Record { offset, at_ms: self.at_ms, publication })
@@ -269,10 +281,21 @@ mod tests {
             prop::option::of(name()),
             prop::option::of(any::<u64>()),
             prop::option::of(properties()),
+            prop::option::of(any::<u64>()),
         );
-        let attributes = attributes.prop_map(|(tags, key, sender, expires_ms, properties)| {
-            Attributes { tags, key, sender, expires_ms, properties: properties.map(Box::new) }
-        });
+        let attributes =
+            attributes.prop_map(|(tags, key, sender, expires_ms, properties, except_session)| {
+                Attributes {
+                    tags,
+                    key,
+                    sender,
+                    expires_ms,
+                    properties: properties.map(Box::new),
+                    except_session,
+                    by_session: None,
+                    is_own: false,
+                }
+            });
         let attributes = prop::option::of(attributes);
         let attributes = attributes.prop_map(|it| it.filter(|it| *it != Attributes::default()));
         let mqtt = (0..3u8, any::<bool>());
@@ -310,6 +333,7 @@ mod tests {
             let head = RecordRef::decode(&bytes).unwrap();
             prop_assert_eq!(head.expires_ms, publication.attributes.as_ref().and_then(|m| m.expires_ms));
             prop_assert_eq!(head.payload.len(), publication.data.bytes());
+            prop_assert_eq!(head.counted_bytes(), publication.bytes() as u64);
             let want = Record { offset, at_ms, publication: publication.clone() };
             prop_assert_eq!(head.record(&publication.topic, offset), Ok(want));
         }

@@ -5,13 +5,14 @@ use model::{Name, Properties, Publication, Qos};
 use crate::coding::{Decoder, put_bytes, put_varint};
 use crate::error::RowError;
 
-const QOS: u8 = 0b11;
-const RETAIN: u8 = 1 << 2;
-const PROPERTIES: u8 = 1 << 3;
-const IS_TEXT: u8 = 1 << 4;
-const CONTENT_TYPE: u8 = 1 << 5;
-const RESPONSE_TOPIC: u8 = 1 << 6;
-const CORRELATION: u8 = 1 << 7;
+const QOS: u64 = 0b11;
+const RETAIN: u64 = 1 << 2;
+const PROPERTIES: u64 = 1 << 3;
+const IS_TEXT: u64 = 1 << 4;
+const CONTENT_TYPE: u64 = 1 << 5;
+const RESPONSE_TOPIC: u64 = 1 << 6;
+const CORRELATION: u64 = 1 << 7;
+const EXCEPT_SESSION: u64 = 1 << 8;
 
 /// What MQTT publishers alone say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +20,7 @@ pub(crate) struct MoreRef<'a> {
     pub qos: Qos,
     pub retain: bool,
     pub properties: Option<PropertiesRef<'a>>,
+    pub except_session: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,23 +35,30 @@ pub(crate) struct PropertiesRef<'a> {
 
 /// Most messages say nothing of it.
 pub(crate) fn has_more(publication: &Publication) -> bool {
-    publication.qos != Qos::default() || publication.retain || publication.properties().is_some()
+    publication.qos != Qos::default()
+        || publication.retain
+        || publication.properties().is_some()
+        || publication.except_session().is_some()
 }
 
 pub(crate) fn put_more(publication: &Publication, out: &mut Vec<u8>) {
-    let bit = |is_there: bool, bit: u8| if is_there { bit } else { 0 };
-    let more = publication.qos.number() | bit(publication.retain, RETAIN);
-    let Some(properties) = publication.properties() else {
-        return out.push(more);
-    };
-    let Properties { is_text, content_type, response_topic, correlation_data, user } = properties;
-    out.push(
-        more | PROPERTIES
-            | bit(*is_text, IS_TEXT)
-            | bit(content_type.is_some(), CONTENT_TYPE)
-            | bit(response_topic.is_some(), RESPONSE_TOPIC)
-            | bit(correlation_data.is_some(), CORRELATION),
-    );
+    let bit = |is_there: bool, bit: u64| if is_there { bit } else { 0 };
+    let except_session = publication.except_session();
+    let mut flags = u64::from(publication.qos.number())
+        | bit(publication.retain, RETAIN)
+        | bit(except_session.is_some(), EXCEPT_SESSION);
+    if let Some(it) = publication.properties() {
+        flags |= PROPERTIES
+            | bit(it.is_text, IS_TEXT)
+            | bit(it.content_type.is_some(), CONTENT_TYPE)
+            | bit(it.response_topic.is_some(), RESPONSE_TOPIC)
+            | bit(it.correlation_data.is_some(), CORRELATION);
+    }
+    put_varint(out, flags);
+    except_session.iter().for_each(|mark| out.extend_from_slice(&mark.to_le_bytes()));
+    let Some(properties) = publication.properties() else { return };
+    let Properties { is_text: _, content_type, response_topic, correlation_data, user } =
+        properties;
     content_type.iter().for_each(|text| put_bytes(out, text.as_bytes()));
     response_topic.iter().for_each(|topic| put_bytes(out, topic.as_bytes()));
     correlation_data.iter().for_each(|data| put_bytes(out, data));
@@ -63,17 +72,19 @@ pub(crate) fn put_more(publication: &Publication, out: &mut Vec<u8>) {
 impl<'a> MoreRef<'a> {
     /// What a record says that has none of it.
     pub const NONE: MoreRef<'static> =
-        MoreRef { qos: Qos::ExactlyOnce, retain: false, properties: None };
+        MoreRef { qos: Qos::ExactlyOnce, retain: false, properties: None, except_session: None };
 
     /// Reads the fields.
     pub fn decode(input: &mut Decoder<'a>) -> Result<Self, RowError> {
-        let flags = input.byte()?;
-        let has = |bit: u8| flags & bit != 0;
-        let qos = Qos::from_number(flags & QOS).ok_or(RowError)?;
+        let flags = input.number()?;
+        let has = |bit: u64| flags & bit != 0;
+        let qos = Qos::from_number((flags & QOS) as u8).ok_or(RowError)?;
         let parts = IS_TEXT | CONTENT_TYPE | RESPONSE_TOPIC | CORRELATION;
-        if !has(PROPERTIES) && has(parts) {
+        if !has(PROPERTIES) && has(parts) || flags >> 9 != 0 {
             return Err(RowError);
         }
+        let except_session = has(EXCEPT_SESSION).then(|| input.array().map(u64::from_le_bytes));
+        let except_session = except_session.transpose()?;
         let properties = has(PROPERTIES).then(|| {
             let content_type = has(CONTENT_TYPE).then(|| input.text()).transpose()?;
             let response_topic = has(RESPONSE_TOPIC).then(|| input.text()).transpose()?;
@@ -85,11 +96,23 @@ impl<'a> MoreRef<'a> {
             let is_text = has(IS_TEXT);
             Ok(PropertiesRef { is_text, content_type, response_topic, correlation_data, user })
         });
-        Ok(MoreRef { qos, retain: has(RETAIN), properties: properties.transpose()? })
+        let properties = properties.transpose()?;
+        Ok(MoreRef { qos, retain: has(RETAIN), properties, except_session })
     }
 }
 
 impl PropertiesRef<'_> {
+    /// The memory that they take when they are copied, in bytes.
+    pub fn bytes(&self) -> usize {
+        let mut input = Decoder(self.user.1);
+        let user = (0..2 * self.user.0).map(|_| input.text().map_or(0, str::len));
+        let texts = self.content_type.map_or(0, str::len)
+            + self.response_topic.map_or(0, str::len)
+            + self.correlation_data.map_or(0, <[u8]>::len)
+            + user.sum::<usize>();
+        Properties::bytes_of(texts, self.user.0)
+    }
+
     /// Copies them.
     pub fn copy(&self) -> Result<Properties, RowError> {
         let mut input = Decoder(self.user.1);

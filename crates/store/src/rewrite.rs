@@ -59,7 +59,7 @@ impl<'a> StoreBuilder<'a> {
         topic.oldest_ms =
             if topic.count == 0 { head.at_ms } else { topic.oldest_ms.min(head.at_ms) };
         topic.count += 1;
-        topic.bytes += head.payload.len() as u64;
+        topic.bytes += head.counted_bytes();
         topic.last = topic.last.max(offset);
         self.rows.push((offset, topic.newest, record.into()));
         topic.newest = offset;

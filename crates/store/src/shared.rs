@@ -1,12 +1,13 @@
 //! The state that the store's handles, its writer and its reader share.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::backup::Backups;
 use crate::batch::Op;
 use crate::database::GuardedDatabase;
 use crate::error::{InternalError, StoreError};
+use crate::handover::Passed;
 use crate::open::Directory;
 use crate::queue::Queue;
 use crate::stats::Counters;
@@ -31,7 +32,8 @@ pub(crate) struct Shared {
     pub cache_bytes_max: usize,
     pub idempotency_seconds_max: AtomicU64,
     pub queue: Queue<Item>,
-    /// `None` while the writer reopens the file after an error, and after the close.
+    /// `None` while the writer reopens the file after an error, while another process has it, and after
+    /// the close.
     pub db: RwLock<Option<GuardedDatabase>>,
     /// Why the store accepts nothing at the moment, if so.
     pub write_error: RwLock<Option<Arc<str>>>,
@@ -42,6 +44,8 @@ pub(crate) struct Shared {
     pub last: AtomicU64,
     /// Copies of the store that are made while it is in use.
     pub backups: Backups,
+    /// How the file was passed on to another process, while it is there.
+    pub passed: Mutex<Option<Passed>>,
 }
 
 impl Shared {

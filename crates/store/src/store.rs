@@ -9,10 +9,11 @@ use model::{HistoryRule, Name, Publication};
 
 use crate::backup::Backups;
 use crate::batch::{self, Op, PartRecord, RecordPut};
+use crate::database::GuardedDatabase;
 use crate::error::{OpenError, QueueError, StoreError};
 use crate::open::{Directory, OpenState};
 use crate::panics::catch_redb_panics;
-use crate::queue::{PushError, Queue};
+use crate::queue::{PushError, Queue, State};
 use crate::reader::{ReadJob, Reader};
 use crate::record;
 use crate::shared::{Done, Item, Shared};
@@ -84,7 +85,7 @@ pub struct Append<'a> {
 pub struct Store {
     pub(crate) shared: Arc<Shared>,
     /// Jobs that wait for the reader's thread.
-    reads: Arc<Queue<ReadJob>>,
+    pub(crate) reads: Arc<Queue<ReadJob>>,
     /// The writer's thread, the reader's, and that of a backup.
     threads: Arc<Mutex<Vec<JoinHandle<()>>>>,
 }
@@ -98,39 +99,57 @@ impl Store {
         let Options { new_epoch, cache_bytes_max, verify_bytes_max, .. } = options;
         let directory = Directory::claim(&options.dir)?;
         let (db, start) = directory.open(new_epoch, cache_bytes_max, verify_bytes_max)?;
-        let OpenState { metadata, clean, has_reserve } = start;
-        let found = OpenInfo { epoch: metadata.epoch, last_offset: metadata.last_offset, clean };
+        let found = info(&start);
+        let store = Store::around(&options, directory);
+        store.begin(db, start)?;
+        let reader = Reader { shared: store.shared.clone() };
+        Ok((store, reader, found))
+    }
+
+    /// A store of this directory, which nothing of is open.
+    pub(crate) fn around(options: &Options, directory: Directory) -> Store {
         let shared = Arc::new(Shared {
             directory,
             cache_bytes_max: options.cache_bytes_max,
             idempotency_seconds_max: AtomicU64::new(options.idempotency_seconds_max),
             queue: Queue::new(options.queue_messages_max, options.queue_bytes_max),
-            db: RwLock::new(Some(db)),
+            db: RwLock::new(None),
             write_error: RwLock::new(None),
             counters: Counters::default(),
             reserve_requested: AtomicBool::new(false),
-            last: AtomicU64::new(metadata.last_offset),
+            last: AtomicU64::new(0),
             backups: Backups::default(),
+            passed: Mutex::new(None),
         });
         let reads = Arc::new(Queue::new(READS_MAX, usize::MAX));
-        let store = Store { shared, reads, threads: Arc::default() };
-        let writer = Writer::new(store.shared.clone(), metadata, has_reserve);
-        let reader = Reader { shared: store.shared.clone() };
-        let reads = store.reads.clone();
+        Store { shared, reads, threads: Arc::default() }
+    }
+
+    /// Begins to work with an open file: starts the threads, which share this thread's descriptors.
+    pub(crate) fn begin(&self, db: GuardedDatabase, found: OpenState) -> Result<(), OpenError> {
+        let shared = &self.shared;
+        shared.last.store(found.metadata.last_offset, Relaxed);
+        *shared.db.write().unwrap_or_else(PoisonError::into_inner) = Some(db);
+        *shared.write_error.write().unwrap_or_else(PoisonError::into_inner) = None;
+        shared.backups.set_stopped(false);
+        self.set(State::Open);
+        let writer = Writer::new(shared.clone(), found);
+        let reader = Reader { shared: shared.clone() };
+        let reads = self.reads.clone();
         for (name, run) in [
             ("store-write", Box::new(|| writer.run()) as Box<dyn FnOnce() + Send>),
             ("store-read", Box::new(move || reader.run(&reads))),
         ] {
             match std::thread::Builder::new().name(name.into()).spawn(run) {
-                Ok(thread) => store.threads().push(thread),
+                Ok(thread) => self.threads().push(thread),
                 Err(error) => {
-                    store.end_threads();
-                    return Err(OpenError::Directory { dir: options.dir, error });
+                    self.end_threads(State::Closed);
+                    let dir = shared.directory.dir().into();
+                    return Err(OpenError::Directory { dir, error });
                 }
             }
         }
-        let reader = Reader { shared: store.shared.clone() };
-        Ok((store, reader, found))
+        Ok(())
     }
 
     /// Has the next maintenance create the reserve file.
@@ -149,10 +168,16 @@ impl Store {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn end_threads(&self) {
-        self.shared.backups.stop();
-        self.reads.close();
-        self.shared.queue.close();
+    /// Whether the queues take something.
+    pub(crate) fn set(&self, state: State) {
+        self.reads.set(state);
+        self.shared.queue.set(state);
+    }
+
+    /// Writes what waits, and ends the threads. The queues take nothing more, or not now.
+    pub(crate) fn end_threads(&self, state: State) {
+        self.shared.backups.set_stopped(true);
+        self.set(state);
         // The reader's thread may add that of a backup until it ends.
         loop {
             let threads = std::mem::take(&mut *self.threads());
@@ -166,7 +191,7 @@ impl Store {
     /// Writes what waits, marks the store as closed and ends its threads. Don't call it on one of
     /// these. A second call does nothing.
     pub fn close(&self) -> Result<(), StoreError> {
-        self.end_threads();
+        self.end_threads(State::Closed);
         let db = self.shared.db.write().unwrap_or_else(PoisonError::into_inner).take();
         let failed = self.shared.write_error();
         let result = match (db, failed) {
@@ -264,6 +289,11 @@ impl Store {
         self.push(Op::Events { puts, through }, bytes, None)
     }
 
+    /// Whether half of the queue is free. What nobody waits for leaves the other half to what somebody waits for.
+    pub fn has_room(&self) -> bool {
+        self.shared.queue.is_half_empty()
+    }
+
     /// Queues a job for the reader's thread.
     pub fn read_later(&self, job: ReadJob) -> Result<(), QueueError> {
         self.reads.push(job, 0).map_err(queue_error)
@@ -301,6 +331,12 @@ impl Store {
     }
 }
 
+/// What the caller is told of a file that was opened.
+pub(crate) fn info(found: &OpenState) -> OpenInfo {
+    let OpenState { metadata, clean, .. } = found;
+    OpenInfo { epoch: metadata.epoch, last_offset: metadata.last_offset, clean: *clean }
+}
+
 /// What a record counts in the queue, in bytes.
 fn record_bytes((key, value): &RecordPut) -> usize {
     key.len() + value.as_ref().map_or(0, |value| value.len()) + 32
@@ -310,5 +346,6 @@ fn queue_error(error: PushError) -> QueueError {
     match error {
         PushError::Full => QueueError::Full,
         PushError::Closed => QueueError::Closed,
+        PushError::Away => QueueError::Away,
     }
 }

@@ -6,6 +6,7 @@ mod earlier_formats;
 mod end_to_end;
 mod events;
 mod full_disk;
+mod handover;
 mod kill;
 mod known_damage;
 mod open;

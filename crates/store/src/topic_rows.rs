@@ -41,16 +41,21 @@ pub(crate) fn next(
     Ok(Some((next.value().into(), decode(next.value(), row.value())?)))
 }
 
-/// Passes the topics whose names begin with `prefix` to `each`, with their last offsets. A row that the next
-/// one does not name is missing: then the read fails.
+/// Passes up to `count` topics whose names begin with `prefix`, behind one of these, to `each`, with their last
+/// offsets. Gives the last name where there may be more. A row that the next one does not name is missing: then the
+/// read fails.
 pub(crate) fn each(
     txn: &ReadTransaction,
     prefix: &str,
+    behind: Option<&str>,
+    count: usize,
     mut each: impl FnMut(&str, u64),
-) -> Result<(), InternalError> {
+) -> Result<Option<String>, InternalError> {
     let table = txn.open_table(TOPICS)?;
-    let mut before = previous_name_hash(&table, prefix)?;
-    for row in table.range::<&str>(prefix..)? {
+    // No name is between another one and the same with this character.
+    let from = behind.map_or_else(|| prefix.into(), |name| format!("{name}\0"));
+    let mut before = previous_name_hash(&table, &from)?;
+    for (row, passed) in table.range::<&str>(&*from..)?.zip(1..) {
         let (name, row) = row?;
         let name = name.value();
         let row = decode(name, row.value())?;
@@ -58,14 +63,17 @@ pub(crate) fn each(
             return Err(damaged_row(name));
         }
         if !name.starts_with(prefix) {
-            return Ok(());
+            return Ok(None);
         }
         before = checksum::of_name(name);
         each(name, row.last);
+        if passed == count {
+            return Ok(Some(name.into()));
+        }
     }
     match Metadata::from_table(&txn.open_table(METADATA)?)?.last_name_hash == before {
-        true => Ok(()),
-        false => Err(damaged_row(prefix)),
+        true => Ok(None),
+        false => Err(damaged_row(&from)),
     }
 }
 

@@ -15,6 +15,7 @@ use crate::database::open_database;
 use crate::error::{Damage, InternalError, StoreError};
 use crate::files::owner_only;
 use crate::metadata::Metadata;
+use crate::open::{OpenState, raise_format};
 use crate::panics::catch_redb_panics;
 use crate::shared::{Done, Item, Shared};
 use crate::staged_file::StagedFile;
@@ -87,6 +88,8 @@ pub(crate) struct Writer {
     next_sweep: Instant,
     /// When the writer tries to create the reserve file again; `None` while the file exists.
     next_reserve: Option<Instant>,
+    /// The next transaction notes in the file that it is of this format.
+    raises_format: bool,
 }
 
 fn now_ms() -> u64 {
@@ -94,7 +97,8 @@ fn now_ms() -> u64 {
 }
 
 impl Writer {
-    pub fn new(shared: Arc<Shared>, metadata: Metadata, has_reserve: bool) -> Self {
+    pub fn new(shared: Arc<Shared>, found: OpenState) -> Self {
+        let OpenState { metadata, has_reserve, raises_format, clean: _ } = found;
         Writer {
             shared,
             metadata,
@@ -108,6 +112,7 @@ impl Writer {
             damaged: HashMap::new(),
             next_sweep: Instant::now(),
             next_reserve: (!has_reserve).then(|| Instant::now() + RESERVE_EVERY),
+            raises_format,
         }
     }
 
@@ -327,13 +332,15 @@ impl Writer {
         let started = Instant::now();
         let (metadata, damaged) = (self.metadata, self.damaged.keys().cloned().collect());
         let committed = match &*self.shared.db() {
-            Some(db) => {
-                catch_redb_panics(|| transact(db, metadata, ops, plan, quick_repair, &damaged))?
-            }
+            Some(db) => catch_redb_panics(|| {
+                let how = How { quick_repair, raises_format: self.raises_format };
+                transact(db, metadata, ops, plan, how, &damaged)
+            })?,
             None => return Err(InternalError::Redb(redb::Error::DatabaseClosed)),
         };
         let Committed { applied, topics, messages } = committed;
         self.metadata = applied.metadata;
+        self.raises_format = false;
         self.shared.counters.add_dropped(applied.dropped);
         self.shared.directory.record_commit(&self.metadata);
         if !plan.is_empty() || plan.rows_max > 0 {
@@ -509,19 +516,31 @@ struct Committed {
     messages: u64,
 }
 
+/// What a transaction does beside its operations.
+#[derive(Clone, Copy)]
+struct How {
+    /// It saves what redb needs to open the file quickly.
+    quick_repair: bool,
+    /// It notes in the file that it is of this format.
+    raises_format: bool,
+}
+
 fn transact(
     db: &Database,
     metadata: Metadata,
     ops: &[&Op],
     plan: &SweepPlan,
-    quick_repair: bool,
+    how: How,
     damaged: &HashSet<Name>,
 ) -> Result<Committed, InternalError> {
     let mut txn = db.begin_write()?;
     txn.set_durability(Durability::Immediate)
         .map_err(redb::Error::from)
         .map_err(InternalError::Redb)?;
-    txn.set_quick_repair(quick_repair);
+    txn.set_quick_repair(how.quick_repair);
+    if how.raises_format {
+        raise_format(&txn)?;
+    }
     let applied = apply(&txn, metadata, now_ms(), ops.iter().copied(), plan, damaged)?;
     let topics = txn.open_table(TOPICS)?.len()?;
     let messages = txn.open_table(MESSAGES)?.len()?;

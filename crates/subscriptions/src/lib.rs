@@ -27,6 +27,7 @@
 pub mod csv;
 mod followers;
 pub mod generate;
+mod handover;
 mod list;
 mod locked;
 mod names;
@@ -38,6 +39,7 @@ mod table;
 mod tests;
 mod users;
 
+pub use self::handover::SubscriptionsPart;
 pub use plan::Plan;
 pub use subscribers::{Page, Search};
 pub use table::{ROWS_A_HOLD, Subscriptions};

@@ -74,6 +74,11 @@ impl Names {
         self.len
     }
 
+    /// All numbers are below this.
+    pub fn end(&self) -> u32 {
+        self.positions.end()
+    }
+
     pub fn get(&self, number: u32) -> Option<&str> {
         std::str::from_utf8(self.bytes(number)?).ok()
     }

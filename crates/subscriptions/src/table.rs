@@ -16,7 +16,7 @@ pub const ROWS_A_HOLD: usize = 64;
 /// All users' subscriptions. Shards read the table at each login, and the control thread changes
 /// it.
 pub struct Subscriptions {
-    tables: LockedTables,
+    pub(crate) tables: LockedTables,
 }
 
 impl Default for Subscriptions {

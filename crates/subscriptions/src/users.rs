@@ -77,6 +77,16 @@ impl Users {
         name.filter(|name| !name.is_empty())
     }
 
+    /// All numbers are below this.
+    pub fn end(&self) -> u32 {
+        self.pieces.end()
+    }
+
+    /// The name and the row of the user with this number, if there is one.
+    pub fn row_of(&self, number: u32) -> Option<(&[u8], &[u8])> {
+        self.pieces.get(number).map(|piece| parts(piece))
+    }
+
     fn name(&self, number: u32) -> &[u8] {
         self.pieces.get(number).map(|piece| parts(piece).0).unwrap_or_default()
     }

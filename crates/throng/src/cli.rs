@@ -95,6 +95,15 @@ pub enum Command {
     #[cfg(feature = "top")]
     #[command(after_long_help = help::TOP)]
     Top(Top),
+    /// Have a running server go on as another binary, and keep every connection.
+    ///
+    /// The server starts the new binary, copies all that it has to it while it serves, and hands over in a
+    /// moment. Until then nothing is given up: if anything goes wrong, it serves on.
+    #[command(after_long_help = help::UPGRADE)]
+    Upgrade(Upgrade),
+    /// Wait for the server that has taken over, in the place of the one before. The server starts it.
+    #[command(hide = true)]
+    Parent,
     /// Print a script that completes commands and flags in a shell.
     #[command(after_long_help = help::COMPLETIONS)]
     Completions(Completions),
@@ -113,6 +122,38 @@ pub struct Serve {
     /// Serve an echo WebSocket at /echo, for conformance tests.
     #[arg(long)]
     pub ws_echo: bool,
+    /// Wait at this Unix socket for a running server, and take its place with all its connections:
+    /// "throng upgrade --to SOCKET".
+    #[arg(long, value_name = "SOCKET")]
+    pub take_over: Option<std::path::PathBuf>,
+    /// Stay in place after an upgrade until the new process ends, and end as it does: for supervisors that
+    /// would start another server when this process ends. Process 1 does so anyway.
+    #[arg(long)]
+    pub stay: bool,
+}
+
+#[derive(Args)]
+pub struct Upgrade {
+    /// The node's admin port: a URL, or a host and port.
+    #[arg(long, default_value = "http://127.0.0.1:8001", value_name = "URL")]
+    pub admin: String,
+    /// Read the API key from this file instead of the variables THRONG_ADMIN_API_KEY and
+    /// THRONG_ADMIN_API_KEY_FILE.
+    #[arg(long, value_name = "FILE")]
+    pub api_key_file: Option<std::path::PathBuf>,
+    /// The binary to go on as, on the server's host [default: the path that it was started by].
+    #[arg(long, value_name = "PATH")]
+    pub binary: Option<std::path::PathBuf>,
+    /// Hand over to the process that waits at this socket (throng serve --take-over) instead of starting
+    /// one.
+    #[arg(long, value_name = "SOCKET", conflicts_with = "binary")]
+    pub to: Option<std::path::PathBuf>,
+    /// Only find out whether it would work, and what would change.
+    #[arg(long)]
+    pub check: bool,
+    /// Print each step, and the result, as a JSON object on a line of its own.
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]
@@ -275,6 +316,7 @@ mod tests {
             ("store", true),
             ("subscriptions", true),
             ("token", true),
+            ("upgrade", true),
             ("top", cfg!(feature = "top")),
         ];
         let help = Cli::command().render_help().to_string();

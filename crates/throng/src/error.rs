@@ -11,26 +11,36 @@ pub enum CommandError {
     /// The system or another program rejected something.
     #[error("{0}")]
     Runtime(String),
+    /// An upgrade was refused or given up: the server serves on as it is. The text may be empty.
+    #[error("{0}")]
+    NothingMoved(String),
+    /// An upgrade was done, and some connections were closed by it.
+    #[error("some connections were lost")]
+    PartlyLost,
     /// The command ran and printed findings that need attention.
     #[error("the command has findings")]
     Findings,
 }
 
 impl CommandError {
-    /// The error lines; empty for findings.
+    /// The error lines; empty for findings and for what was said already.
     pub fn text(&self) -> &str {
         match self {
-            CommandError::Usage(text) | CommandError::Runtime(text) => text,
-            CommandError::Findings => "",
+            CommandError::Usage(text)
+            | CommandError::Runtime(text)
+            | CommandError::NothingMoved(text) => text,
+            CommandError::PartlyLost | CommandError::Findings => "",
         }
     }
 
-    /// Prints the error lines and returns the exit code: 2 for usage, 3 for findings, 1 for the
-    /// rest.
+    /// Prints the error lines and returns the exit code: 2 for usage, 3 for findings and an upgrade that
+    /// moved nothing, 4 for one that lost something, 1 for the rest.
     pub fn report(self) -> ExitCode {
         let (text, code) = match self {
             CommandError::Usage(text) => (text, 2),
             CommandError::Runtime(text) => (text, 1),
+            CommandError::NothingMoved(text) => (text, 3),
+            CommandError::PartlyLost => (String::new(), 4),
             CommandError::Findings => (String::new(), 3),
         };
         for line in text.lines() {

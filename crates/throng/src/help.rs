@@ -15,7 +15,8 @@ macro_rules! all {
             "  0  done\n",
             "  1  the system or another program refused something\n",
             "  2  the command line or the configuration is wrong\n",
-            "  3  the command ran and found what needs attention (flood, tune, key check, store, token read, config --check --public)",
+            "  3  the command ran and found what needs attention (flood, tune, key check, store, token read, config --check --public), or moved nothing (upgrade)\n",
+            "  4  connections were lost (upgrade)",
         )
     };
 }
@@ -28,7 +29,7 @@ pub const ALL: &str = all!();
 
 pub const SERVE: &str = "\
 The configuration is read from --config (or ./throng.toml), then from environment variables, then from \
-flags; later ones win. SIGHUP reads it again. SIGTERM and Ctrl-C end the server in order: clients are \
+flags; later ones win. SIGHUP reads it again. SIGUSR2 goes on as the binary that is there by now, and keeps every connection (throng help upgrade). SIGTERM and Ctrl-C end the server in order: clients are \
 told to come back, and a second signal ends it at once.
 
 Examples:
@@ -141,7 +142,21 @@ Exit status:
   1  the node refused it, or can't be reached
   2  the command line is wrong";
 
-#[cfg(feature = "top")]
+pub const UPGRADE: &str = "\
+Examples:
+  throng upgrade
+  throng upgrade --check
+  throng upgrade --binary /opt/throng-1.5/throng
+  throng upgrade --admin http://127.0.0.1:9001 --api-key-file key --json
+  throng upgrade --to /run/throng/take-over
+
+Exit status:
+  0  the new process serves, with every connection; with --check, it would work
+  1  the server can't be asked, or its last word is not known
+  2  the command line is wrong
+  3  nothing moved: the server that was there serves on
+  4  the new process serves, and some connections were lost";
+
 pub const TOP: &str = "\
 Examples:
   throng top

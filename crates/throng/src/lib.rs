@@ -7,6 +7,7 @@
 //! this crate with that one: see `examples/line-protocol`.
 
 mod allocator;
+mod binary;
 mod cli;
 mod commands;
 mod error;
@@ -33,6 +34,7 @@ pub fn run_with(
     arguments: impl Iterator<Item = OsString>,
     protocols: &'static Protocols,
 ) -> ExitCode {
+    binary::remember();
     let cli = Cli::try_parse_from(arguments).unwrap_or_else(|error| {
         // A closed pipe is not an error.
         let _ = error.print();
@@ -55,6 +57,8 @@ pub fn run_with(
         Some(Command::Subscriptions(what)) => commands::subscriptions::run(&what),
         #[cfg(feature = "top")]
         Some(Command::Top(top)) => commands::top::run(&top),
+        Some(Command::Upgrade(upgrade)) => commands::upgrade::run(&upgrade),
+        Some(Command::Parent) => commands::parent::run(),
         Some(Command::Completions(completions)) => commands::completions::run(&completions),
         Some(Command::Man(man)) => commands::man::run(&man),
     };

@@ -19,6 +19,9 @@ pub enum State {
     Reloading,
     /// The end has begun.
     Stopping,
+    /// From now on the process with this number is the service, and serves. Only the one that was it so
+    /// far may say so.
+    MainPid(u32),
 }
 
 /// Tells the manager, if there is one. What it doesn't get is logged: the server works without it.
@@ -29,6 +32,7 @@ pub fn tell(state: State) {
         // The manager tells this reload from the one before by the time.
         State::Reloading => format!("RELOADING=1\nMONOTONIC_USEC={}", monotonic_us()),
         State::Stopping => "STOPPING=1".to_string(),
+        State::MainPid(pid) => format!("MAINPID={pid}\nREADY=1"),
     };
     if let Err(error) = send(socket.as_bytes(), &text) {
         tracing::warn!(text, %error, "the service manager can't be told ({SOCKET})");

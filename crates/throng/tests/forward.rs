@@ -3,10 +3,11 @@
 
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::application::{Act, Application};
-use crate::mqtt::client::{Connect, Heard, Publish, V3, V5, filter};
+use crate::mqtt::client::{Client, Connect, Heard, Publish, V3, V5, filter};
 use crate::support::*;
 use protocol::mqtt::write::ConfirmType;
 use protocol::mqtt::{Value as Property, id};
@@ -206,6 +207,47 @@ fn answers_go_to_response_topics_users_and_topics() {
     }
 }
 
+/// Answers are published by the application's right: nobody gets them where it could neither hear nor publish.
+#[test]
+fn a_response_topic_is_one_that_the_client_may_use() {
+    let app = willing();
+    let asked = Application::replying(|event| match event["topic"].as_str() {
+        Some("room:open") => json!({}),
+        _ => json!({"status": "error"}),
+    });
+    let answers = "answer_filters = [\"answers/+\", \"room:secret\", \"room:open\"]";
+    let file = File::new(&format!(
+        "[client]\npublish_prefixes = [\"requests/\"]\ntrusted_proxies = [\"127.0.0.2\"]\n\
+         [webhook]\nurl = \"{}\"\n[[topics]]\npattern = \"room:*\"\njoin = \"webhook\"\n{}",
+        asked.url(),
+        rule(&app, answers)
+    ));
+    let server = file.serve();
+    let mut client = Connect::new(V5, "pump").user("alice").open(server.client);
+    let named = |client: &mut Client, topic: &'static str| {
+        let ask = Publish::new("requests/1", "what?", 1);
+        client.publish_all(ask.with((id::RESPONSE_TOPIC, Property::Text(topic))));
+        app.events().pop().unwrap()["mqtt"]["response_topic"] == topic
+    };
+    for (topic, is_passed_on) in [
+        // It may publish there, or the rule has it for answers.
+        ("requests/answers", true),
+        ("answers/7", true),
+        ("@alice", true),
+        // All may hear what is there, and only the application says it.
+        ("news", false),
+        ("answers/7/8", false),
+        // The application has not let it in.
+        ("room:secret", false),
+        ("room:open", false),
+    ] {
+        assert_eq!(named(&mut client, topic), is_passed_on, "{topic}");
+    }
+    client.subscribe(&[filter("room:open", 1)]);
+    assert!(named(&mut client, "room:open"));
+    assert!(!named(&mut client, "room:secret"));
+}
+
 #[test]
 fn an_answer_that_can_not_be_read_took_the_messages() {
     for body in ["no JSON", "[]", r#"{"messages":{}}"#] {
@@ -292,6 +334,32 @@ fn what_was_not_confirmed_comes_again() {
     member.is_quiet();
     let datas: Vec<_> = app.events().iter().map(|it| it["id"].clone()).collect();
     assert_ne!(datas.first(), datas.last(), "it was a message of its own");
+}
+
+/// A client that sends more than may be under way is cut off. Nothing of that counts as taken.
+#[test]
+fn what_was_one_too_many_comes_again() {
+    let (app, open) = gated(500);
+    let (server, _file) = serve(&app, "[mqtt]\nreceive_max = 1");
+    let mut member = Connect::new(V5, "member").open(server.client);
+    member.subscribe(&[filter("requests/+", 2)]);
+    let publish = |id: u16, dup| {
+        let payload = id.to_string();
+        Publish { id, dup, ..Publish::new("requests/1", &payload, 2) }.bytes(V3)
+    };
+    let mut client = Connect::kept(V3, "pump").open(server.client);
+    client.send(&[publish(1, false), publish(2, false)].concat());
+    client.hears(&[Heard::Closed]);
+    open.store(true, Ordering::Relaxed);
+    let mut client = Connect::kept(V3, "pump").open(server.client);
+    assert!(client.session_present);
+    for id in [1, 2] {
+        client.send(&publish(id, true));
+        client.hears(&[Heard::Confirm("PUBREC", id, 0)]);
+        client.confirm(ConfirmType::Pubrel, id);
+        client.hears(&[Heard::Confirm("PUBCOMP", id, 0)]);
+        assert_eq!(member.message().payload, id.to_string());
+    }
 }
 
 /// The server is killed while messages wait: their client sends them again, and what was confirmed is known.
@@ -392,6 +460,51 @@ fn the_application_is_asked_first() {
     }
     let events = app.until("three came", |events| events.len() == 3);
     assert!(events.iter().all(|event| event["data"] == "tidy"), "{events:?}");
+}
+
+#[test]
+fn nothing_is_confirmed_that_the_application_never_decided() {
+    // It does not know the first time, and says yes later.
+    let (open, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+    let (is_open, count) = (open.clone(), asked.clone());
+    let asked_of = Application::start(move |events| {
+        if count.fetch_add(1, Ordering::Relaxed) == 0 {
+            let end = Instant::now() + TIMEOUT;
+            while !is_open.load(Ordering::Relaxed) && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            return Act::Raw("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n".into());
+        }
+        Act::Reply(events.iter().map(|_| json!({})).collect())
+    });
+    let file = File::new(&format!(
+        "[webhook]\nurl = \"{}\"\nsilence = \"deny\"\ntimeout_milliseconds = 60000\n\
+         [[topics]]\npattern = \"q/*\"\npublish = \"ask\"\n",
+        asked_of.url(),
+    ));
+    let server = file.serve();
+    let mut listener = Connect::new(V5, "listener").open(server.client);
+    listener.subscribe(&[filter("q/#", 2)]);
+    let mut device = Connect::kept(V5, "device").open(server.client);
+    let important = Publish { id: 5, ..Publish::new("q/1", "important", 2) };
+    device.send(&important.bytes(V5));
+    asked_of.until("it was asked", |_| asked.load(Ordering::Relaxed) == 1);
+    device.cut();
+    server.until("the server knows of it", |server| {
+        server.metric("throng_connections{transport=\"mqtt\"}") == 1.0
+    });
+    // What the application decides now is for a connection that has gone.
+    open.store(true, Ordering::Relaxed);
+    server.until("it has decided", |server| server.metric("throng_webhook_waiting") == 0.0);
+    let mut device = Connect::kept(V5, "device").open(server.client);
+    assert!(device.session_present);
+    device.send(&Publish { dup: true, ..important }.bytes(V5));
+    device.hears(&[Heard::Confirm("PUBREC", 5, 0)]);
+    device.confirm(ConfirmType::Pubrel, 5);
+    device.hears(&[Heard::Confirm("PUBCOMP", 5, 0)]);
+    assert_eq!(asked.load(Ordering::Relaxed), 2);
+    assert_eq!(listener.message().payload, "important");
+    listener.is_quiet();
 }
 
 #[test]

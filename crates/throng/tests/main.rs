@@ -44,6 +44,7 @@ mod nginx;
 mod nginx_proxy;
 #[cfg(feature = "host-tools")]
 mod package;
+mod parent;
 mod phoenix;
 mod process;
 mod proxies;
@@ -62,5 +63,6 @@ mod top;
 mod transports;
 #[cfg(feature = "tune")]
 mod tune;
+mod upgrade;
 mod user_header;
 mod wildcards;

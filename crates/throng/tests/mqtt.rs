@@ -1,12 +1,22 @@
 //! MQTT with packets of the test's own: what the standards say, as clients see it.
 
+mod access;
+mod auth;
 pub(crate) mod client;
+mod covered;
+mod groups;
 mod hostile;
 mod interoperability_3;
 mod interoperability_5;
-mod kill;
 mod meets;
-mod normative;
+mod normative_connect;
+mod normative_format;
+mod normative_publish;
+mod normative_subscribe;
+mod open;
+mod raw;
+mod reasons;
+mod wills;
 
 use crate::support::*;
 
@@ -26,6 +36,11 @@ impl std::ops::Deref for Configured {
 
 /// A server with MQTT, that refuses one topic.
 fn server(settings: &[(&str, &str)]) -> Configured {
+    server_at("127.0.0.1:0", settings)
+}
+
+/// One whose port of MQTT is known.
+fn server_at(mqtt: &str, settings: &[(&str, &str)]) -> Configured {
     let folder = Scratch::new("mqtt");
     let rule = "[[topics]]\npattern = \"test/nosubscribe\"\njoin = \"refuse\"\npublish = \"allow\"\n\
                 [[topics]]\npattern = \"test/nopublish\"\npublish = \"refuse\"\n";
@@ -34,6 +49,6 @@ fn server(settings: &[(&str, &str)]) -> Configured {
         [&[("THRONG_MQTT_KEEP_ALIVE_SECONDS_MAX", "60"), ("THRONG_LOG_LEVEL", "error")], settings]
             .concat();
     let config = file.to_str().unwrap();
-    let flags = ["--mqtt", "127.0.0.1:0", "--shards", "2", "--config", config];
+    let flags = ["--mqtt", mqtt, "--shards", "2", "--config", config];
     Configured { server: Server::with(&flags, &all), _folder: folder }
 }

@@ -153,9 +153,10 @@ impl Both {
         let folder = Scratch::new("mqtt-port");
         command.current_dir(folder.path()).stdout(Stdio::piped());
         command.envs(settings.iter().copied());
-        let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
+        let (mark, unknown) = (Mark::new(), SocketAddr::from(([0, 0, 0, 0], 0)));
+        mark.put(&mut command);
         let child = command.spawn().unwrap();
-        let mut server = Server { child, client: unknown, admin: unknown };
+        let mut server = Server { child, client: unknown, admin: unknown, mark };
         let mut lines = Lines::of(server.child.stdout.take().unwrap());
         let mut address = |label: &str| -> SocketAddr {
             let line = lines.find(|line| line.trim_start().starts_with(label));
@@ -412,9 +413,10 @@ fn a_drain_closes_both_ports_and_tells_who_is_there() {
 
 /// The start text of a server, up to its end.
 fn start_text(mut command: Command, check: impl FnOnce(&str)) {
+    let (mark, unknown) = (Mark::new(), SocketAddr::from(([0, 0, 0, 0], 0)));
+    mark.put(&mut command);
     let child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
-    let mut server = Server { child, client: unknown, admin: unknown };
+    let mut server = Server { child, client: unknown, admin: unknown, mark };
     let mut lines = Lines::of(server.child.stdout.take().unwrap());
     let mut text = String::new();
     while !text.contains("Ctrl-C") {

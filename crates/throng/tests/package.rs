@@ -66,7 +66,8 @@ fn each_command_has_a_manual_page() {
         assert!(page.contains(".SH NAME") && page.contains(".SH SYNOPSIS"), "{name}");
         if is_there("groff") {
             let mut groff = Command::new("groff");
-            let output = groff.args(["-man", "-Tutf8", "-ww", "-z"]).arg(&path).output().unwrap();
+            let output =
+                groff.args(["-man", "-Kutf8", "-Tutf8", "-ww", "-z"]).arg(&path).output().unwrap();
             let warnings = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success() && warnings.is_empty(), "{name}: {warnings}");
         }

@@ -1,5 +1,5 @@
 //! The recipes of `examples/`, as their READMEs say to run them: a real server, the application under
-//! node, pages in Chromium; each through a reload of the page and a restart of the server.
+//! node, pages in Chromium; each through a reload of the page and a restart of the server, or an upgrade.
 
 use std::path::Path;
 use std::process::Command;
@@ -41,4 +41,9 @@ fn the_bell_rings_until_somebody_has_looked() {
 #[test]
 fn the_chat_shows_what_was_said_after_reload_and_restart() {
     recipe("chat");
+}
+
+#[test]
+fn the_chat_goes_on_while_the_server_is_replaced() {
+    recipe("upgrade");
 }

@@ -231,8 +231,22 @@ fn systemd_starts_the_unit() {
     // With both it has a key after a restart, and history that outlives it.
     let rule = "[[topics]]\npattern = \"log\"\nhistory_messages_max = 9\ndurable = true\n";
     fs::write(installed.config().join("throng.toml"), rule).unwrap();
+    // A reload goes on as a new process, which reads the configuration, too.
+    let before = installed.property("MainPID");
     installed.control("reload");
     until("the rule holds", || json(admin, "GET", "/api/history/log", None, "").0 == 200);
+    until("systemd knows the new process", || installed.property("MainPID") != before);
+    until("the unit is active", || installed.property("ActiveState") == "active");
+    let upgrade = json(admin, "GET", "/api/upgrade", None, "").1;
+    assert_eq!(upgrade["result"], "done", "{upgrade}");
+    // The old process ends, and the unit goes on without it.
+    until("the old process ends", || !Path::new("/proc").join(&before).exists());
+    assert_eq!(installed.property("ActiveState"), "active");
+    // The signal that reads the settings only.
+    let pid = installed.property("MainPID");
+    run("systemctl", &["kill", "--signal=HUP", &installed.name]);
+    until("settings are read", || installed.log().contains("the configuration was read again"));
+    assert_eq!(installed.property("MainPID"), pid);
     assert_eq!(publish("").0, 200);
     write_secret(&installed.config().join("api.key"), KEY);
     installed.control("restart");

@@ -5,6 +5,7 @@ mod attacks;
 mod clients;
 mod evasion;
 mod expiry;
+mod filters;
 mod grants;
 mod jwks;
 mod killed;

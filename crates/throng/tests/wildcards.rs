@@ -80,6 +80,23 @@ fn a_message_comes_once_however_many_filters_match_it() {
     assert_eq!(sorted(by_sse.collect()), expected);
 }
 
+/// Many at once: they come to the members in pieces of several.
+#[test]
+fn each_of_many_messages_comes_once_however_many_filters_match_it() {
+    let server = server();
+    let mut socket =
+        websocket(&server, "topic=a/%2B&topic=a/%23&topic=%2B/1&topic=a/1&filter=mqtt");
+    until_connections(&server, 1.0);
+    let publish = |n: u64| json!({"publish": {"topic": "a/1", "data": n}});
+    for first in (0..5_000).step_by(500) {
+        let commands: Vec<Value> = (first..first + 500).map(publish).collect();
+        server.post("/api/batch", json!({"commands": commands}));
+        for n in first..first + 500 {
+            assert_eq!(receive(&mut socket)["data"], n);
+        }
+    }
+}
+
 #[test]
 fn a_websocket_subscribes_and_unsubscribes_by_filter() {
     let server = server();

@@ -1,5 +1,6 @@
 //! Keys that issuers publish. Somebody else fetches them; here is when, and what is known meanwhile.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -41,12 +42,26 @@ struct Held {
     /// The sources whose keys the fetch under way has still to bring, or the last one did not bring: what they
     /// publish by now is not known.
     unanswered: Vec<bool>,
+    /// What was read of each, for another process.
+    read: HashMap<String, Arc<[u8]>>,
     /// When the last fetch ended, in seconds since 1970.
     ended_s: u64,
     /// A fetch is under way.
     fetching: bool,
+    /// When it began, in seconds since 1970.
+    began_s: u64,
     /// Since when somebody waits for a key that is not known.
     wanted_s: Option<u64>,
+}
+
+/// What another process goes on with.
+pub(crate) struct JwksState {
+    /// What was read at each address.
+    pub sets: Vec<(String, Arc<[u8]>)>,
+    /// When the last fetch ended, in seconds since 1970.
+    pub ended_s: u64,
+    /// Since when somebody waits for keys, those included that are fetched now.
+    pub wanted_s: Option<u64>,
 }
 
 impl fmt::Debug for Jwks {
@@ -125,7 +140,7 @@ impl Jwks {
         if held.fetching || self.is_empty() || now_s.abs_diff(held.ended_s) < wait_s {
             return Vec::new();
         }
-        (held.fetching, held.wanted_s) = (true, None);
+        (held.fetching, held.began_s, held.wanted_s) = (true, now_s, None);
         held.unanswered.fill(true);
         self.sources.iter().map(|source| source.url.clone()).collect()
     }
@@ -143,6 +158,7 @@ impl Jwks {
             set.0.iter_mut().for_each(|key| key.issuer.clone_from(&source.issuer));
             held.sets[at] = Some(set.clone());
             held.unanswered[at] = false;
+            held.read.insert(url.into(), json.into());
         }
         drop(held);
         self.version.fetch_add(1, Ordering::Relaxed);
@@ -157,6 +173,20 @@ impl Jwks {
         (held.fetching, held.ended_s) = (false, now_s);
         drop(held);
         self.version.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What another process goes on with.
+    pub(crate) fn export(&self) -> JwksState {
+        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        let sets = held.read.iter().map(|(url, json)| (url.clone(), json.clone())).collect();
+        let wanted_s = held.wanted_s.or_else(|| held.fetching.then_some(held.began_s));
+        JwksState { sets, ended_s: held.ended_s, wanted_s }
+    }
+
+    /// The last fetch ended then, and since then somebody waits for keys, in seconds since 1970.
+    pub(crate) fn import(&self, ended_s: u64, wanted_s: Option<u64>) {
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        (held.ended_s, held.wanted_s) = (ended_s, wanted_s);
     }
 
     /// True when this issuer publishes its keys at an address of its own.

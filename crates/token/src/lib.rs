@@ -12,6 +12,7 @@
 mod algorithm;
 mod authority;
 mod claims;
+mod handover;
 mod jwks;
 mod key;
 mod revocation;
@@ -19,6 +20,7 @@ mod sign;
 #[cfg(test)]
 mod tests;
 
+pub use self::handover::{JwksPart, RevocationsPart};
 pub use algorithm::Algorithm;
 pub use authority::{Authority, Settings, Stats};
 pub use claims::{INFO_BYTES_MAX, PATTERNS_MAX, grants, info};

@@ -118,6 +118,23 @@ impl Revocations {
         true
     }
 
+    /// Remembers a revocation until then in place of one with the same name; without a time it is forgotten.
+    pub(crate) fn replace(&self, revoked: &Revoked, until: Option<u64>) {
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        match (revoked, until) {
+            (Revoked::Jti(jti), Some(until)) => _ = held.ids.insert(jti.as_str().into(), until),
+            (Revoked::Jti(jti), None) => _ = held.ids.remove(jti.as_str()),
+            (Revoked::User { user, issued_before }, Some(until)) => {
+                held.users.insert(user.as_str().into(), (*issued_before, until));
+            }
+            (Revoked::User { user, .. }, None) => _ = held.users.remove(user.as_str()),
+            (Revoked::IssuedBefore(before), until) => {
+                held.all = until.map(|until| (*before, until))
+            }
+        }
+        self.count.store(held.count(), Ordering::Relaxed);
+    }
+
     /// Forgets those whose time is over, in seconds since 1970; gives them.
     pub fn sweep(&self, now_s: u64) -> Vec<Revoked> {
         if self.count() == 0 {

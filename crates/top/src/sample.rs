@@ -33,6 +33,9 @@ pub struct Sample {
     /// Connections closed, by reason, a second. Holds only reasons that occurred.
     #[serde(default)]
     pub closed_by: BTreeMap<String, f64>,
+    /// The upgrade that is under way, or the last one.
+    #[serde(default)]
+    pub upgrade: Option<Upgrade>,
     /// The latency of this second's deliveries; `None` when there were none.
     #[serde(default)]
     pub latency_ms: Option<Latency>,
@@ -48,6 +51,17 @@ impl Sample {
         let are_enough = self.connections >= CONNECTIONS_MIN;
         are_enough.then_some(self.figures.user_bytes_per_connection)
     }
+}
+
+/// An upgrade of the node.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct Upgrade {
+    /// How it went; `None` while it is under way.
+    #[serde(default)]
+    pub result: Option<String>,
+    /// How far it is, or how it went, in a sentence.
+    #[serde(default)]
+    pub text: String,
 }
 
 /// The time from the publish to the write to the kernel, in milliseconds.
@@ -208,6 +222,7 @@ impl Columns {
         let mut closed_by: BTreeMap<String, f64> = group(&self.closed_by);
         closed_by.retain(|_, rate| *rate > 0.0);
         Sample {
+            upgrade: None,
             at: self.at.get(index).copied().unwrap_or_default(),
             connections: value(&self.connections, index),
             connections_max: None,

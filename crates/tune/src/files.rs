@@ -60,7 +60,8 @@ pub fn systemd_unit(advice: &Advice, binary: &Path) -> String {
     let program = quoted(binary);
     // The kernel takes about as long to close the connections as to open them.
     let stop_seconds = 30 + connections / 50_000;
-    let tasks = 64 + crate::estimate::SHARDS_MAX;
+    // Two processes share them during an upgrade.
+    let tasks = 2 * (64 + crate::estimate::SHARDS_MAX);
     let home = if below(binary, &HOMES) { "read-only" } else { "yes" };
     let private_tmp = if below(binary, &TEMPORARY) { "no" } else { "yes" };
     let sandbox = SANDBOX.replace("HOME", home).replace("TMP", private_tmp);
@@ -81,7 +82,11 @@ pub fn systemd_unit(advice: &Advice, binary: &Path) -> String {
          Type=notify\n\
          ExecStart={program} serve --max-connections {connections} --data %S/throng \
          --api-key-file %d/api.key\n\
-         ExecReload=/bin/kill -HUP $MAINPID\n\
+         # Goes on as the binary and with the configuration that are there by now, and keeps every\n\
+         # connection. To read the settings only: systemctl kill --signal=HUP throng\n\
+         ExecReload=/bin/kill -USR2 $MAINPID\n\
+         # The old process names the new one to systemd (MAINPID=), so each speaks for the unit in turn.\n\
+         NotifyAccess=main\n\
          Restart=on-failure\n\
          RestartSec=1\n\
          # 2 is a wrong configuration, which a restart doesn't mend.\n\

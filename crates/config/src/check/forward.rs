@@ -24,13 +24,17 @@ pub(super) fn check(config: &Config, read: &mut Read) {
             let message = format!("there may be {FORWARDS_MAX} rules, and this is one more");
             add_error("filter", message);
         }
-        match Filter::parse(&rule.filter) {
-            Ok(Filter { group: None, .. }) => {}
-            Ok(_) => {
-                let message = "$share is for clients that subscribe: write the filter behind it";
-                add_error("filter", message.into());
+        let answers = rule.answer_filters.iter().map(|filter| ("answer_filters", filter));
+        for (at, filter) in answers.chain([("filter", &rule.filter)]) {
+            match Filter::parse(filter) {
+                Ok(Filter { group: None, .. }) => {}
+                Ok(_) => {
+                    let message =
+                        "$share is for clients that subscribe: write the filter behind it";
+                    add_error(at, message.into());
+                }
+                Err(error) => add_error(at, format!("{filter:?} is no topic filter: {error}")),
             }
-            Err(error) => add_error("filter", format!("it is no topic filter: {error}")),
         }
         if rule.filter.starts_with(['@', '*']) {
             let message =
@@ -80,7 +84,14 @@ mod tests {
     #[test]
     fn mistakes_in_rules_are_found() {
         for (file, want) in [
-            (table("a/#/b", ""), "throng.toml:2:10: forward[0].filter: it is no topic filter: "),
+            (
+                table("a/#/b", ""),
+                "throng.toml:2:10: forward[0].filter: \"a/#/b\" is no topic filter: ",
+            ),
+            (
+                table("a", "answer_filters = [\"b/#\", \"b+\"]"),
+                "4:18: forward[0].answer_filters: \"b+\" is no",
+            ),
             (table("$share/g/a", ""), "$share is for clients"),
             (table("@alice", ""), "neither to users nor to everyone"),
             (table("a", "") + &table("a", ""), "forward[1].filter: a rule before this one"),

@@ -130,6 +130,33 @@ mod tests {
     }
 
     #[test]
+    fn clients_of_this_machine_may_publish_everywhere_if_nobody_else_comes() {
+        let is_open = |more: &str| {
+            let file = format!("[mqtt]\nlisten = \"127.0.0.1:1883\"\n{more}");
+            load(&file).unwrap().config.is_open_to_mqtt()
+        };
+        assert!(is_open(""));
+        assert!(is_open("[client]\ncors_origins = [\"https://a.example\"]\n"));
+        assert!(!load("").unwrap().config.is_open_to_mqtt(), "there is no MQTT");
+        let key = "hmac_key = \"0123456789abcdef0123456789abcdef\"\n";
+        for more in [
+            &format!("[auth]\n{key}"),
+            &format!("[auth]\n{key}required = true\n"),
+            "[auth]\njwks_urls = [\"https://a.example/jwks\"]\nissuers = [\"https://a.example\"]\n",
+            "[webhook]\nurl = \"http://a/b\"\nconnect = true\n",
+            "[webhook]\nurl = \"http://a/b\"\nconnect = true\nsilence = \"allow\"\n",
+            "[client]\ntrusted_proxies = [\"127.0.0.1\"]\n",
+            "[client]\nproxy_header = \"forwarded\"\n",
+            "[client]\nproxy_header = \"proxy-protocol\"\n",
+            "[client]\nlisten = \"0.0.0.0:8000\"\ninsecure = true\n",
+        ] {
+            assert!(!is_open(more), "{more}");
+        }
+        let elsewhere = "[mqtt]\nlisten = \"0.0.0.0:1883\"\n[client]\ninsecure = true\n";
+        assert!(!load(elsewhere).unwrap().config.is_open_to_mqtt());
+    }
+
+    #[test]
     fn it_has_a_port_of_its_own() {
         for (port, want) in [
             (8000, "mqtt.listen: the client port (127.0.0.1:8000) takes MQTT as well"),

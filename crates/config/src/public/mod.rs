@@ -88,7 +88,7 @@ pub const CHECKLIST: &[Point] = &[
     Point {
         name: "publishing",
         about: "Clients publish only where somebody has thought of it.",
-        settings: &["client.publish_prefixes", "topics"],
+        settings: &["client.publish_prefixes", "topics", "mqtt.listen"],
         judge: points::publishing,
     },
     Point {
@@ -101,8 +101,8 @@ pub const CHECKLIST: &[Point] = &[
     Point {
         name: "MQTT",
         about: "Nobody on the way reads the tokens and messages of MQTT clients: a proxy with TLS is in \
-                front of their port, too.",
-        settings: &["mqtt.listen"],
+                front of their port, too. And nobody whom it lets through counts as a program of this host.",
+        settings: &["mqtt.listen", "client.trusted_proxies"],
         judge: points::mqtt,
     },
     Point {

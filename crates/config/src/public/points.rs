@@ -157,6 +157,12 @@ pub(super) fn origins(config: &Config, _: u64) -> Judged {
 }
 
 pub(super) fn publishing(config: &Config, _: u64) -> Judged {
+    if config.is_open_to_mqtt() {
+        return error(
+            "MQTT clients may publish to every topic of which no rule of [[topics]] says who may: give [auth] \
+             a key, or name the proxies in client.trusted_proxies",
+        );
+    }
     let every = |prefix: &String| prefix.is_empty() || prefix == "*";
     if config.client.publish_prefixes.iter().any(every) {
         let what = "clients may publish to every topic (client.publish_prefixes): name prefixes, or \
@@ -195,6 +201,13 @@ pub(super) fn mqtt(config: &Config, _: u64) -> Judged {
     let Some(listen) = config.mqtt.listen else {
         return ok("there is no MQTT");
     };
+    if config.is_open_to_mqtt() {
+        return error(
+            "whoever reaches this host, also by way of a proxy on it, publishes and subscribes as its own \
+             programs do: give [auth] a key, have the application say who comes (webhook.connect = true), or \
+             name the proxies in client.trusted_proxies",
+        );
+    }
     match reach(listen) {
         Reach::Host => ok("only this host reaches the port: the proxy with TLS on it"),
         Reach::Network => warning(format!(

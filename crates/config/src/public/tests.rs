@@ -189,6 +189,21 @@ fn each_mistake_is_found_at_its_point() {
 }
 
 #[test]
+fn mqtt_that_is_open_to_this_host_is_not_for_a_proxy_on_it() {
+    let judged = |more: &str| {
+        let file = format!("[mqtt]\nlisten = \"127.0.0.1:1883\"\n{more}");
+        let findings = judged(&file, &[]);
+        ["publishing", "MQTT"]
+            .map(|name| findings.iter().find(|finding| finding.point.name == name).unwrap().verdict)
+    };
+    assert_eq!(judged(""), [Verdict::Error, Verdict::Error]);
+    assert_eq!(judged("[client]\ntrusted_proxies = [\"127.0.0.1\"]\n"), [Verdict::Ok, Verdict::Ok]);
+    let key = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+    let tokens = format!("[auth]\nhmac_key = \"{key}\"\nrequired = true\n");
+    assert_eq!(judged(&tokens), [Verdict::Ok, Verdict::Ok]);
+}
+
+#[test]
 fn a_proxy_that_says_who_is_there_has_the_port_for_itself() {
     let (_, no_tokens) = GOOD.split_once("[auth]").unwrap();
     let (_, rest) = no_tokens.split_once("[limits]").unwrap();

@@ -25,11 +25,12 @@ mod subscriptions;
 mod tokens;
 mod top;
 mod topics;
+mod upgrade;
 
 pub use openapi::openapi;
 pub(crate) use publish::Answered;
-pub use tokens::REVOCATIONS;
 pub(crate) use tokens::forget as forget_revocations;
+pub use tokens::{REVOCATIONS, of_shards};
 
 use std::sync::Arc;
 
@@ -43,7 +44,7 @@ use crate::dashboard;
 use crate::http::Rejection;
 use crate::http::access::{Needs, Row, Table};
 use crate::http::guard::{Guard, OPEN_FOLDER, guard};
-use crate::http::middleware::surround;
+use crate::http::middleware::{Around, surround};
 use crate::http::trace::RequestIds;
 use crate::monitor::Monitor;
 use crate::node::{AskError, Node};
@@ -101,6 +102,8 @@ fn calls() -> Calls<Arc<Node>> {
         .delete("/api/mqtt/retained/{topic}", Admin, mqtt::retained::delete)
         .get("/api/stats", Read, stats::stats)
         .get("/api/config", Read, operate::config)
+        .get("/api/upgrade", Read, upgrade::progress)
+        .post("/api/upgrade", Admin, upgrade::begin)
         .get("/api/backup", Read, backup::progress)
         .post("/api/backup", Admin, backup::begin)
         .get("/", Nothing, dashboard::page);
@@ -142,7 +145,11 @@ pub fn access() -> Vec<[&'static str; 3]> {
 /// All that the admin port answers.
 pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
     let node = monitor.node.clone();
-    let (ids, access) = (Arc::new(RequestIds::new()), node.access.clone());
+    let around = Around {
+        ids: Arc::new(RequestIds::new()),
+        access: node.access.clone(),
+        gate: node.upgrades.gate.clone(),
+    };
     let guarded = Guard { served: node.clone(), table: Arc::new(Table::new(&rows())) };
     calls()
         .into_router()
@@ -156,7 +163,7 @@ pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
             Rejection::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
         })
         .layer(middleware::from_fn_with_state(guarded, guard::<Node>))
-        .layer(middleware::from_fn_with_state((ids, access), surround))
+        .layer(middleware::from_fn_with_state(around, surround))
         .with_state(node)
 }
 

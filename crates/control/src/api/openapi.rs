@@ -10,6 +10,7 @@ use utoipa::{Modify, OpenApi};
 use super::{
     backup, connections, cursors, history, kernel, login, members, messages, mqtt, noisiest,
     operate, presence, publish, samples, session, stats, subscriptions, tokens, top, topics,
+    upgrade,
 };
 use crate::http::ErrorBody;
 use crate::http::access::{Needs, Row};
@@ -35,6 +36,7 @@ use crate::http::access::{Needs, Row};
         mqtt::sessions::list, mqtt::sessions::one, mqtt::sessions::end,
         mqtt::retained::list, mqtt::retained::one, mqtt::retained::delete,
         samples::live, samples::samples, kernel::kernel, backup::begin, backup::progress,
+        upgrade::begin, upgrade::progress,
         session::sign_in, session::session, session::sign_out,
         operate::healthz, operate::readyz, operate::metrics, document
     ),

@@ -1,7 +1,7 @@
 //! The node's figures as they change, and those of the last 15 minutes.
 
 use std::convert::Infallible;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, State};
@@ -14,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use utoipa::ToSchema;
 
 use crate::http::access::{Access, Caller, Needs};
+use crate::http::gate::Gate;
 use crate::http::listener::On;
 use crate::http::{ErrorBody, Rejection};
 use crate::monitor::{INTERVAL_SECONDS, Monitor, Sample, SampleRing, connections_max, process};
@@ -22,7 +23,8 @@ use crate::monitor::{INTERVAL_SECONDS, Monitor, Sample, SampleRing, connections_
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// The node's figures, once a second: server-sent events `sample`, at once the newest one. At most
-/// 64 at a time; it ends when the server stops, and when the key or the session is no longer good.
+/// 64 at a time; it ends when the server stops, when an upgrade has made another process the server, and
+/// when the key or the session is no longer good.
 #[utoipa::path(get, path = "/api/live", tag = "operate", responses(
     (status = 200, body = Sample, content_type = "text/event-stream"),
     (status = 503, body = ErrorBody, description = "64 others read it already")))]
@@ -40,7 +42,8 @@ pub(crate) async fn live(
         peer.set_stream();
     }
     let (newest, access) = (monitor.newest.clone(), monitor.node.access.clone());
-    let reader = Reader { newest, caller, access, is_first: true, _permit: permit };
+    let gate = monitor.node.upgrades.gate.clone();
+    let reader = Reader { newest, caller, access, gate, is_first: true, _permit: permit };
     let events = stream::unfold(reader, Reader::next);
     // As for clients' streams: no proxy holds samples back, or packs them together.
     let headers = [
@@ -56,6 +59,7 @@ struct Reader {
     newest: watch::Receiver<Bytes>,
     caller: Caller,
     access: Arc<Access>,
+    gate: Arc<Gate>,
     is_first: bool,
     _permit: OwnedSemaphorePermit,
 }
@@ -65,7 +69,10 @@ impl Reader {
         let has_one = self.is_first && !self.newest.borrow().is_empty();
         self.is_first = false;
         if !has_one {
-            self.newest.changed().await.ok()?;
+            tokio::select! {
+                changed = self.newest.changed() => changed.ok()?,
+                () = self.gate.forwarded() => return None,
+            }
         }
         // A key that was taken away, or a session that is over, shows no more.
         if !self.access.is_valid(&self.caller, Needs::Read) {
@@ -110,7 +117,7 @@ pub(crate) async fn samples(State(monitor): State<Arc<Monitor>>) -> Response {
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         connections_max: connections_max(node),
         interval_seconds: INTERVAL_SECONDS,
-        samples: &monitor.samples.lock().unwrap_or_else(PoisonError::into_inner),
+        samples: &monitor.samples.lock(),
     })
     .into_response()
 }

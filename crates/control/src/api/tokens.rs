@@ -139,13 +139,14 @@ pub(crate) async fn revoke(
         return Err(conflict("too_many_revocations", message));
     }
     let stored = store(&node, &revocation);
-    let closing = node.ask_all(|reply| {
-        let mut revocation = of_shards(&revocation.revoked);
-        // The token of a connection that is open was issued before now, whatever its issuer's clock says.
-        revocation.before_s = revocation.before_s.filter(|_| revoke.issued_before.is_some());
-        shard::Command::Revoke { revocation, reply }
-    });
+    let mut of_shards = of_shards(&revocation.revoked);
+    // The token of a connection that is open was issued before now, whatever its issuer's clock says.
+    of_shards.before_s = of_shards.before_s.filter(|_| revoke.issued_before.is_some());
+    let closing =
+        node.ask_all(|reply| shard::Command::Revoke { revocation: of_shards.clone(), reply });
     let closed = closing.all().await?.into_iter().map(u64::from).sum();
+    // No connection leaves a will any more. Those that have ended before did.
+    node.shared.mqtt_sessions.drop_wills(&|author| of_shards.means(author));
     if let Some(stored) = stored? {
         stored.await.map_err(|_| Rejection::going_down())?.map_err(|error| not_stored(&error))?;
     }
@@ -202,8 +203,8 @@ pub(crate) async fn revocations(State(node): State<Arc<Node>>) -> Json<Revocatio
     Json(RevocationList { count: node.revocations.count(), revocations })
 }
 
-/// As shards know tokens.
-fn of_shards(revoked: &Revoked) -> shard::Revocation {
+/// What shards are told of tokens that count no longer.
+pub fn of_shards(revoked: &Revoked) -> shard::Revocation {
     let seconds = |at: u64| Some(u32::try_from(at).unwrap_or(u32::MAX));
     match revoked {
         Revoked::Jti(jti) => {

@@ -15,6 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Sleep;
 
 use super::admission::{AdmissionError, CloseReason, Connections, Peer, Permit};
+use super::gate::Gate;
 
 /// Connections that may wait in the kernel to be accepted: a burst of them is no reason for a
 /// client to try again after a second, as TCP does.
@@ -45,14 +46,30 @@ const HEAD_TOO_LARGE: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Large\r\n
 
 /// A listener with bounds.
 pub(crate) struct Bounded {
-    listener: TcpListener,
+    /// `None` after another process has taken it over.
+    listener: Option<TcpListener>,
+    address: io::Result<SocketAddr>,
     connections: Arc<Connections>,
+    gate: Arc<Gate>,
     accepted: u64,
 }
 
 impl Bounded {
-    pub fn new(listener: TcpListener, connections: Arc<Connections>) -> Self {
-        Bounded { listener, connections, accepted: 0 }
+    pub fn new(listener: TcpListener, connections: Arc<Connections>, gate: Arc<Gate>) -> Self {
+        let address = listener.local_addr();
+        Bounded { listener: Some(listener), address, connections, gate, accepted: 0 }
+    }
+
+    /// The next connection, until another process takes them.
+    async fn next(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
+        if let Some(listener) = &self.listener {
+            tokio::select! {
+                accepted = listener.accept() => return accepted,
+                () = self.gate.forwarded() => {}
+            }
+        }
+        self.listener = None;
+        std::future::pending().await
     }
 }
 
@@ -62,7 +79,7 @@ impl Listener for Bounded {
 
     async fn accept(&mut self) -> (Timed, SocketAddr) {
         loop {
-            let (stream, address) = match self.listener.accept().await {
+            let (stream, address) = match self.next().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::debug!(%error, "the admin port can't accept");
@@ -95,7 +112,10 @@ impl Listener for Bounded {
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        match &self.address {
+            Ok(address) => Ok(*address),
+            Err(error) => Err(error.kind().into()),
+        }
     }
 }
 
@@ -236,7 +256,7 @@ mod tests {
     async fn bounded(limits: ConnectionLimits) -> (Bounded, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        (Bounded::new(listener, Connections::new(limits)), address)
+        (Bounded::new(listener, Connections::new(limits), Arc::default()), address)
     }
 
     fn timeouts(head_ms: u64, idle_ms: u64) -> ConnectionLimits {

@@ -14,6 +14,8 @@ use axum::response::{IntoResponse, Response};
 
 use super::Rejection;
 use super::access::Access;
+use super::admission::Peer;
+use super::gate::{Arrival, Gate, Moved, Pass, Working, empty, forward, until_end};
 use super::listener::On;
 use super::origin::Origin;
 use super::trace::{REQUEST_ID, RequestIds};
@@ -24,6 +26,13 @@ const REQUEST_MAX: Duration = Duration::from_secs(30);
 /// Paths that are answered when all connections are busy: what watches over the node.
 const VITAL: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
+/// The stream of figures. Where another process serves it ends, so that its reader asks there.
+const LIVE: &str = "/api/live";
+
+/// Paths that are answered while all others are held back, besides what watches over the node: streams,
+/// which would never let it stand still.
+const NEVER_HELD: [&str; 2] = [LIVE, "/api/upgrade"];
+
 /// The policy of what is no page.
 const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'";
 
@@ -31,9 +40,17 @@ const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'";
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
     HeaderName::from_static("cross-origin-resource-policy");
 
+/// What it needs.
+#[derive(Clone)]
+pub(crate) struct Around {
+    pub ids: Arc<RequestIds>,
+    pub access: Arc<Access>,
+    pub gate: Arc<Gate>,
+}
+
 /// Does all of it.
 pub(crate) async fn surround(
-    State((ids, access)): State<(Arc<RequestIds>, Arc<Access>)>,
+    State(Around { ids, access, gate }): State<Around>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -44,9 +61,10 @@ pub(crate) async fn surround(
     }
     let (id, call) = ids.begin(&request, origin);
     let is_shown = request.method().is_safe();
-    let mut response = call.run(track(request, next)).await;
+    let mut response = call.run(track(&gate, request, next)).await;
     let headers = response.headers_mut();
-    headers.insert(REQUEST_ID, id);
+    // A request that was forwarded has the id that the other process's log has.
+    headers.entry(REQUEST_ID).or_insert(id);
     // A browser neither guesses the type nor caches.
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
@@ -75,11 +93,11 @@ async fn limit_time(request: Request, next: Next) -> Response {
 
 /// Marks on the connection where its request is. A connection that was only admitted for health
 /// checks gets no other call.
-async fn track(request: Request, next: Next) -> Response {
-    let Some(ConnectInfo(On(peer, _))) = request.extensions().get::<ConnectInfo<On>>().cloned()
-    else {
-        return limit_time(request, next).await;
+async fn track(gate: &Arc<Gate>, request: Request, next: Next) -> Response {
+    let Some(on) = request.extensions().get::<ConnectInfo<On>>().cloned() else {
+        return pass(gate, None, request, next).await;
     };
+    let peer = &on.0.0;
     peer.begin(request.body().is_end_stream());
     let response = match peer.is_spare && !VITAL.contains(&request.uri().path()) {
         true => {
@@ -88,8 +106,59 @@ async fn track(request: Request, next: Next) -> Response {
             let rejection = Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message);
             ([(header::CONNECTION, "close")], rejection).into_response()
         }
-        false => limit_time(request, next).await,
+        false => pass(gate, Some(&on.0), request, next).await,
     };
     peer.answered();
     response
+}
+
+/// Answers a request, unless another process takes over before all of its body has come.
+async fn here(mut request: Request, next: Next, working: Working) -> Result<Response, Box<Moved>> {
+    if request.body().is_end_stream() {
+        return Ok(until_end(limit_time(request, next).await, working));
+    }
+    let arrival = Arrival::new(working);
+    request.extensions_mut().insert(arrival.clone());
+    let response = limit_time(request, next).await;
+    arrival.answered(response)
+}
+
+/// Has a request answered here as soon as it may be, or by the process that has taken over.
+async fn pass(gate: &Arc<Gate>, on: Option<&On>, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let (request, to) = if path == LIVE && gate.is_forwarding() {
+        let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CONNECTION, "close")];
+        return (headers, empty()).into_response();
+    } else if VITAL.contains(&path) || NEVER_HELD.contains(&path) {
+        match gate.pass_vital() {
+            None => return limit_time(request, next).await,
+            Some(to) => (request, to),
+        }
+    } else {
+        let peer = on.map(|On(peer, _)| &**peer);
+        let is_whole = request.body().is_end_stream();
+        let mut was_held = false;
+        // That it waits is no fault of its own, whatever it has sent.
+        let held = || {
+            was_held = true;
+            peer.inspect(|peer| peer.body_arrived());
+        };
+        match gate.pass(held).await {
+            Pass::Here(working) => {
+                if was_held {
+                    peer.inspect(|peer| Peer::begin(peer, is_whole));
+                }
+                match here(request, next, working).await {
+                    Ok(response) => return response,
+                    Err(moved) => {
+                        let Moved { request, to, forwarding } = *moved;
+                        (request, (to, forwarding))
+                    }
+                }
+            }
+            Pass::To(to, forwarding) => (request, (to, forwarding)),
+        }
+    };
+    // Rare and large: each call would carry it along.
+    Box::pin(forward(request, on.map(|On(_, address)| *address), &to.0, to.1)).await
 }

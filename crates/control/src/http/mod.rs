@@ -6,6 +6,7 @@
 pub(crate) mod access;
 pub(crate) mod admission;
 mod cookie;
+pub(crate) mod gate;
 pub(crate) mod guard;
 pub(crate) mod host;
 pub(crate) mod listener;

@@ -1,18 +1,22 @@
 //! Reading requests: bodies, queries and names in paths.
 
+use std::future::ready;
+use std::pin::pin;
 use std::sync::Arc;
 
-use axum::body::{Bytes, HttpBody};
+use axum::body::{Body as Streamed, Bytes, HttpBody};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{ConnectInfo, FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
+use futures_util::stream::{self, StreamExt};
 use http_body_util::BodyExt;
 use percent_encoding::percent_decode_str;
 use protocol::http::media;
 use serde::de::DeserializeOwned;
 
 use super::access::Caller;
+use super::gate::Arrival;
 use super::listener::On;
 use super::{Rejection, Served};
 
@@ -44,17 +48,8 @@ impl<T: DeserializeOwned, S: Served + ?Sized> FromRequest<Arc<S>> for OpenBody<T
             let message = format!("the body of this call is at most {OPEN_BODY_BYTES_MAX} bytes");
             Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
         };
-        let (parts, body) = request.into_parts();
-        if body.size_hint().lower() > OPEN_BODY_BYTES_MAX as u64 {
-            return Err(too_large());
-        }
-        let body = http_body_util::Limited::new(body, OPEN_BODY_BYTES_MAX).collect().await;
-        let bytes = body.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
-            true => too_large(),
-            false => cut_short(),
-        })?;
-        let bytes = bytes.to_bytes();
-        arrived(&parts, bytes.len(), &**served);
+        let (parts, bytes) = read_body(request, OPEN_BODY_BYTES_MAX, too_large, |_| Ok(())).await?;
+        charge(&parts, bytes.len(), &**served);
         parse(&bytes).map(OpenBody)
     }
 }
@@ -64,40 +59,87 @@ pub(crate) async fn whole_body(
     request: Request,
     served: &(impl Served + ?Sized),
 ) -> Result<Bytes, Rejection> {
-    let (parts, mut body) = request.into_parts();
     let (max, connections) = (served.body_bytes_max(), served.connections());
+    let mut held = connections.held();
+    let hold = |bytes| connections.hold(&mut held, bytes).ok_or_else(bodies_full);
+    let (parts, bytes) = read_body(request, max, || too_large(max), hold).await?;
+    charge(&parts, bytes.len(), served);
+    Ok(bytes)
+}
+
+/// Reads a body of at most `max` bytes, of which `hold` may refuse each piece by its length. Once it is whole it
+/// waits until the request may be worked on here; where another process serves by then, the request goes there.
+async fn read_body(
+    request: Request,
+    max: usize,
+    too_large: impl Fn() -> Rejection,
+    mut hold: impl FnMut(usize) -> Result<(), Rejection>,
+) -> Result<(Parts, Bytes), Rejection> {
+    let (mut parts, mut body) = request.into_parts();
+    let arrival = parts.extensions.remove::<Arc<Arrival>>();
+    let arrival = arrival.as_deref();
+    arrival.inspect(|arrival| arrival.begin());
     let fits = |bytes: u64| usize::try_from(bytes).is_ok_and(|bytes| bytes <= max);
     if !fits(body.size_hint().lower()) {
-        return Err(too_large(max));
+        return Err(too_large());
     }
-    let mut held = connections.held();
-    let mut bytes = Vec::new();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| cut_short())?;
-        let Ok(piece) = frame.into_data() else { continue };
-        if bytes.len() + piece.len() > max {
-            return Err(too_large(max));
+    let mut elsewhere = pin!(async {
+        match arrival {
+            Some(arrival) => arrival.elsewhere().await,
+            None => std::future::pending().await,
         }
-        connections.hold(&mut held, piece.len()).ok_or_else(bodies_full)?;
+    });
+    let mut bytes = Vec::new();
+    let whole = loop {
+        let frame = tokio::select! {
+            biased;
+            frame = body.frame() => frame,
+            () = &mut elsewhere => {
+                let body = joined(bytes.into(), body);
+                return Err(moved(arrival, Request::from_parts(parts, body)));
+            }
+        };
+        let Some(frame) = frame else { break bytes.into() };
+        let Ok(piece) = frame.map_err(|_| cut_short())?.into_data() else { continue };
+        if bytes.len() + piece.len() > max {
+            return Err(too_large());
+        }
+        hold(piece.len())?;
         // Nearly all come in one piece, which needs no copy. Others do: a piece may hold on to far
         // more than it has.
         if bytes.is_empty() && body.is_end_stream() {
-            arrived(&parts, piece.len(), served);
-            return Ok(piece);
+            break piece;
         }
         bytes.extend_from_slice(&piece);
-    }
-    arrived(&parts, bytes.len(), served);
-    Ok(bytes.into())
-}
-
-/// Marks on the connection that what follows is the server's work, and charges the caller's key.
-fn arrived(parts: &Parts, bytes: usize, served: &(impl Served + ?Sized)) {
-    if let Some(caller) = parts.extensions.get::<Caller>() {
-        caller.took(bytes, served);
-    }
+    };
+    // What follows is the server's work, or waits for that.
     if let Some(ConnectInfo(On(peer, _))) = parts.extensions.get() {
         peer.body_arrived();
+    }
+    if let Some(arrival) = arrival
+        && !arrival.end().await
+    {
+        return Err(moved(Some(arrival), Request::from_parts(parts, whole.into())));
+    }
+    Ok((parts, whole))
+}
+
+/// A body of which some has been read.
+fn joined(read: Bytes, rest: Streamed) -> Streamed {
+    let read = stream::once(ready(Ok(read)));
+    Streamed::from_stream(read.chain(rest.into_data_stream()))
+}
+
+/// Another process answers the request. Should nobody have it do so, this is the answer.
+fn moved(arrival: Option<&Arrival>, request: Request) -> Rejection {
+    arrival.inspect(|arrival| arrival.move_on(request));
+    Rejection::going_down()
+}
+
+/// Charges the caller's key for a body.
+fn charge(parts: &Parts, bytes: usize, served: &(impl Served + ?Sized)) {
+    if let Some(caller) = parts.extensions.get::<Caller>() {
+        caller.took(bytes, served);
     }
 }
 

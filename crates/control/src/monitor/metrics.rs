@@ -58,6 +58,7 @@ impl Collector for Reading {
         self.webhook(&mut encoder)?;
         self.forward(&mut encoder)?;
         self.admin(&mut encoder)?;
+        self.upgrade(&mut encoder)?;
         self.shards(&mut encoder)?;
         self.process(&mut encoder)?;
         kernel::encode(&mut encoder, &KernelStats::read())
@@ -275,8 +276,15 @@ impl Reading {
         let sessions = self.0.shared.mqtt_sessions.stats();
         let help = "Sessions of MQTT clients that are away";
         gauge(encoder, "mqtt_sessions_away", help, None, sessions.away as f64)?;
+        let (help, bytes) = ("What these sessions hold, with their wills", sessions.away_bytes);
+        gauge(encoder, "mqtt_sessions_away", help, Some(Unit::Bytes), bytes as f64)?;
         let help = "Different filters of MQTT sessions, of which messages are kept for them";
         gauge(encoder, "mqtt_session_filters", help, None, sessions.interests as f64)?;
+        let held = self.0.history().stats();
+        let help = "Messages in memory that are retained for MQTT sessions alone: no rule of [[topics]] does";
+        gauge(encoder, "mqtt_session_messages", help, None, held.session_messages as f64)?;
+        let (help, bytes) = ("What these messages hold", held.session_bytes as f64);
+        gauge(encoder, "mqtt_session_messages", help, Some(Unit::Bytes), bytes)?;
         let rows = vec![
             ("why", "expired".into(), sessions.expired as f64),
             ("why", "full".into(), sessions.refused as f64),
@@ -425,6 +433,26 @@ impl Reading {
         counters(encoder, "admin_calls_refused", help, None, rows.into())?;
         let help = "Browsers that are signed in";
         gauge(encoder, "admin_sessions", help, None, stats.sessions as f64)
+    }
+
+    /// The upgrade that is under way, or was the last.
+    fn upgrade(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let progress = self.0.upgrades.progress();
+        let help = "Where the upgrade is: 0 none yet, 1 starting, 2 copying, 3 switching, 4 done, \
+                    5 failed, 6 only checked";
+        gauge(encoder, "upgrade_stage", help, None, progress.stage as u8 as f64)?;
+        let help = "Connections that the upgrade under way, or the last one, has copied";
+        let value = progress.connections_copied as f64;
+        gauge(encoder, "upgrade_connections_copied", help, None, value)?;
+        let help = "Connections that the last upgrade has closed";
+        gauge(encoder, "upgrade_connections_lost", help, None, progress.lost as f64)?;
+        let help = "How long the last upgrade let all stand still";
+        let value = progress.pause_us.unwrap_or_default() as f64 / 1e6;
+        gauge(encoder, "upgrade_pause", help, Some(Unit::Seconds), value)?;
+        let help = "Upgrades that this process has begun, checks included";
+        counter(encoder, "upgrades", help, None, progress.begun as f64)?;
+        let help = "Those of them that were given up";
+        counter(encoder, "upgrades_failed", help, None, progress.failed as f64)
     }
 
     fn shards(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {

@@ -8,6 +8,7 @@ pub(crate) mod metrics;
 pub(crate) mod process;
 mod sampler;
 mod samples;
+mod samples_part;
 pub(crate) mod sys;
 pub(crate) mod top;
 
@@ -15,6 +16,7 @@ pub(crate) use sampler::{INTERVAL_SECONDS, Monitor, connections_max};
 #[cfg(test)]
 pub(crate) use sampler::{READERS_MAX, Sampler};
 pub(crate) use samples::{Figure, Sample, SampleRing};
+pub use samples_part::Samples;
 
 /// What this process has written to memory so far (RssAnon), in bytes.
 pub fn anonymous_bytes() -> u64 {

@@ -12,9 +12,11 @@ use tokio::time::MissedTickBehavior;
 
 use super::histogram::merged;
 use super::process;
-use super::samples::{Counters, Figure, Gauges, Reading, Sample, SampleRing, Transports};
+use super::samples::{Counters, Figure, Gauges, Reading, Sample, Transports};
+use super::samples_part::Samples;
 use super::top::Tops;
 use crate::node::Node;
+use crate::upgrade::UpgradeStage;
 
 /// Readers of the live figures at the same time.
 pub(crate) const READERS_MAX: usize = 64;
@@ -28,7 +30,7 @@ pub(crate) struct Monitor {
     /// The biggest and the busiest topics, as they were a moment ago.
     pub tops: Tops,
     /// The samples of the last 15 minutes.
-    pub samples: Mutex<SampleRing>,
+    pub samples: Samples,
     /// The newest sample as an event's bytes; empty before the first.
     pub newest: watch::Receiver<Bytes>,
     /// A permit for each reader of the live figures.
@@ -45,10 +47,9 @@ pub(crate) struct Sampler {
 }
 
 impl Monitor {
-    pub fn new(node: Arc<Node>) -> (Arc<Self>, Sampler) {
+    pub fn new(node: Arc<Node>, samples: Samples) -> (Arc<Self>, Sampler) {
         let (sender, newest) = watch::channel(Bytes::new());
         let before = read(&node);
-        let samples = Mutex::new(SampleRing::new());
         let readers = Arc::new(Semaphore::new(READERS_MAX));
         let tops = Tops::default();
         let kernel = Mutex::default();
@@ -88,14 +89,18 @@ impl Sampler {
         // The clock of the shards began at the same moment, or a little earlier.
         node.shared.quotas.tick(node.started.elapsed().as_micros() as u64);
         let after = read(node);
-        let sample = Sample::between(&self.before, after.clone());
+        let mut sample = Sample::between(&self.before, after.clone());
+        let upgrade = node.upgrades.progress();
+        if upgrade.stage != UpgradeStage::Idle {
+            sample.upgrade = Some(Box::new(upgrade.into()));
+        }
         drop(self.monitor.push_kernel(after.kernel));
         self.before = after;
         let mut event = b"event: sample\ndata: ".to_vec();
         // Numbers and names: neither can fail.
         let _ = serde_json::to_writer(&mut event, &sample);
         event.extend_from_slice(b"\n\n");
-        self.monitor.samples.lock().unwrap_or_else(PoisonError::into_inner).push(sample);
+        self.monitor.samples.lock().push(sample);
         self.sender.send_replace(event.into());
     }
 }

@@ -14,6 +14,7 @@ use shard::Histogram;
 use utoipa::ToSchema;
 
 use super::histogram::percentile_ms;
+use crate::upgrade::UpgradeState;
 
 /// Samples in the ring: 15 minutes.
 pub(crate) const SAMPLES_MAX: usize = 900;
@@ -131,6 +132,10 @@ pub(crate) struct Sample {
     /// Slow consumers closed, a second.
     #[schema(value_type = f64)]
     pub slow: Figure,
+    /// The upgrade that is under way, or the last one of this process; left out where there was none.
+    #[schema(value_type = UpgradeState, nullable = false)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub upgrade: Option<Box<UpgradeState>>,
 }
 
 /// Upper bounds in milliseconds, from a histogram whose bounds double.
@@ -183,6 +188,20 @@ impl Transports {
     /// No connections yet, of these protocols.
     pub fn of(protocols: &'static Protocols) -> Self {
         Transports { protocols, counts: [0; Encoding::MAX] }
+    }
+
+    /// The connections of each name that has some.
+    pub fn by_name(&self) -> Vec<(String, u32)> {
+        let count = |name| u32::try_from(self.count(name)).unwrap_or(u32::MAX);
+        let all = self.protocols.names().map(|protocol| (protocol.name(), count(protocol.name())));
+        all.filter(|(_, count)| *count > 0).map(|(name, count)| (name.into(), count)).collect()
+    }
+
+    /// A name has so many; one that nobody knows here is left out.
+    pub fn set(&mut self, name: &str, count: u32) {
+        if let Some(protocol) = self.protocols.names().find(|protocol| protocol.name() == name) {
+            self.counts[usize::from(protocol.encoding().0)] = count;
+        }
     }
 
     /// The connections of a name: a transport may have several encodings.
@@ -239,6 +258,7 @@ impl Sample {
             slow: closed_by[CloseReason::SlowConsumer as usize],
             gauges: after.gauges,
             shards: after.shards,
+            upgrade: None,
         }
     }
 }
@@ -256,9 +276,6 @@ impl Latency {
 pub(crate) struct SampleRing(VecDeque<Sample>);
 
 impl SampleRing {
-    /// What the ring takes in memory, in bytes, however many samples are in it.
-    pub const BYTES: u64 = (SAMPLES_MAX * size_of::<Sample>()) as u64;
-
     /// An empty ring. It writes to its memory now, so that nobody takes it for memory of the
     /// connections that come later.
     pub fn new() -> Self {
@@ -271,7 +288,34 @@ impl SampleRing {
         if self.0.len() == SAMPLES_MAX {
             self.0.pop_front();
         }
-        self.0.push_back(Sample { shards: Vec::new(), ..sample });
+        self.0.push_back(Sample { shards: Vec::new(), upgrade: None, ..sample });
+    }
+
+    /// All samples, the oldest first.
+    pub fn all(&self) -> impl Iterator<Item = &Sample> {
+        self.0.iter()
+    }
+
+    /// Puts a sample of this time where it belongs, in place of one that is there, or takes that out.
+    pub fn replace(&mut self, at: u64, sample: Option<Sample>) {
+        let place = self.0.binary_search_by_key(&at, |sample| sample.at);
+        match (place, sample) {
+            (Ok(place), Some(sample)) => self.0[place] = sample,
+            (Ok(place), None) => _ = self.0.remove(place),
+            // It is older than all, and there is no room.
+            (Err(0), Some(_)) if self.0.len() == SAMPLES_MAX => {}
+            (Err(place), Some(sample)) => {
+                let place = match self.0.len() == SAMPLES_MAX {
+                    true => {
+                        self.0.pop_front();
+                        place - 1
+                    }
+                    false => place,
+                };
+                self.0.insert(place, sample);
+            }
+            (Err(_), None) => {}
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use broker::{Options, Publish};
-use model::{Data, Publication, Qos};
+use model::{Attributes, Data, Publication, Qos, name};
 
 use super::metrics;
 use crate::node::Node;
@@ -25,10 +25,11 @@ pub(crate) fn publish(node: &Node) {
         ("retained messages/count", node.shared.retained.stats().messages.to_string()),
     ];
     for (name, value) in figures {
-        let topic = format!("$SYS/broker/{name}");
+        let topic = format!("{}/broker/{name}", name::SYSTEM);
         let publication = Publication {
             qos: Qos::AtMostOnce,
             retain: true,
+            attributes: Some(Box::new(Attributes { is_own: true, ..Attributes::default() })),
             ..Publication::new(topic, Data::Text(value.as_str().into()))
         };
         let publish = Publish { publication, options: Options::default() };

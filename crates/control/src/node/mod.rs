@@ -17,6 +17,7 @@ use shard::{Command, Metrics, Reply};
 use crate::http::Served;
 use crate::http::access::Access;
 use crate::http::admission::Connections;
+use crate::upgrade::Upgrades;
 use crate::webhook;
 
 pub use shards::Shards;
@@ -64,6 +65,8 @@ pub struct Node<S: ?Sized = dyn Shards> {
     pub subscriptions: Arc<::subscriptions::Subscriptions>,
     /// Where changes of those are stored, if they outlive the process.
     pub keep_subscriptions: Option<Arc<dyn ::subscriptions::SubscriptionStore>>,
+    /// Passes all of this to another process.
+    pub upgrades: Upgrades,
     /// Whose subscriptions are being changed.
     pub subscription_turns: Turns,
     /// The shards, by number. (The last field, so that the type behind it can be forgotten.)

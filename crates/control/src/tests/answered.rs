@@ -12,8 +12,12 @@ use crate::webhook::{AnswerCounts, Answers, ReplyTo};
 
 /// Where the answer to the message "1" goes.
 fn reply_to(id: &str) -> Option<ReplyTo> {
-    let to = ReplyTo { topic: "@alice".into(), correlation_data: Some([7].into()) };
-    (id == "1").then_some(to)
+    let topic = match id {
+        "1" => "@alice",
+        "system" => "$SYS/broker/uptime",
+        _ => return None,
+    };
+    Some(ReplyTo { topic: topic.into(), correlation_data: Some([7].into()) })
 }
 
 /// Publishes an answer: its topics, how many could not be published, and why not.
@@ -48,6 +52,8 @@ async fn each_message_is_checked_by_itself() {
         (json!({"user": "", "data": 1}), "may not be empty"),
         (json!({"reply_to": "2", "data": 1}), "none of the request's messages"),
         (json!({"topic": "a", "data": 1, "mqtt": {"qos": 3}}), "qos"),
+        (json!({"topic": "$SYS/broker/uptime", "data": 1}), "nobody else publishes there"),
+        (json!({"reply_to": "system", "data": 1}), "nobody else publishes there"),
         (none, "topic"),
         (json!("a"), "this is not what the call takes"),
     ] {

@@ -170,13 +170,8 @@ fn login(user: &str, users: u32) -> Result<LoggedIn, LoginError> {
 }
 
 fn mqtt_client(shard: u16, key: &str) -> ConnectionInfo {
-    let subscription = sessions::Subscription {
-        filter: "a/+".into(),
-        group: Some("g".into()),
-        options: sessions::SubscriptionOptions::from_bits(0b101),
-        id: 7,
-        since: 0,
-    };
+    let options = sessions::SubscriptionOptions::from_bits(0b101);
+    let subscription = sessions::Subscription::new("a/+".into(), Some("g".into()), options, 7, 0);
     let mqtt = shard::MqttInfo {
         key: key.into(),
         version: "5.0",
@@ -290,8 +285,13 @@ impl Broker for FakeBroker {
         self.real.leave_filters(shard);
     }
 
-    fn pass_to_group(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>) {
-        self.real.pass_to_group(message, key);
+    fn pass_to_group(
+        &self,
+        message: &Arc<Envelope>,
+        key: &Arc<FilterKey>,
+        passed: broker::Passed,
+    ) -> bool {
+        self.real.pass_to_group(message, key, passed)
     }
 
     fn recent(&self, _: &[(u64, &str)], _: Option<Position>) -> Recent {
@@ -390,6 +390,14 @@ pub fn with_retained(mood: Mood, retained: Arc<dyn sessions::Retained>) -> Bench
     bench_of(node, published, commands)
 }
 
+/// A node that this upgrades.
+pub fn with_upgrader(upgrader: Arc<dyn crate::Upgrader>) -> Bench {
+    let (published, commands) = (Arc::default(), Arc::default());
+    let node = node(Mood::Willing, Arc::clone(&published), Arc::clone(&commands));
+    let upgrades = crate::Upgrades { upgrader: Some(upgrader), ..crate::Upgrades::default() };
+    bench_of(Node { upgrades, ..node }, published, commands)
+}
+
 /// A node that doesn't know who follows a topic.
 pub fn without_followers(mood: Mood) -> Bench {
     let (published, commands) = (Arc::default(), Arc::default());
@@ -404,7 +412,7 @@ fn bench_of(
     commands: Arc<Mutex<Vec<String>>>,
 ) -> Bench {
     let node: Arc<Node> = Arc::new(node);
-    let (monitor, sampler) = Monitor::new(node.clone());
+    let (monitor, sampler) = Monitor::new(node.clone(), Default::default());
     Bench { node, monitor, sampler, published, commands }
 }
 
@@ -478,6 +486,7 @@ fn node_from(
         started: Instant::now(),
         client_url: "http://127.0.0.1:8000".into(),
         body_bytes_max: 4096,
+        upgrades: crate::Upgrades::default(),
         connections: crate::Connections::new(admission::tests::limits(9)),
         access: crate::Access::new(access(&[])),
         anonymous_at_start: 0,

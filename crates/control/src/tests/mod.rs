@@ -10,6 +10,7 @@ mod mqtt;
 mod presence;
 mod publish;
 mod subscriptions;
+mod upgrade;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

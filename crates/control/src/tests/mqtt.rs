@@ -21,7 +21,8 @@ fn leave(bench: &Bench, key: &str) {
     assert_eq!(sessions.claim(claim), Claimed::New { will: None });
     let session = Session { seconds: 60, position: 5, ..Session::default() };
     let publication = model::Publication::new("gone", model::Data::Text(key.into()));
-    let will = Some(Will { publication, delay_s: 9 });
+    let will =
+        Some(Will { publication, delay_s: 9, expiry_s: Some(60), author: Default::default() });
     let _ = sessions.release(key, id(0), Ended { session: Some(session), will }, 1_000);
 }
 
@@ -133,6 +134,10 @@ async fn retained_messages_are_listed_shown_and_deleted() {
     for (at, topic) in ["a/b", "a/c", "b", "@al", "$SYS/broker/uptime"].into_iter().enumerate() {
         let publication = model::Publication {
             qos: Qos::AtLeastOnce,
+            attributes: Some(Box::new(model::Attributes {
+                is_own: topic.starts_with("$SYS/"),
+                ..Default::default()
+            })),
             ..model::Publication::new(topic, model::Data::Text("hello".into()))
         };
         let id = model::Position { epoch: model::Epoch(1), offset: at as u64 };

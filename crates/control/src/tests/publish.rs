@@ -159,6 +159,7 @@ async fn each_command_of_a_batch_is_answered_and_a_rejected_one_stops_nothing() 
         {"subscribe": {"user": "alice", "topic": "a"}},
         {"unsubscribe": {"user": "alice", "topic": "a"}},
         {"disconnect": {"user": "alice"}},
+        {"publish": {"topic": "$SYS/broker/uptime", "data": 1}},
     ]});
     let answer = bench.post("/api/batch", commands).await;
     assert_eq!(answer.status, 200);
@@ -176,7 +177,12 @@ async fn each_command_of_a_batch_is_answered_and_a_rejected_one_stops_nothing() 
     for (result, count) in results[7..].iter().zip(counts) {
         assert_eq!(result["ok"], count);
     }
-    assert_eq!(results.len(), 10);
+    assert_eq!(results[10]["error"]["code"], "forbidden");
+    assert_eq!(results.len(), 11);
+    // What the server says of itself, no key of the application says.
+    let body = json!({"topic": "$SYS", "data": 1, "mqtt": {"retain": true}});
+    let answer = bench.post("/api/publish", body).await;
+    assert_eq!((answer.status, answer.code().as_str()), (403, "forbidden"));
 }
 
 #[tokio::test]

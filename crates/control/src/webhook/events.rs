@@ -9,7 +9,11 @@
 //! Whether a topic is occupied is known here: each shard says when it has the first member and when the
 //! last one has gone, and it is told when it has stayed so for a while.
 
-use std::collections::{HashMap, VecDeque};
+mod handover;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,6 +23,7 @@ use shard::{HookEvent, HookEvents, Whose};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+pub(super) use self::handover::{QueueState, TopicState};
 use super::body;
 
 /// Bytes of a request's events, unless one has more.
@@ -61,10 +66,11 @@ pub struct EventStats {
 }
 
 /// An event that waits.
-struct Waiting {
-    number: u64,
-    at_ms: u64,
-    json: Box<[u8]>,
+pub(super) struct Waiting {
+    pub number: u64,
+    /// When it was, in milliseconds since 1970.
+    pub at_ms: u64,
+    pub json: Box<[u8]>,
 }
 
 /// What shards have said of a topic.
@@ -82,7 +88,7 @@ struct Topic {
 struct Inbox {
     open: bool,
     events: Vec<(u64, HookEvent)>,
-    topics: HashMap<Name, Topic>,
+    topics: BTreeMap<Name, Topic>,
     /// Topics whose time comes, the first one first.
     due: VecDeque<(Instant, Name)>,
     occupancy: Duration,
@@ -109,7 +115,7 @@ impl Events {
         let inbox = Inbox {
             open: true,
             events: Vec::new(),
-            topics: HashMap::new(),
+            topics: BTreeMap::new(),
             due: VecDeque::new(),
             occupancy: Duration::ZERO,
         };
@@ -200,6 +206,11 @@ impl Events {
         self.ready.notify_one();
     }
 
+    /// Whether nothing more is put in.
+    pub fn is_closed(&self) -> bool {
+        !self.lock().open
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -275,6 +286,8 @@ pub(super) struct Batch {
 pub(super) struct Queue {
     events: Arc<Events>,
     store: Option<Arc<dyn EventStore>>,
+    /// The name of this node.
+    node: String,
     waiting: VecDeque<Waiting>,
     bytes: usize,
     /// The number of the next event.
@@ -284,6 +297,8 @@ pub(super) struct Queue {
     full_seen: u64,
     /// What was sent and not taken: it is sent again as it was.
     again: Option<Batch>,
+    /// The application is told that this node has begun, or another process has told it.
+    pub begun: bool,
 }
 
 impl Queue {
@@ -292,6 +307,7 @@ impl Queue {
         events: Arc<Events>,
         store: Option<Arc<dyn EventStore>>,
         left: Vec<(u64, Box<[u8]>)>,
+        node: String,
     ) -> Self {
         // Numbers go on with the time, also where nothing was left.
         let mut next = now_ms().saturating_mul(1_000);
@@ -303,15 +319,26 @@ impl Queue {
             let at_ms = u64::from_le_bytes(*at_ms);
             waiting.push_back(Waiting { number, at_ms, json: json.into() });
         }
-        let queue =
-            Queue { events, store, waiting, bytes, next, lost: 0, full_seen: 0, again: None };
-        queue.publish();
+        let queue = Queue {
+            events,
+            store,
+            node,
+            waiting,
+            bytes,
+            next,
+            lost: 0,
+            full_seen: 0,
+            again: None,
+            begun: false,
+        };
+        queue.show();
         queue
     }
 
     /// The application is told that a node begins: connections of earlier ones are gone.
-    pub fn begin(&mut self, node: &str) {
-        let json = body::started(self.next, now_ms(), node);
+    pub fn begin(&mut self) {
+        self.begun = true;
+        let json = body::started(self.next, now_ms(), &self.node);
         self.push(now_ms(), json);
         self.write(self.waiting.len() - 1);
     }
@@ -378,7 +405,7 @@ impl Queue {
 
     /// Writes what was added into the store.
     fn write(&mut self, from: usize) {
-        self.publish();
+        self.show();
         let Some(store) = &self.store else { return };
         let row = |event: &Waiting| {
             let row = [&event.at_ms.to_le_bytes()[..], &event.json].concat();
@@ -406,10 +433,16 @@ impl Queue {
             room
         });
         let count = fitting.count();
-        let (first, last) = (self.waiting.front()?.number, self.waiting.get(count - 1)?.number);
-        let body = body::told(self.waiting.range(..count).map(|event| &*event.json), self.lost);
-        self.again = Some(Batch { first, last, events: count, body, lost: self.lost });
+        self.again = self.batch_of(count, self.lost);
         self.again.clone()
+    }
+
+    /// A batch of the first events; nothing where there are fewer, or none.
+    fn batch_of(&self, count: usize, lost: u64) -> Option<Batch> {
+        let last = self.waiting.get(count.checked_sub(1)?)?.number;
+        let first = self.waiting.front()?.number;
+        let body = body::told(self.waiting.range(..count).map(|event| &*event.json), lost);
+        Some(Batch { first, last, events: count, body, lost })
     }
 
     fn expire(&mut self, retry: Duration) {
@@ -448,14 +481,14 @@ impl Queue {
             through = Some(event.number);
         }
         self.again = None;
-        self.publish();
+        self.show();
         if let (Some(store), Some(_)) = (&self.store, through) {
             // What is not deleted is sent once more after the next start.
             store.change(Vec::new(), through);
         }
     }
 
-    fn publish(&self) {
+    fn show(&self) {
         let Events { waiting, waiting_bytes, oldest_ms, .. } = &*self.events;
         waiting.store(self.waiting.len() as u64, Ordering::Relaxed);
         waiting_bytes.store(self.bytes as u64, Ordering::Relaxed);
@@ -467,86 +500,4 @@ impl Queue {
 fn now_ms() -> u64 {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn inbox(occupancy_ms: u64) -> Inbox {
-        Inbox {
-            open: true,
-            events: Vec::new(),
-            topics: HashMap::new(),
-            due: VecDeque::new(),
-            occupancy: Duration::from_millis(occupancy_ms),
-        }
-    }
-
-    proptest! {
-        /// Whatever shards say, in whatever order: the application hears by turns that a topic is
-        /// occupied and vacated, only of what has stayed so, and at the end knows how it is.
-        #[test]
-        fn a_topic_is_told_as_it_is(
-            steps in prop::collection::vec((0u16..3, any::<bool>(), 0u64..150), 0..60),
-        ) {
-            let mut inbox = inbox(100);
-            let begin = Instant::now();
-            let (mut now_ms, mut told) = (0, Vec::new());
-            let mut shards = [false; 3];
-            // Since when it is as it is.
-            let mut since_ms = 0;
-            for (shard, occupied, pause_ms) in steps {
-                let before = shards.contains(&true);
-                shards[usize::from(shard)] = occupied;
-                let now = begin + Duration::from_millis(now_ms);
-                match occupied {
-                    true => inbox.occupied("t".into(), shard, now),
-                    false => inbox.vacated("t".into(), shard, now),
-                }
-                if shards.contains(&true) != before {
-                    since_ms = now_ms;
-                }
-                now_ms += pause_ms;
-                for (_, is_occupied) in inbox.take_due(begin + Duration::from_millis(now_ms)) {
-                    prop_assert_eq!(is_occupied, shards.contains(&true));
-                    prop_assert!(now_ms >= since_ms + 100, "it has stayed so");
-                    told.push(is_occupied);
-                }
-            }
-            told.extend(
-                inbox.take_due(begin + Duration::from_secs(3_600)).into_iter().map(|(_, is)| is),
-            );
-            prop_assert!(told.iter().enumerate().all(|(at, is)| *is == (at % 2 == 0)), "{told:?}");
-            prop_assert_eq!(told.last().copied().unwrap_or(false), shards.contains(&true));
-            prop_assert!(inbox.due.is_empty());
-            prop_assert_eq!(inbox.topics.is_empty(), !shards.contains(&true), "nothing is held");
-        }
-    }
-
-    #[test]
-    fn what_was_left_is_first_and_numbers_go_on() {
-        let limits = EventLimits { events_max: 4, bytes_max: 1 << 20 };
-        let row = |at_ms: u64| [&at_ms.to_le_bytes()[..], b"{}"].concat().into_boxed_slice();
-        let far = u64::MAX - 10;
-        let left = vec![(7, row(now_ms())), (far, row(now_ms())), (9, Box::from(*b"short"))];
-        let mut queue = Queue::new(Arc::new(Events::new(limits)), None, left);
-        assert_eq!((queue.waiting.len(), queue.next), (2, far + 1));
-        let hour = Duration::from_secs(3_600);
-        let batch = queue.batch(1, hour).unwrap();
-        assert_eq!((batch.first, batch.last, batch.events), (7, 7, 1));
-        queue.failed();
-        queue.begin("node");
-        let again = queue.batch(9, hour).unwrap();
-        assert_eq!(again.body, batch.body, "it is sent again as it was");
-        queue.taken(&again);
-        let rest = queue.batch(9, hour).unwrap();
-        assert_eq!((rest.first, rest.last, rest.events), (far, far + 1, 2));
-        assert!(queue.batch(9, Duration::ZERO).is_some(), "of this millisecond");
-        std::thread::sleep(Duration::from_millis(5));
-        assert!(queue.batch(9, Duration::ZERO).is_none());
-        assert_eq!((queue.bytes, queue.events.stats().expired), (0, 2));
-    }
 }

@@ -1,5 +1,8 @@
 //! The intake, into which shards put their requests, and the one response of each request.
 
+#[cfg(test)]
+pub(super) mod tests;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,6 +13,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::error::{ErrorKind, shown};
+use super::gate::{Gate, later};
+use super::signature::RequestId;
 use super::{Fixed, body};
 
 /// What is counted; any thread may write.
@@ -22,6 +27,8 @@ pub(super) struct Counts {
     pub waiting: AtomicUsize,
     /// What those hold in memory that wait; see [`body::held_bytes`].
     pub waiting_bytes: AtomicUsize,
+    /// Closed while another process takes over what waits.
+    pub gate: Arc<Gate>,
 }
 
 /// What waits for one URL.
@@ -45,13 +52,17 @@ pub struct UrlStats {
 }
 
 /// A request that was accepted and gets one response: dropped without one, it gets the response that
-/// the node shuts down.
+/// the node shuts down, unless another process is to answer it.
 pub(super) struct PendingRequest {
     pub ask: WebhookRequest,
     /// When a shard put it into the intake.
     pub accepted_at: Instant,
     /// Where to send it; nowhere if no URL was configured when it came.
     pub url: Option<Arc<str>>,
+    /// Its number: those that come later have higher ones.
+    pub number: u64,
+    /// In which request another process has sent it, and how many were in that.
+    pub sent_in: Option<(RequestId, usize)>,
     bytes: usize,
     share: Arc<Share>,
     counts: Arc<Counts>,
@@ -93,11 +104,20 @@ impl PendingRequest {
 
 impl Drop for PendingRequest {
     fn drop(&mut self) {
-        if !self.has_response {
+        if !self.has_response && !self.counts.gate.is_closed() {
             self.counts.unanswered[ErrorKind::Stopped as usize].fetch_add(1, Ordering::Relaxed);
             self.end(ErrorKind::Stopped.response());
         }
     }
+}
+
+/// A request that another process had accepted.
+pub(super) struct Restored {
+    pub ask: WebhookRequest,
+    /// Where to send it.
+    pub url: Option<Arc<str>>,
+    /// See [`PendingRequest::sent_in`].
+    pub sent_in: Option<(RequestId, usize)>,
 }
 
 /// The way from the shards to the control thread.
@@ -116,6 +136,8 @@ pub(super) struct Intake {
 struct State {
     open: bool,
     requests: VecDeque<PendingRequest>,
+    /// The number of the next request.
+    next: u64,
     shares: HashMap<Arc<str>, Arc<Share>>,
     /// The URL of the request that was rejected last.
     rejected: Option<Arc<str>>,
@@ -183,8 +205,13 @@ impl State {
 impl Intake {
     /// An intake with the bounds of all URLs and of each.
     pub fn new(fixed: &Fixed, counts: Arc<Counts>) -> Self {
-        let state =
-            State { open: true, requests: VecDeque::new(), shares: HashMap::new(), rejected: None };
+        let state = State {
+            open: true,
+            requests: VecDeque::new(),
+            next: 0,
+            shares: HashMap::new(),
+            rejected: None,
+        };
         Intake {
             events: Bound::new(fixed.queue_events_max, URL_EVENTS),
             events_per_url_max: fixed.queue_events_per_url_max,
@@ -229,23 +256,70 @@ impl Intake {
         // Under the lock, so that the oldest come first.
         let accepted_at = Instant::now();
         for (ask, url) in asks {
-            let bytes = body::held_bytes(&ask);
-            let share = state.share(url.as_ref().unwrap_or(&self.nowhere));
-            self.counts.waiting.fetch_add(1, Ordering::Relaxed);
-            self.counts.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
-            self.counts.accepted.fetch_add(1, Ordering::Relaxed);
-            share.waiting.fetch_add(1, Ordering::Relaxed);
-            share.bytes.fetch_add(bytes, Ordering::Relaxed);
-            let counts = self.counts.clone();
-            let request =
-                PendingRequest { ask, accepted_at, url, bytes, share, counts, has_response: false };
-            state.requests.push_back(request);
+            self.push(&mut state, ask, url, None, accepted_at);
         }
         drop(state);
         if first {
             self.ready.notify_one();
         }
         Ok(())
+    }
+
+    /// Takes in what another process had accepted, in its order and without regard to limits, unless this is
+    /// the end. It counts as if it came now.
+    pub fn restore(&self, asks: Vec<Restored>) {
+        let mut state = self.lock();
+        if !state.open {
+            return;
+        }
+        let accepted_at = Instant::now();
+        for Restored { ask, url, sent_in } in asks {
+            self.push(&mut state, ask, url, sent_in, accepted_at);
+        }
+        drop(state);
+        self.ready.notify_one();
+    }
+
+    fn push(
+        &self,
+        state: &mut State,
+        ask: WebhookRequest,
+        url: Option<Arc<str>>,
+        sent_in: Option<(RequestId, usize)>,
+        accepted_at: Instant,
+    ) {
+        let bytes = body::held_bytes(&ask);
+        let share = state.share(url.as_ref().unwrap_or(&self.nowhere));
+        self.counts.waiting.fetch_add(1, Ordering::Relaxed);
+        self.counts.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.counts.accepted.fetch_add(1, Ordering::Relaxed);
+        share.waiting.fetch_add(1, Ordering::Relaxed);
+        share.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let (number, counts) = (state.next, self.counts.clone());
+        state.next += 1;
+        state.requests.push_back(PendingRequest {
+            ask,
+            accepted_at,
+            url,
+            number,
+            sent_in,
+            bytes,
+            share,
+            counts,
+            has_response: false,
+        });
+    }
+
+    /// Looks at all that nobody has taken yet.
+    pub fn each(&self, look: &mut dyn FnMut(&PendingRequest)) {
+        self.lock().requests.iter().for_each(look);
+    }
+
+    /// Time of this length counted for nothing.
+    pub fn later(&self, by: Duration, now: Instant) {
+        let mut state = self.lock();
+        let all = state.requests.iter_mut();
+        all.for_each(|request| request.accepted_at = later(request.accepted_at, by, now));
     }
 
     /// Whether a URL may have so many more events and bytes, the last of which is one of so many more of
@@ -306,161 +380,5 @@ impl Intake {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(test)]
-pub(super) mod tests {
-    use model::Data;
-
-    use super::super::tests::{ask, ask_with};
-    use super::*;
-
-    /// A request that came just now.
-    pub fn request(ask: WebhookRequest) -> PendingRequest {
-        let (bytes, counts) = (body::held_bytes(&ask), Arc::new(Counts::default()));
-        counts.waiting.store(1, Ordering::Relaxed);
-        counts.waiting_bytes.store(bytes, Ordering::Relaxed);
-        let share = Arc::new(Share {
-            url: "".into(),
-            waiting: AtomicUsize::new(1),
-            bytes: AtomicUsize::new(bytes),
-            rejected: AtomicU64::new(0),
-        });
-        let accepted_at = Instant::now();
-        PendingRequest { ask, accepted_at, url: None, bytes, share, counts, has_response: false }
-    }
-
-    fn fixed(events_max: usize, per_url_max: usize, bytes_max: usize) -> Fixed {
-        Fixed {
-            queue_events_max: events_max,
-            queue_events_per_url_max: per_url_max,
-            queue_bytes_max: bytes_max,
-            requests_max: 1,
-            events: super::super::EventLimits { events_max: 1, bytes_max: 1 },
-        }
-    }
-
-    #[test]
-    fn the_intake_is_bounded_in_bytes_too() {
-        let counts = Arc::new(Counts::default());
-        let sized = |bytes: usize| ask_with(1, Data::Text("x".repeat(bytes).into()));
-        let names = body::held_bytes(&sized(0));
-        // Of which a quarter is reserved.
-        let intake = Intake::new(&fixed(20, 20, 2666), counts.clone());
-        let held = || counts.waiting_bytes.load(Ordering::Relaxed);
-        let took = |bytes: usize| intake.put(vec![(sized(bytes), None)]).is_ok();
-        assert!(took(600 - names) && took(400 - names));
-        assert_eq!(held(), 1000);
-        assert!(!took(0), "it has a topic and an event at least");
-        let mut taken = intake.take().unwrap();
-        assert!(!took(0), "those that are under way hold memory, too");
-        taken.pop_front().unwrap().fail(ErrorKind::Timeout);
-        assert_eq!(held(), 400);
-        assert!(took(500 - names) && !took(201 - names));
-        drop((taken, intake.take()));
-        assert_eq!((held(), counts.waiting.load(Ordering::Relaxed)), (0, 0));
-        assert!(took(5000) && !took(0), "a large one is taken alone");
-        assert_eq!(counts.accepted.load(Ordering::Relaxed), 4);
-        assert_eq!(counts.unanswered[ErrorKind::Full as usize].load(Ordering::Relaxed), 4);
-    }
-
-    #[test]
-    fn however_many_urls_hang_the_next_one_has_room() {
-        let sized = || ask_with(1, Data::Text("x".repeat(1000).into()));
-        let bytes = body::held_bytes(&sized());
-        for fixed in [fixed(1024, 1024, usize::MAX), fixed(usize::MAX, 1024, 1024 * bytes)] {
-            let intake = Intake::new(&fixed, Arc::default());
-            let took = |url: &str| {
-                let url: Arc<str> = url.into();
-                (0..).take_while(|_| intake.put(vec![(sized(), Some(url.clone()))]).is_ok()).count()
-            };
-            let taken: Vec<_> = (0..14).map(|n| took(&format!("http://hangs/{n}"))).collect();
-            // Half of what is free of three quarters, each time, and never less than is reserved.
-            assert_eq!(taken[..6], [384, 192, 96, 48, 24, 16]);
-            assert_eq!(taken[6..], [16; 8]);
-            assert_eq!(took("http://answers"), 16);
-            let urls = intake.urls(2);
-            assert_eq!((urls.len(), urls[0].0.as_str()), (2, "http://hangs/0"));
-            let held = (384 * bytes) as u64;
-            assert_eq!(urls[0].1, UrlStats { waiting: 384, waiting_bytes: held, rejected: 1 });
-            assert_eq!(intake.last_rejected().as_deref(), Some("http://answers"));
-            drop(intake.take());
-            assert_eq!(intake.urls(2)[0].1.waiting, 0);
-        }
-    }
-
-    #[test]
-    fn with_the_defaults_each_of_many_urls_has_its_part_and_the_bound_holds() {
-        let intake = Intake::new(&fixed(20_000, 10_000, 128 << 20), Arc::default());
-        let took = |n: usize| {
-            let url: Arc<str> = format!("http://hangs/{n}").into();
-            (0..).take_while(|_| intake.put(vec![(ask(1), Some(url.clone()))]).is_ok()).count()
-        };
-        let taken: Vec<_> = (0..200).map(took).collect();
-        assert_eq!(taken[0], 7_500);
-        assert!(taken[..78].iter().all(|taken| *taken >= URL_EVENTS), "{taken:?}");
-        assert_eq!(taken.iter().sum::<usize>(), 20_000);
-    }
-
-    #[test]
-    fn a_url_has_its_own_bound() {
-        let intake = Intake::new(&fixed(100, 3, 1 << 20), Arc::default());
-        let put = |url: &str| intake.put(vec![(ask(1), Some(url.into()))]).is_ok();
-        assert_eq!([(); 5].map(|()| put("a")), [true, true, true, false, false]);
-        assert!(put("b"));
-        intake.take().unwrap().pop_front().unwrap().fail(ErrorKind::Timeout);
-        assert!(put("a"));
-    }
-
-    #[test]
-    fn requests_that_belong_together_are_taken_or_rejected_together() {
-        let intake = Intake::new(&fixed(100, 3, 1 << 20), Arc::default());
-        let put = |urls: &[&str]| {
-            intake
-                .put(
-                    urls.iter()
-                        .map(|url| (ask(1), Some(format!("http://{url}/").into())))
-                        .collect(),
-                )
-                .is_ok()
-        };
-        assert!(put(&["a", "b", "a"]));
-        assert!(!put(&["b", "a", "a"]), "the second is one too many of its URL");
-        assert!(put(&["b", "b", "a"]) && !put(&["c", "b"]) && put(&["c"]));
-        let rejected = |url: &str| {
-            let url = format!("http://{url}/");
-            intake.urls(9).into_iter().find(|(it, _)| *it == url).unwrap().1
-        };
-        assert_eq!((rejected("a").rejected, rejected("b").rejected), (3, 2));
-        assert_eq!(intake.take().unwrap().len(), 7);
-    }
-
-    #[test]
-    fn urls_of_former_configurations_are_forgotten() {
-        let intake = Intake::new(&fixed(9, 9, 1 << 20), Arc::default());
-        for n in 0..3 * URLS_MAX {
-            intake.put(vec![(ask(1), Some(format!("http://a/{n}").into()))]).unwrap();
-            drop(intake.take());
-        }
-        assert!(intake.urls(usize::MAX).len() <= URLS_MAX);
-    }
-
-    #[test]
-    fn a_request_gets_one_response_whatever_happens_to_it() {
-        let (sender, responses) = std::sync::mpsc::channel();
-        let mut requests = [1, 2, 3].map(|slot| request(ask(slot)));
-        for request in &mut requests {
-            let sender = sender.clone();
-            request.ask.reply = Box::new(move |response| sender.send(response).unwrap());
-        }
-        let [first, second, third] = requests;
-        let sent = WebhookResponse::yes();
-        first.respond(sent.clone());
-        second.fail(ErrorKind::Timeout);
-        drop(third);
-        drop(sender);
-        let want = [sent, ErrorKind::Timeout.response(), ErrorKind::Stopped.response()];
-        assert_eq!(responses.into_iter().collect::<Vec<_>>(), want);
     }
 }

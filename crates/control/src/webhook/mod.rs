@@ -29,6 +29,8 @@ mod client;
 mod error;
 mod events;
 mod forward;
+mod gate;
+mod handover;
 mod intake;
 mod queue;
 mod signature;
@@ -37,9 +39,10 @@ mod teller;
 mod tests;
 mod worker;
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use shard::{ForwardRequest, Full, Histogram, HookEvent, HookEvents, Webhook, WebhookRequest};
@@ -48,7 +51,10 @@ use tokio::sync::oneshot;
 use events::Events;
 use forward::Forwards;
 use intake::{Counts, Intake};
+use queue::{Queue, QueueKey};
+use teller::Telling;
 
+pub use self::handover::{EventsPart, Forwarded, Hooks, ToShard};
 #[cfg(any(test, feature = "testing"))]
 pub use checked::check_answer;
 pub use error::ErrorKind;
@@ -154,14 +160,16 @@ pub struct Stats {
 pub struct Dispatcher {
     counts: Arc<Counts>,
     intake: Intake,
+    /// Those with something in them. The worker's; others look at what another process is to go on with.
+    queues: Mutex<HashMap<QueueKey, Queue>>,
     http_requests: AtomicU64,
     latency: Histogram,
     settings: RwLock<Arc<Settings>>,
     events: Arc<Events>,
+    telling: Telling,
     forwards: Arc<Forwards>,
     /// Come when all that could be told was, and all that could be forwarded.
     told: Mutex<Option<[oneshot::Receiver<()>; 2]>>,
-    stopped: AtomicBool,
 }
 
 /// The control thread's side: what it runs.
@@ -180,23 +188,26 @@ impl Dispatcher {
         let counts = Arc::new(Counts::default());
         let (done, ended) = oneshot::channel();
         let (carried, forwarded) = oneshot::channel();
-        let forwards = Arc::new(Forwards::new(told.node.clone()));
+        let Told { store, left, node } = told;
+        let forwards = Arc::new(Forwards::new(node.clone(), counts.gate.clone()));
         forwards.set(&settings.forwards, &settings.proof());
         let events = Arc::new(Events::new(fixed.events));
         events.set_occupancy(settings.occupancy);
+        let queue = events::Queue::new(events.clone(), store, left, node);
         let dispatcher = Arc::new(Dispatcher {
             intake: Intake::new(&fixed, counts.clone()),
             counts,
+            queues: Mutex::default(),
             http_requests: AtomicU64::new(0),
             latency: Histogram::default(),
             settings: RwLock::new(Arc::new(settings)),
+            telling: Telling::new(queue),
             events,
             forwards: forwards.clone(),
             told: Mutex::new(Some([ended, forwarded])),
-            stopped: AtomicBool::new(false),
         });
         let worker = Worker::new(dispatcher.clone(), fixed.requests_max);
-        let teller = Teller::new(dispatcher.clone(), told, done);
+        let teller = Teller::new(dispatcher.clone(), done);
         let forwarder = Forwarder::new(forwards, carried);
         (dispatcher, Workers { worker, teller, forwarder })
     }
@@ -215,6 +226,9 @@ impl Dispatcher {
     /// some seconds for what is to be told yet; not to be called on the thread that runs the workers.
     pub fn end(&self) {
         self.stop();
+        if self.counts.gate.is_closed() {
+            return;
+        }
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).take();
         for told in told.into_iter().flatten() {
             // An error is the end as well.
@@ -222,16 +236,27 @@ impl Dispatcher {
         }
     }
 
+    /// From now on nothing goes on: no request to the application begins, whatever it answers is kept and told
+    /// nobody, and nobody's time is over. Shards may ask and tell still. What is there is for the parts
+    /// [`Hooks`], [`Forwarded`] and [`EventsPart`] to write down, and another process goes on with it. One that
+    /// takes over stands still from its beginning until it is to go on.
+    ///
+    /// Returns when nothing goes on any more. Whoever ends while all stands still answers nobody, and waits
+    /// for nothing.
+    pub fn stand_still(&self) {
+        self.counts.gate.close();
+    }
+
+    /// All goes on where it stood; the time in between counts for nothing.
+    pub fn go_on(&self) {
+        self.counts.gate.open();
+    }
+
     /// The same without waiting.
     pub fn stop(&self) {
-        self.stopped.store(true, Ordering::Relaxed);
         self.intake.close();
         self.events.close();
         self.forwards.close();
-    }
-
-    fn has_stopped(&self) -> bool {
-        self.stopped.load(Ordering::Relaxed)
     }
 
     /// What was counted of the events that the application is told.
@@ -267,6 +292,10 @@ impl Dispatcher {
     /// From request to response or error, of all that were accepted.
     pub fn latency(&self) -> &Histogram {
         &self.latency
+    }
+
+    fn queues(&self) -> MutexGuard<'_, HashMap<QueueKey, Queue>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn settings(&self) -> Arc<Settings> {

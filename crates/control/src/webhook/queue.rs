@@ -10,10 +10,15 @@ use tokio::task::{self, AbortHandle};
 use tokio::time::Instant;
 
 use super::body;
+use super::gate::later;
 use super::intake::PendingRequest;
+use super::signature::RequestId;
 
 /// No event joins a batch that has so many bytes: servers reject large bodies, often from 1 MiB.
 pub(super) const BATCH_BYTES_MAX: usize = 512 << 10;
+
+/// The request in which one is sent, and how many are in that; nothing where it is not, or no longer as it began.
+pub(super) type SentIn<'a> = Option<(&'a RequestId, usize)>;
 
 /// Which queue: all requests of a connection for a URL are in one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -44,6 +49,7 @@ struct Batch {
     task: AbortHandle,
     requests: VecDeque<PendingRequest>,
     late: usize,
+    id: RequestId,
 }
 
 /// Requests whose time is over.
@@ -67,6 +73,9 @@ impl Queue {
         if self.batch.is_some() || self.waiting.is_empty() {
             return None;
         }
+        if let Some(count) = sent_together(&self.waiting) {
+            return Some(self.waiting.drain(..count).collect());
+        }
         let mut bytes = 0;
         let fitting = self.waiting.iter().take(events_max.max(1)).take_while(|request| {
             let room = bytes < BATCH_BYTES_MAX;
@@ -77,9 +86,28 @@ impl Queue {
         Some(self.waiting.drain(..fitting).collect())
     }
 
-    /// Takes the requests of the batch that is now under way.
-    pub fn begin(&mut self, task: AbortHandle, requests: VecDeque<PendingRequest>) {
-        self.batch = Some(Batch { task, requests, late: 0 });
+    /// Takes the requests of the batch that is now under way with this id.
+    pub fn begin(&mut self, task: AbortHandle, requests: VecDeque<PendingRequest>, id: RequestId) {
+        self.batch = Some(Batch { task, requests, late: 0, id });
+    }
+
+    /// Looks at all requests.
+    pub fn each(&self, look: &mut dyn FnMut(&PendingRequest, SentIn<'_>)) {
+        if let Some(batch) = &self.batch {
+            let whole = (batch.late == 0).then_some((&batch.id, batch.requests.len()));
+            batch.requests.iter().for_each(|request| look(request, whole));
+        }
+        for request in &self.waiting {
+            let sent_in = request.sent_in.as_ref();
+            look(request, sent_in.map(|(id, count)| (id, *count)));
+        }
+    }
+
+    /// Time of this length counted for nothing.
+    pub fn later(&mut self, by: Duration, now: Instant) {
+        let sent = self.batch.iter_mut().flat_map(|batch| &mut batch.requests);
+        let all = sent.chain(&mut self.waiting);
+        all.for_each(|request| request.accepted_at = later(request.accepted_at, by, now));
     }
 
     /// Frees the queue of this batch: its requests, and how many that stood before them were too
@@ -114,6 +142,14 @@ impl Queue {
     pub fn is_empty(&self) -> bool {
         self.batch.is_none() && self.waiting.is_empty()
     }
+}
+
+/// How many of these another process has sent together, as one request that is to be sent again as it was;
+/// nothing where not all of it is here, or nothing of it was sent.
+fn sent_together(waiting: &VecDeque<PendingRequest>) -> Option<usize> {
+    let (id, count) = waiting.front()?.sent_in.as_ref()?;
+    let is_in = |it: &&PendingRequest| it.sent_in.as_ref().is_some_and(|(other, _)| other == id);
+    (waiting.iter().take_while(is_in).count() == *count).then_some(*count)
 }
 
 /// The oldest come first, so the rest is younger than the first that has time.
@@ -171,12 +207,29 @@ mod tests {
         assert_eq!(slots(&queue.take(100).unwrap()), [3]);
     }
 
+    #[test]
+    fn what_another_process_has_sent_goes_again_as_it_was() {
+        let sent = |slot, id: &str, count| {
+            let mut request = request(ask(slot));
+            request.sent_in = Some((RequestId::of_text(id.into()), count));
+            request
+        };
+        let mut queue = Queue::default();
+        for slot in 0..3 {
+            queue.put(sent(slot, "a", 3));
+        }
+        queue.put(sent(3, "b", 2));
+        queue.put(request(ask(4)));
+        assert_eq!(slots(&queue.take(1).unwrap()), [0, 1, 2]);
+        assert_eq!(slots(&queue.take(9).unwrap()), [3, 4], "not all of the second is here");
+    }
+
     #[tokio::test]
     async fn one_batch_at_a_time() {
         let mut queue = queue(0..3);
         let (first, other) = (task(), task());
         let requests = queue.take(2).unwrap();
-        queue.begin(first.clone(), requests);
+        queue.begin(first.clone(), requests, RequestId::random());
         assert!(queue.take(2).is_none() && !queue.is_empty());
         assert!(queue.end(other.id()).is_none(), "that is another batch");
         let (requests, late) = queue.end(first.id()).unwrap();
@@ -195,7 +248,7 @@ mod tests {
         }
         let batch = task();
         let requests = queue.take(2).unwrap();
-        queue.begin(batch.clone(), requests);
+        queue.begin(batch.clone(), requests, RequestId::random());
         assert_eq!(queue.oldest(), Some(start));
         let mut at = |seconds| {
             let late = queue.take_late(start + second * seconds, second * 10);

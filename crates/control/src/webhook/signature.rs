@@ -55,6 +55,16 @@ impl RequestId {
         RequestId(format!("msg_{:016x}", getrandom::u64().unwrap_or_default()))
     }
 
+    /// That of a request which another process has sent.
+    pub fn of_text(text: String) -> Self {
+        RequestId(text)
+    }
+
+    /// As it is sent.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
     /// That of a request which is sent again with the same events.
     pub fn of(first: u64, last: u64) -> Self {
         RequestId(format!("msg_{first}_{last}"))

@@ -1,6 +1,6 @@
 //! Sends the events that the application is told.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -23,11 +23,22 @@ const GATHER: Duration = Duration::from_millis(10);
 /// At the end, what waits is sent for so long.
 const END: Duration = Duration::from_secs(3);
 
+/// What is told, and what is not taken yet. The teller's; others look at what another process is to go on with.
+pub(super) struct Telling(Mutex<Queue>);
+
+impl Telling {
+    pub fn new(queue: Queue) -> Self {
+        Telling(Mutex::new(queue))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The control thread's side: tells the application what has happened.
 pub struct Teller {
     dispatcher: Arc<Dispatcher>,
-    queue: Queue,
-    node: String,
     client: Option<Client>,
     log: Log,
     /// Tells that this has ended.
@@ -46,15 +57,9 @@ pub struct Told {
 }
 
 impl Teller {
-    pub(super) fn new(
-        dispatcher: Arc<Dispatcher>,
-        told: Told,
-        done: tokio::sync::oneshot::Sender<()>,
-    ) -> Self {
-        let Told { store, left, node } = told;
-        let queue = Queue::new(dispatcher.events.clone(), store, left);
+    pub(super) fn new(dispatcher: Arc<Dispatcher>, done: tokio::sync::oneshot::Sender<()>) -> Self {
         let (client, log) = (None, Log::default());
-        Teller { dispatcher, queue, node, client, log, _done: Some(done) }
+        Teller { dispatcher, client, log, _done: Some(done) }
     }
 
     /// Runs until [`Dispatcher::stop`], and a little longer to send what waits. Needs a tokio runtime with
@@ -63,34 +68,42 @@ impl Teller {
         let mut pause = PAUSE_MIN;
         let mut not_before = Instant::now();
         let mut end: Option<Instant> = None;
-        let mut begun = false;
+        let dispatcher = self.dispatcher.clone();
         loop {
-            let settings = self.dispatcher.settings();
-            if !begun && settings.tells() {
-                begun = true;
-                self.queue.begin(&self.node);
-            }
-            let due = self.queue.collect(settings.events);
-            let now = Instant::now();
-            if end.is_none() && self.dispatcher.has_stopped() {
-                end = Some(now + END);
-            }
-            let batch = match &settings.url {
-                Some(_) if now >= not_before => {
-                    self.queue.batch(settings.batch_events_max, settings.event_retry)
+            let settings = dispatcher.settings();
+            let (due, now, batch) = {
+                let _turn = dispatcher.counts.gate.turn().await;
+                // What was put in before is collected below.
+                let is_over = dispatcher.events.is_closed();
+                let mut queue = dispatcher.telling.lock();
+                if !queue.begun && settings.tells() {
+                    queue.begin();
                 }
-                _ => None,
+                let due = queue.collect(settings.events);
+                let now = Instant::now();
+                let batch = match &settings.url {
+                    Some(_) if now >= not_before => {
+                        queue.batch(settings.batch_events_max, settings.event_retry)
+                    }
+                    _ => None,
+                };
+                if end.is_none() && is_over {
+                    end = Some(now + END);
+                }
+                (due, now, batch)
             };
             let is_idle = batch.is_none();
             if let (Some(batch), Some(url)) = (batch, settings.url.clone()) {
-                match self.send(&url, &settings, &batch, end).await {
+                let sent = self.send(&url, &settings, &batch, end).await;
+                let _turn = dispatcher.counts.gate.turn().await;
+                match sent {
                     Ok(()) => {
-                        self.queue.taken(&batch);
+                        dispatcher.telling.lock().taken(&batch);
                         (pause, not_before) = (PAUSE_MIN, now);
                     }
                     Err(error) => {
                         self.log.warn(&error, Some(&url), batch.events as u64);
-                        self.queue.failed();
+                        dispatcher.telling.lock().failed();
                         not_before = Instant::now() + pause;
                         pause = (pause * 2).min(PAUSE_MAX);
                     }
@@ -103,7 +116,7 @@ impl Teller {
                 let waits = (now < not_before).then_some(not_before);
                 let until = [due, waits, end].into_iter().flatten().min();
                 tokio::select! {
-                    () = self.dispatcher.events.ready.notified() => {
+                    () = dispatcher.events.ready.notified() => {
                         tokio::time::sleep(GATHER).await;
                     }
                     () = super::worker::until(until) => {}
@@ -130,6 +143,8 @@ impl Teller {
                 self.client.insert(client).clone()
             }
         };
+        // What has not begun when all stands still is not begun.
+        drop(self.dispatcher.counts.gate.turn().await);
         let (id, proof) = (RequestId::of(batch.first, batch.last), settings.proof());
         let request = client.tell(url, &id, &proof, batch.body.clone());
         tokio::pin!(request);
@@ -150,7 +165,8 @@ impl Teller {
                 () = super::worker::until(gathering) => gathering = None,
                 () = super::worker::until(due) => {}
             }
-            due = self.queue.collect(self.dispatcher.settings().events);
+            let _turn = self.dispatcher.counts.gate.turn().await;
+            due = self.dispatcher.telling.lock().collect(self.dispatcher.settings().events);
         }
     }
 }

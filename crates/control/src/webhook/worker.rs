@@ -1,6 +1,6 @@
 //! Sends what is in the intake, and hands out the responses.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -28,17 +28,27 @@ pub struct Worker {
     /// Made for the first request: a node that sends nothing needs no certificates in memory.
     client: Option<Client>,
     queues_per_url: usize,
-    /// Those with something in them.
-    pub(super) queues: HashMap<QueueKey, Queue>,
     /// The URLs whose last request failed in spite of all: there nothing is sent again.
     down: HashSet<Arc<str>>,
     /// No request's time is over before; `None` if there is none.
     due: Option<Instant>,
     /// The one that `due` was reckoned with.
     timeout: Duration,
+    /// For how long all stood still so far.
+    closed_for: Duration,
     log: Log,
     /// How many rejected requests are in the log.
     full_logged: u64,
+}
+
+/// Why the worker has something to do.
+enum Woken {
+    /// There are requests.
+    Ready,
+    /// A batch has ended.
+    Done(Result<(task::Id, Done), JoinError>),
+    /// Some request's time is over.
+    Due,
 }
 
 /// What came of a batch.
@@ -55,7 +65,7 @@ impl Worker {
             dispatcher,
             client: None,
             queues_per_url: queues_per_url.max(1),
-            queues: HashMap::new(),
+            closed_for: Duration::ZERO,
             down: HashSet::new(),
             due: None,
             log: Log::default(),
@@ -67,15 +77,23 @@ impl Worker {
     /// error as response. Needs a tokio runtime with I/O and time.
     pub async fn run(mut self) {
         let mut batches = JoinSet::new();
+        let dispatcher = self.dispatcher.clone();
         loop {
             let due = self.due;
-            let mut touched = tokio::select! {
-                () = self.dispatcher.intake.ready.notified() => {
-                    let Some(requests) = self.dispatcher.intake.take() else { return };
+            let woken = tokio::select! {
+                () = dispatcher.intake.ready.notified() => Woken::Ready,
+                Some(done) = batches.join_next_with_id() => Woken::Done(done),
+                () = until(due) => Woken::Due,
+            };
+            let turn = dispatcher.counts.gate.turn().await;
+            self.stood_still(turn.closed_for());
+            let mut touched = match woken {
+                Woken::Ready => {
+                    let Some(requests) = dispatcher.intake.take() else { return };
                     self.sort(requests)
                 }
-                Some(done) = batches.join_next_with_id() => Vec::from_iter(self.finish(done)),
-                () = until(due) => Vec::new(),
+                Woken::Done(done) => Vec::from_iter(self.finish(done)),
+                Woken::Due => Vec::new(),
             };
             let settings = self.dispatcher.settings();
             let now = Instant::now();
@@ -90,10 +108,22 @@ impl Worker {
         }
     }
 
+    /// All stood still for so long, altogether: that is nobody's time.
+    fn stood_still(&mut self, closed_for: Duration) {
+        let by = closed_for - std::mem::replace(&mut self.closed_for, closed_for);
+        if by > Duration::ZERO {
+            let now = Instant::now();
+            self.dispatcher.queues().values_mut().for_each(|queue| queue.later(by, now));
+            self.dispatcher.intake.later(by, now);
+            self.due = self.due.and_then(|due| due.checked_add(by));
+        }
+    }
+
     /// Puts requests into their queues, and returns these.
     pub(super) fn sort(&mut self, requests: VecDeque<PendingRequest>) -> Vec<QueueKey> {
         let mut touched = Vec::with_capacity(requests.len());
         let mut nowhere = Vec::new();
+        let mut queues = self.dispatcher.queues();
         for request in requests {
             let Some(url) = request.url.clone() else {
                 nowhere.push(request);
@@ -103,9 +133,10 @@ impl Worker {
             if self.due.is_none() {
                 self.due = request.accepted_at.checked_add(self.timeout);
             }
-            self.queues.entry(key.clone()).or_default().put(request);
+            queues.entry(key.clone()).or_default().put(request);
             touched.push(key);
         }
+        drop(queues);
         let cause = "no URL is configured for these events, nor one for all";
         self.fail(nowhere, &RequestError::new(ErrorKind::Nowhere, cause), None);
         touched
@@ -115,13 +146,15 @@ impl Worker {
     fn fail_late(&mut self, now: Instant) -> Vec<QueueKey> {
         let timeout = self.timeout;
         let mut all = Vec::new();
-        for (key, queue) in &mut self.queues {
+        let mut queues = self.dispatcher.queues();
+        for (key, queue) in queues.iter_mut() {
             let late = queue.take_late(now, timeout);
             if !late.sent.is_empty() || !late.waiting.is_empty() {
                 all.push((key.clone(), late));
             }
         }
-        let oldest = self.queues.values().filter_map(Queue::oldest).min();
+        let oldest = queues.values().filter_map(Queue::oldest).min();
+        drop(queues);
         self.due = oldest.and_then(|oldest| oldest.checked_add(timeout));
         let unanswered =
             RequestError::new(ErrorKind::Timeout, format!("no answer within {timeout:?}"));
@@ -142,12 +175,15 @@ impl Worker {
         settings: &Settings,
         batches: &mut JoinSet<Done>,
     ) {
-        while let Some(queue) = self.queues.get_mut(key) {
+        loop {
+            let mut queues = self.dispatcher.queues();
+            let Some(queue) = queues.get_mut(key) else { return };
             if queue.is_empty() {
-                self.queues.remove(key);
+                queues.remove(key);
                 return;
             }
             let Some(requests) = queue.take(settings.batch_events_max) else { return };
+            drop(queues);
             self.begin(key, requests, settings, batches);
         }
     }
@@ -177,9 +213,12 @@ impl Worker {
         let newest = requests.iter().map(|request| request.accepted_at).max();
         let late = newest.and_then(|newest| newest.checked_add(settings.timeout));
         let span = tracing::debug_span!("webhook", url = shown(&key.url), events);
+        let (id, dispatcher) = (id(&requests), self.dispatcher.clone());
+        let sent_as = id.clone();
         let request = async move {
+            // What has not begun when all stands still is not begun.
+            drop(dispatcher.counts.gate.turn().await);
             let began = Instant::now();
-            let id = RequestId::random();
             let mut answer = client.post(&of.url, &id, &proof, events, body.clone()).await;
             for pause in retries {
                 let failed = answer.as_ref().is_err_and(|error| error.is_passing);
@@ -188,6 +227,7 @@ impl Worker {
                     break;
                 }
                 tokio::time::sleep(*pause).await;
+                drop(dispatcher.counts.gate.turn().await);
                 answer = client.post(&of.url, &id, &proof, events, body.clone()).await;
             }
             let result = answer.and_then(|body| {
@@ -205,7 +245,8 @@ impl Worker {
             Done { key: of, result }
         };
         let task = batches.spawn(request.instrument(span));
-        self.queues.entry(key.clone()).or_default().begin(task, requests);
+        let mut queues = self.dispatcher.queues();
+        queues.entry(key.clone()).or_default().begin(task, requests, sent_as);
     }
 
     fn client(&mut self) -> std::io::Result<Client> {
@@ -225,17 +266,19 @@ impl Worker {
             Err(error) => {
                 tracing::error!(%error, "a webhook request ended without a result: this is a bug");
                 // Dropping its requests responds to them.
-                return self.queues.iter_mut().find_map(|(key, queue)| {
-                    queue.end(error.id())?;
-                    Some(key.clone())
-                });
+                let ended = self
+                    .dispatcher
+                    .queues()
+                    .iter_mut()
+                    .find_map(|(key, queue)| Some((key.clone(), queue.end(error.id())?)));
+                return ended.map(|(key, _)| key);
             }
         };
         match &result {
             Err(error) if error.is_passing => self.down.insert(key.url.clone()),
             Ok(_) | Err(_) => self.down.remove(&key.url),
         };
-        let (requests, late) = self.queues.get_mut(&key)?.end(id)?;
+        let (requests, late) = self.dispatcher.queues().get_mut(&key)?.end(id)?;
         match result {
             Ok(responses) => {
                 for (request, response) in
@@ -305,6 +348,18 @@ impl Drop for Worker {
     fn drop(&mut self) {
         // Nobody would take from the intake again.
         self.dispatcher.stop();
+        let queues = std::mem::take(&mut *self.dispatcher.queues());
+        // Their replies are called here, without the lock.
+        drop(queues);
+    }
+}
+
+/// The id with which requests are sent: that of the request in which another process has sent just these.
+fn id(requests: &VecDeque<PendingRequest>) -> RequestId {
+    let sent = requests.front().and_then(|first| first.sent_in.clone());
+    match sent {
+        Some((id, count)) if count == requests.len() => id,
+        _ => RequestId::random(),
     }
 }
 

@@ -9,8 +9,8 @@ use model::{CloseReason, ConnectionId, Name, TopicKind};
 
 use protocol::Delivery;
 
-use super::Engine;
 use super::sweep::Drain;
+use super::{Engine, still};
 use crate::ask;
 use crate::command::{Answer, Command, ConnectionInfo, PendingHook, Target, TopicInfo};
 use crate::connections::Connections;
@@ -55,6 +55,9 @@ impl Engine {
 
     /// Does what the mailbox held, up to a turn's share.
     pub fn run_commands(&mut self) {
+        if self.connections.core.stands_still {
+            self.connections.core.tell_presence();
+        }
         for _ in 0..COMMANDS {
             if self.connections.core.is_behind() {
                 return;
@@ -62,6 +65,10 @@ impl Engine {
             let Some(command) = self.connections.core.commands.pop_front() else {
                 return;
             };
+            if self.connections.core.stands_still && still::waits(&command) {
+                self.connections.core.aside.push(command);
+                continue;
+            }
             run_command(self, command);
             self.resume_inputs();
         }
@@ -92,7 +99,8 @@ impl Connections {
 impl Core {
     /// True while as many messages wait as may.
     pub(crate) fn is_behind(&self) -> bool {
-        self.hub.queued() >= QUEUED_MAX
+        // Who stands still makes no room.
+        !self.stands_still && self.hub.queued() >= QUEUED_MAX
     }
 }
 
@@ -144,14 +152,14 @@ fn is_poll(core: &Core, slot: u32) -> bool {
 }
 
 fn deliver(connections: &mut Connections, delivery: broker::Delivery) {
-    let broker::Delivery { message, groups, for_groups, receipt } = delivery;
+    let broker::Delivery { message, groups, passed, receipt } = delivery;
     let core = &mut connections.core;
     core.metrics.messages_in.add(1);
     let (mut members, mut lists) = (0, 0);
     if message.is_broadcast() {
         members = core.hub.broadcast(message.clone());
         lists = u32::from(members > 0);
-    } else if !for_groups {
+    } else if passed.is_none() {
         // Who is there is for the members of the topic itself.
         let by_filter = message.filters.iter().flatten().filter(|_| !is_reserved(message.event()));
         let by_filter = by_filter.map(|key| (key.hash, &key.name));
@@ -170,7 +178,8 @@ fn deliver(connections: &mut Connections, delivery: broker::Delivery) {
         lists => (1..lists).for_each(|_| waiting.enter(&message)),
     }
     for key in &groups {
-        members += u32::from(connections.mqtt_share(key, &message));
+        let passed = passed.clone().unwrap_or_default();
+        members += u32::from(connections.mqtt_share(key, &message, passed));
     }
     if let Some(receipt) = receipt {
         receipt.add(u64::from(members));
@@ -260,9 +269,9 @@ fn run_command(engine: &mut Engine, command: Command) {
                 engine.resume_inputs();
             }
         }
-        Command::MqttStored { slot, serial, packets, stored } => {
+        Command::MqttStored { slot, serial, packets, stored, is_progress } => {
             if is_same(&engine.connections.core, slot, serial) {
-                engine.connections.mqtt_stored(slot, &packets, stored);
+                engine.connections.mqtt_stored(slot, &packets, stored, is_progress);
             }
         }
         Command::MqttRead { slot, serial, number, found } => {
@@ -414,6 +423,8 @@ fn run_command(engine: &mut Engine, command: Command) {
             if is_same(&engine.connections.core, slot, serial) {
                 let (connections, webhook) = (&mut engine.connections, engine.webhook.as_deref());
                 Publishes { connections, webhook }.published(slot, answer, result);
+            } else if let Answer::Mqtt(ack) = answer {
+                engine.connections.mqtt_written(slot, serial, ack, result.is_ok());
             }
         }
         Command::PresenceListed { slot, serial, query, list } => {

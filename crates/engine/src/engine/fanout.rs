@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use model::name::of_filter;
-use model::{CloseReason, Encoding, Envelope};
+use model::{CloseReason, Encoding, Envelope, Name};
 use protocol::Delivery;
 
 use super::Engine;
@@ -45,7 +45,7 @@ impl Engine {
             && !by_filter
             && topic.is_some_and(|topic| policy.topic(&topic).rule.is_some_and(|it| it.conflate));
         let (mut behind, mut subscribed) = (Vec::new(), Vec::new());
-        let list = slice.topic.cloned();
+        let list = slice.topic.map(Name::as_str);
         let overlaps = !self.connections.core.overlaps.is_empty()
             && slice.messages().any(|message| message.filters.is_some());
         for &slot in slice.slots {
@@ -65,7 +65,7 @@ impl Engine {
                 continue;
             }
             if protocols.delivery(encoding) == Delivery::Subscribed {
-                match self.connections.core.mqtt.shares(slot, list.as_deref(), slice.messages()) {
+                match self.connections.core.mqtt.shares(slot, list, slice.messages()) {
                     true => self.groups[usize::from(encoding.0)].push(slot),
                     false => subscribed.push(slot),
                 }
@@ -103,7 +103,7 @@ impl Engine {
             let mut group = std::mem::take(&mut self.groups[number]);
             let protocol = protocols.of(encoding);
             let codecs = &mut self.connections.core.codecs;
-            let bytes = match list.as_deref().filter(|_| by_filter && protocol.joins()) {
+            let bytes = match list.filter(|_| by_filter && protocol.joins()) {
                 Some(list) => encode_by(slice.messages(), list, protocol, codecs),
                 None => encode(slice.messages(), protocol, codecs),
             };
@@ -135,16 +135,14 @@ impl Engine {
         }
         let served = slice.slots.len();
         let all = special.is_empty() && behind.is_empty() && subscribed.is_empty();
-        let specials = match all {
-            true => Vec::new(),
-            false => slice.messages().cloned().collect(),
+        let (list, specials) = match all {
+            true => (None, Vec::new()),
+            false => (slice.topic.cloned(), slice.messages().cloned().collect()),
         };
         if !special.is_empty() {
             self.connections.serve_special(&special, list.as_deref(), &specials);
         }
-        for slot in subscribed {
-            self.connections.mqtt_deliver(slot, list.as_deref(), &specials);
-        }
+        self.connections.serve_subscribed(&subscribed, list.as_deref(), &specials);
         for slot in behind {
             let fits = self.connections.recover(|it, core| it.conflate(core, slot, &specials));
             if !fits {
@@ -193,6 +191,27 @@ impl Connections {
             self.core.metrics.delivered.add(delivered as u64);
             connections += u64::from(delivered > 0);
         }
+        self.delivered_to(connections, messages);
+    }
+
+    /// Its MQTT clients that get the messages each in its own way.
+    fn serve_subscribed(
+        &mut self,
+        subscribed: &[u32],
+        list: Option<&str>,
+        messages: &[Arc<Envelope>],
+    ) {
+        let mut connections = 0;
+        for &slot in subscribed {
+            let before = self.core.metrics.delivered.get();
+            self.mqtt_deliver(slot, list, messages);
+            connections += u64::from(self.core.metrics.delivered.get() > before);
+        }
+        self.delivered_to(connections, messages);
+    }
+
+    /// Messages have gone to so many connections: how long they took is measured when they have left.
+    fn delivered_to(&mut self, connections: u64, messages: &[Arc<Envelope>]) {
         for message in messages.iter().filter(|_| connections > 0) {
             let published_us = message.published_us;
             self.core.outputs.push(Output::Delivered { published_us, connections });

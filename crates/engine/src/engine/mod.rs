@@ -7,7 +7,9 @@
 mod commands;
 mod fanout;
 mod handover;
+mod owed;
 mod receive;
+mod still;
 mod sweep;
 mod tidy;
 
@@ -35,6 +37,7 @@ use crate::phoenix::Channels;
 use crate::refuse::Refused;
 use crate::settings::Settings;
 use crate::webhook::Webhook;
+pub use owed::{Owed, OwedMember};
 use sweep::Sweep;
 
 /// See the crate's documentation.
@@ -111,6 +114,9 @@ impl Engine {
             lines: Lines::new(),
             topics_ended: 0,
             commands: Default::default(),
+            stands_still: false,
+            aside: Vec::new(),
+            under_way: Arc::default(),
             resumed: Vec::new(),
             draining: false,
             woken: Vec::new(),
@@ -150,6 +156,11 @@ impl Engine {
     /// The settings in force.
     pub fn settings(&self) -> &Arc<Settings> {
         &self.connections.core.settings
+    }
+
+    /// Where messages are published.
+    pub fn broker(&self) -> &Arc<dyn Broker> {
+        &self.connections.core.broker
     }
 
     /// Its handle.

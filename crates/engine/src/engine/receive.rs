@@ -1,6 +1,7 @@
 //! Bytes that come from peers, and the ends of their streams.
 
 use model::CloseReason;
+use protocol::Delivery;
 
 use super::Engine;
 use crate::actions::OUT_BYTES;
@@ -42,8 +43,10 @@ impl Engine {
         if let Some(limited) = rates.quota.took(core, slot, bytes.len()) {
             rates.wait(core, slot, limited);
         }
-        let held = is_held(&self.connections.core.table, slot);
-        let Some(connection) = self.connections.core.table.get_mut(slot) else {
+        let core = &mut self.connections.core;
+        let held = is_held(&core.table, slot);
+        let protocols = core.shared.protocols;
+        let Some(connection) = core.table.get_mut(slot) else {
             return;
         };
         match connection.phase() {
@@ -53,6 +56,8 @@ impl Engine {
                 connection.enter(Phase::Request);
                 connection.heard_s = now_s;
             }
+            // A client that must beat by itself is heard by whole packets.
+            Phase::Open if protocols.delivery(connection.encoding) == Delivery::Subscribed => {}
             Phase::Open if !held => connection.heard_s = now_s,
             Phase::Request | Phase::Idle | Phase::Waiting | Phase::Open => {}
         }

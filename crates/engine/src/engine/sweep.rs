@@ -147,8 +147,9 @@ impl Drain {
         let told = now_us + STRIPE_US >= self.told_us;
         let to = slot_at(if told { end } else { end * passed_us / span_us });
         for slot in self.next..to {
-            // A request that is answered soon ends with its answer.
-            if !connections.core.is_answered_soon(slot) {
+            // A request that is answered soon ends with its answer, and so does CONNECT of MQTT that is under way.
+            let core = &connections.core;
+            if !core.is_answered_soon(slot) && !core.mqtt_awaits_connect(slot) {
                 connections.say_goodbye(slot, CloseReason::Drain);
             }
         }

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use history::{
     Answer, Asker, Completion, Gone, HistoryError, Matching, Piece, Pull, TopicCursor, TopicHash,
 };
+use model::filter::{check_name, has_wildcard};
 use model::{CloseReason, Envelope, Name};
-use sessions::{Outgoing, Source, State, SubscriptionOptions};
+use sessions::{Backlog, Outgoing, Source, State, SubscriptionOptions, session_mark};
 
-use super::deliver::mqtt_source;
+use super::deliver::{NOTED_MAX, mqtt_source};
 use super::state::{Found, Reading, Reads, Waiting, Way};
 use crate::command::Command;
 use crate::connections::Connections;
@@ -89,6 +90,9 @@ impl Connections {
         if room == 0 {
             return Step::Stop;
         }
+        if let Some(backlog) = details.session.backlogs.first().cloned() {
+            return self.mqtt_read_backlog(slot, &backlog, room, out);
+        }
         if let Some(source) = details.session.refs.first().cloned() {
             return self.mqtt_read_source(slot, &source, out);
         }
@@ -103,14 +107,18 @@ impl Connections {
 
     /// The next message that was under way on the connection before.
     fn mqtt_again(&mut self, slot: u32, id: u16, out: &mut Vec<u8>) -> Step {
+        let max = self.core.settings.mqtt().map_or(u16::MAX, |it| it.inflight_max);
         let Some(details) = self.core.mqtt.details_mut(slot) else { return Step::Stop };
-        let found = details.session.flow.out().find(|outgoing| outgoing.id == id).cloned();
+        let flow = &details.session.flow;
+        let found = flow.out().find(|outgoing| outgoing.id == id).cloned();
+        // Of what was sent on this connection no more may be unconfirmed than of new messages.
+        let sent = flow.in_flight().saturating_sub(details.work.again.len());
+        let is_full = sent >= details.window(max);
         match found {
+            Some(Outgoing { source: Some(_), .. }) if is_full => Step::Stop,
             Some(Outgoing { state: State::Released, .. }) => {
                 details.work.again.pop_front();
-                if let Some(mqtt) = self.core.mqtt_protocol(slot) {
-                    mqtt.release(id, out);
-                }
+                self.core.mqtt_send_pubrel(slot, id, out);
                 Step::More
             }
             Some(Outgoing { source: Some(source), .. }) => {
@@ -119,15 +127,19 @@ impl Connections {
             // Nobody can say any more what it was.
             Some(Outgoing { source: None, .. }) | None => {
                 details.work.again.pop_front();
-                details.session.flow.give_up(id);
+                self.core.mqtt_give_up(slot, id, out);
                 Step::More
             }
         }
     }
 
     fn mqtt_send_waiting(&mut self, slot: u32, waiting: Waiting, out: &mut Vec<u8>) -> Step {
-        let Waiting { message, qos, retained, ids } = waiting;
-        let way = Way { qos, retain: retained, ids: ids.into() };
+        if waiting.group.is_some() {
+            self.core.mqtt_send_shared(slot, waiting, out);
+            return Step::More;
+        }
+        let Waiting { message, qos, retained, retain, ids, group: _ } = waiting;
+        let way = Way { qos, retain, ids: ids.into() };
         let details = self.core.mqtt.details(slot);
         let outlives = details.is_some_and(|it| it.session.outlives());
         let source = match retained {
@@ -138,7 +150,8 @@ impl Connections {
             }),
             false => details.and_then(|it| mqtt_source(&it.session, &message)),
         };
-        self.core.mqtt_send(slot, &message, &way, source, out);
+        // There is room.
+        let _ = self.core.mqtt_send(slot, &message, &way, source, out);
         Step::More
     }
 
@@ -146,20 +159,38 @@ impl Connections {
     fn mqtt_replay(&mut self, slot: u32) -> Step {
         let retained = self.core.shared.retained.clone();
         let now_ms = self.core.unix_ms();
+        let settings = self.core.settings.clone();
+        let own = self.core.mqtt.row(slot).map(|row| session_mark(&row.key));
         let Some(details) = self.core.mqtt.details_mut(slot) else { return Step::Stop };
         let Some(replay) = details.session.replays.first_mut() else { return Step::Stop };
         let options = SubscriptionOptions::from_bits(replay.options);
+        let is_wide = has_wildcard(&replay.reach);
         let page = retained.matching(&replay.reach, replay.after.as_deref(), REPLAYED);
         let id = replay.id;
         match page.after {
             Some(after) => replay.after = Some(after.into()),
             None => drop(details.session.replays.remove(0)),
         }
-        let messages = page.messages.into_iter();
-        for message in messages.filter(|message| !message.is_expired(now_ms)) {
+        let rules = settings.session.policy.rules();
+        let is_due = |message: &Arc<Envelope>| {
+            let (topic, by) = (&message.publication.topic, message.publication.by_session());
+            !message.is_expired(now_ms)
+                && (!is_wide || rules.is_open_to_wildcards(topic))
+                && is_topic(message)
+                && !(options.no_local && by.is_some() && by == own)
+        };
+        for message in page.messages.into_iter().filter(is_due) {
             let qos = message.publication.qos.min(options.qos);
             let ids = if id > 0 { Box::from([id]) } else { Box::default() };
-            details.waiting.push_back(Waiting { message, qos, retained: true, ids });
+            let group = None;
+            details.waiting.push_back(Waiting {
+                message,
+                qos,
+                retained: true,
+                retain: true,
+                ids,
+                group,
+            });
         }
         Step::More
     }
@@ -177,6 +208,52 @@ impl Connections {
         self.mqtt_ask(slot, Reads::Source, |core, reading| read(core, slot, reading, pull), out)
     }
 
+    /// Reads on in what was there before a subscription.
+    fn mqtt_read_backlog(
+        &mut self,
+        slot: u32,
+        backlog: &Backlog,
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        let cursor = self.core.mqtt_cursor(backlog.topic.clone(), backlog.after);
+        let bytes_max = PIECE_BYTES.min(self.core.settings.outbox_bytes_max / 4);
+        let pull = Pull { topics: vec![cursor], messages_max: room, bytes_max };
+        self.mqtt_ask(slot, Reads::Backlog, |core, reading| read(core, slot, reading, pull), out)
+    }
+
+    /// The next messages of the first backlog.
+    fn mqtt_found_backlog(&mut self, slot: u32, piece: &Piece, out: &mut Vec<u8>) {
+        let Some(details) = self.core.mqtt.details_mut(slot) else { return };
+        let Some(backlog) = details.session.backlogs.first_mut() else { return };
+        let until = backlog.until;
+        backlog.after = piece.through;
+        if piece.caught_up || piece.through >= until {
+            details.session.backlogs.remove(0);
+        }
+        let mut due = piece.messages.iter().filter(|it| it.id.offset <= until);
+        while let Some(message) = due.next() {
+            let Some(way) = self.core.mqtt_way_read(slot, message) else { continue };
+            let details = self.core.mqtt.details(slot);
+            let source = details.and_then(|it| mqtt_source(&it.session, message));
+            if self.core.mqtt_send(slot, message, &way, source, out) {
+                continue;
+            }
+            // A group took the room meanwhile.
+            let noted = std::iter::once(message).chain(due);
+            let noted = noted.map(|it| Source {
+                topic: it.publication.topic.clone(),
+                offset: it.id.offset,
+                retained: false,
+            });
+            if let Some(details) = self.core.mqtt.details_mut(slot) {
+                details.session.refs.splice(0..0, noted);
+            }
+            break;
+        }
+        self.core.mqtt.changed(slot);
+    }
+
     /// Reads on behind the session's position.
     fn mqtt_read_on(&mut self, slot: u32, room: usize, out: &mut Vec<u8>) -> Step {
         let core = &mut self.core;
@@ -192,7 +269,9 @@ impl Connections {
         }
         if let Some(topics) = &behind.topics {
             let bytes_max = PIECE_BYTES.min(core.settings.outbox_bytes_max / 4);
-            let pull = Pull { topics: topics.clone(), messages_max: room, bytes_max };
+            let topics = topics.iter().map(|(cursor, _)| cursor.clone()).collect();
+            // What finds no room then is noted: each look at many topics is dear.
+            let pull = Pull { topics, messages_max: room.max(NOTED_MAX), bytes_max };
             let ask = |core: &mut Core, reading: &Reading| read(core, slot, reading, pull);
             return self.mqtt_ask(slot, Reads::Piece, ask, out);
         }
@@ -204,7 +283,7 @@ impl Connections {
             if !subscription.is_exact() {
                 filters.push(Name::from(subscription.reach()));
             } else if core.history.rule(&subscription.filter).is_some() {
-                topics.push(core.mqtt_cursor(subscription.filter.clone(), after));
+                topics.push((core.mqtt_cursor(subscription.filter.clone(), after), u64::MAX));
             }
         }
         let ask = |core: &mut Core, reading: &Reading| match filters.is_empty() {
@@ -265,17 +344,21 @@ impl Connections {
                 self.mqtt_found_source(slot, piece.messages.into_iter().next(), out);
             }
             (Reads::Piece, Found::Piece(piece)) => self.mqtt_found_piece(slot, piece, out),
+            (Reads::Backlog, Found::Piece(piece)) => self.mqtt_found_backlog(slot, &piece, out),
             (Reads::Topics(mut topics), Found::Topics(more, top)) => {
                 topics.extend(more);
-                topics.sort_by(|a, b| a.topic.cmp(&b.topic));
-                topics.dedup_by(|a, b| a.topic == b.topic);
+                // Of two the one whose end is not known comes first, and stays.
+                topics.sort_by(|(a, a_last), (b, b_last)| {
+                    a.topic.cmp(&b.topic).then(b_last.cmp(a_last))
+                });
+                topics.dedup_by(|(a, _), (b, _)| a.topic == b.topic);
                 let details = self.core.mqtt.details_mut(slot);
                 let behind = details.and_then(|details| details.work.behind.as_mut());
                 if let Some(behind) = behind {
                     (behind.topics, behind.top) = (Some(topics), top);
                 }
             }
-            (Reads::Source | Reads::Piece, Found::Topics(..))
+            (Reads::Source | Reads::Piece | Reads::Backlog, Found::Topics(..))
             | (Reads::Topics(_), Found::Piece(_)) => {}
         }
     }
@@ -294,11 +377,13 @@ impl Connections {
         };
         let Some(source) = source else { return };
         let now_ms = self.core.unix_ms();
-        let found = found.filter(|it| it.id.offset == source.offset && !it.is_expired(now_ms));
+        // What was sent once is brought to its end (MQTT 5.0, section 4.3.3).
+        let is_due = |it: &Arc<Envelope>| id.is_some() || !it.is_expired(now_ms);
+        let found = found.filter(|it| it.id.offset == source.offset && is_due(it) && is_topic(it));
         let Some(message) = found else {
             // The limits of the history have dropped it, or its time is over.
-            if let (Some(id), Some(details)) = (id, self.core.mqtt.details_mut(slot)) {
-                details.session.flow.give_up(id);
+            if let Some(id) = id {
+                self.core.mqtt_give_up(slot, id, out);
             }
             return self.core.metrics.mqtt_gone.add(1);
         };
@@ -308,7 +393,13 @@ impl Connections {
         };
         match (id, way) {
             (Some(id), way) => self.core.mqtt_send_again(slot, id, &message, way, out),
-            (None, Some(way)) => self.core.mqtt_send(slot, &message, &way, Some(source), out),
+            (None, Some(way)) => {
+                if !self.core.mqtt_send(slot, &message, &way, Some(source.clone()), out)
+                    && let Some(details) = self.core.mqtt.details_mut(slot)
+                {
+                    details.session.refs.insert(0, source);
+                }
+            }
             (None, None) => {}
         }
     }
@@ -321,8 +412,9 @@ impl Connections {
         let through = piece.through.min(behind.top);
         let is_known_to_end = piece.caught_up || piece.through >= behind.top;
         behind.after = behind.after.max(through);
-        for topic in behind.topics.iter_mut().flatten() {
-            topic.after = topic.after.max(through);
+        if let Some(topics) = &mut behind.topics {
+            topics.retain(|(_, last)| *last > through);
+            topics.iter_mut().for_each(|(topic, _)| topic.after = topic.after.max(through));
         }
         if is_known_to_end {
             match behind.held_back <= behind.after {
@@ -339,11 +431,22 @@ impl Connections {
         for message in piece.messages.iter().filter(|it| it.id.offset <= through) {
             let Some(way) = self.core.mqtt_way_read(slot, message) else { continue };
             let details = self.core.mqtt.details(slot);
+            let is_first = details.is_some_and(|it| it.session.refs.is_empty());
             let source = details.and_then(|it| mqtt_source(&it.session, message));
-            self.core.mqtt_send(slot, message, &way, source, out);
+            if !(is_first && self.core.mqtt_send(slot, message, &way, source, out))
+                && let Some(details) = self.core.mqtt.details_mut(slot)
+            {
+                let (topic, offset) = (message.publication.topic.clone(), message.id.offset);
+                details.session.refs.push(Source { topic, offset, retained: false });
+            }
         }
         self.core.mqtt.changed(slot);
     }
+}
+
+/// Whether a message's topic is one in MQTT: a store may hold others.
+fn is_topic(message: &Arc<Envelope>) -> bool {
+    check_name(&message.publication.topic).is_ok()
 }
 
 /// Reads messages of the history.
@@ -392,6 +495,21 @@ fn find(
 }
 
 impl Core {
+    /// A message that was under way on the connection before does not come again.
+    pub(super) fn mqtt_give_up(&mut self, slot: u32, id: u16, out: &mut Vec<u8>) {
+        let details = self.mqtt.details_mut(slot);
+        if details.is_some_and(|details| details.session.flow.give_up(id)) {
+            self.mqtt_send_pubrel(slot, id, out);
+        }
+    }
+
+    /// Appends PUBREL. The client forgets the identifier with that, so that the message must not come again, also
+    /// after a crash.
+    pub(super) fn mqtt_send_pubrel(&mut self, slot: u32, id: u16, out: &mut Vec<u8>) {
+        let Some(mqtt) = self.mqtt_protocol(slot) else { return };
+        mqtt.release(id, self.mqtt_held(slot).unwrap_or(out));
+    }
+
     /// Where a topic is read that was read up to there.
     fn mqtt_cursor(&self, topic: Name, after: u64) -> TopicCursor {
         TopicCursor { hash: self.broker.hash(&topic), topic, after, whole: false }

@@ -1,15 +1,21 @@
 //! MQTT clients that come, go, and take over each other's sessions.
 
-use auth::Action;
+use auth::{Action, Principal, Source, TokenMark};
+use broker::PublishError;
 use model::{CloseReason, Name, Publication, Topic, TopicKind};
+use protocol::MqttSettings;
 use protocol::mqtt::{Accepted, Connect, Mqtt, ReasonCode};
-use sessions::{Claim, Claimed, Ended, Place, Released, Session, Subscription, Taken, Will};
+use sessions::{
+    Author, Claim, Claimed, Ended, Place, Released, Session, Subscription, Taken, Token, Will,
+};
 
+use super::leaving::Leaving;
 use super::state::{Behind, Details, Row, Waiter, Work};
 use crate::command::Command;
 use crate::connection::Phase;
 use crate::connections::Connections;
 use crate::core::Core;
+use crate::metrics::Limited;
 
 impl Connections {
     /// A client may come in: its session is taken up, or a new one begins.
@@ -22,20 +28,10 @@ impl Connections {
             connect.client = format!("throng-{by}").into();
         }
         connect.principal.client = Some(connect.client.clone());
-        let Some(mqtt) = Mqtt::of(connect.encoding) else { return };
-        if self.core.draining {
-            let own = self.core.settings.mqtt();
-            match own.and_then(|own| own.server_reference.as_deref()) {
-                Some(reference) => mqtt.send_elsewhere(reference, out),
-                None => mqtt.refuse(ReasonCode::ServerShuttingDown, None, out),
-            }
-            return self.close_after(slot, CloseReason::Drain, out);
-        }
-        if let Err(reason) = self.check_will(&connect) {
-            mqtt.refuse(reason, Some("the will may not be published to its topic"), out);
-            return self.close_after(slot, CloseReason::Unauthorized, out);
-        }
         connect.is_assigned = is_assigned;
+        if let Some(close) = self.mqtt_turned_away(&connect, out) {
+            return self.close_after(slot, close, out);
+        }
         let key = session_key(&connect);
         let claim = Claim { key: &key, by, clean: connect.clean };
         match self.core.shared.mqtt_sessions.claim(claim) {
@@ -43,31 +39,71 @@ impl Connections {
                 self.core.publish_wills(will);
                 self.mqtt_accept(slot, key, *connect, None, out);
             }
-            Claimed::Resumed(session) => {
+            Claimed::Resumed { session, will } => {
+                self.core.publish_wills(will);
                 self.mqtt_accept(slot, key, *connect, Some(*session), out);
             }
             Claimed::Wait(old) => {
-                self.core.mqtt.waiters.insert(slot, Waiter { key: key.clone(), connect });
-                if self.wait_for_answer(slot, out)
-                    && let Some(old) = old
+                // Even if this client has gone meanwhile: who comes next waits for the old one as well.
+                if let Some(old) = old
                     && let Some(engine) = self.core.engines.get(usize::from(old.shard))
                 {
+                    let key = key.clone();
                     engine.send(Command::MqttTakeOver { slot: old.slot, key });
+                }
+                match self.wait_for_answer(slot, out) {
+                    true => drop(self.core.mqtt.waiters.insert(slot, Waiter { key, connect })),
+                    false => self.core.mqtt_release(&key, by, Ended::default()),
                 }
             }
         }
     }
 
+    /// Appends CONNACK with why a client can't be let in, if it can't.
+    fn mqtt_turned_away(&self, connect: &Connect, out: &mut Vec<u8>) -> Option<CloseReason> {
+        let (mqtt, own) = (Mqtt::of(connect.encoding)?, self.core.settings.mqtt()?);
+        if self.core.draining {
+            let reference = self.core.server_reference();
+            mqtt.send_away(CloseReason::Drain, reference, &connect.limits, out);
+            return Some(CloseReason::Drain);
+        }
+        let checked = self.check_will(connect, mqtt).and_then(|()| {
+            // Nearly all take what comes.
+            if connect.limits.packet_bytes_max == u32::MAX {
+                return Ok(());
+            }
+            let accepted = self.core.mqtt_accepted(connect, own, true);
+            match mqtt.accept(&accepted, &connect.limits, &mut Vec::new()) {
+                true => Ok(()),
+                false => Err((ReasonCode::PacketTooLarge, "the client takes no CONNACK so large")),
+            }
+        });
+        let (reason, text) = checked.err()?;
+        mqtt.refuse(reason, Some(text), &connect.limits, out);
+        let is_large = reason == ReasonCode::PacketTooLarge;
+        Some(if is_large { CloseReason::TooBig } else { CloseReason::Unauthorized })
+    }
+
     /// What would be published because a client is gone must be allowed as anything that it publishes. The
     /// application can't be asked then.
-    fn check_will(&self, connect: &Connect) -> Result<(), ReasonCode> {
+    fn check_will(&self, connect: &Connect, mqtt: Mqtt) -> Result<(), (ReasonCode, &'static str)> {
+        const REFUSED: &str = "the will may not be published to its topic";
         let Some(will) = &connect.will else { return Ok(()) };
-        let topic = &will.publication.topic;
-        model::name::check_topic(topic).map_err(|_| ReasonCode::TopicNameInvalid)?;
-        let policy = &self.core.settings.session.policy;
+        let settings = &self.core.settings;
+        let Publication { topic, data, retain, .. } = &will.publication;
+        if data.bytes() > settings.session.message_bytes_max {
+            self.core.metrics.limited[Limited::MessageBytes as usize].add(1);
+            return Err((ReasonCode::PacketTooLarge, "the will is larger than a message may be"));
+        }
+        // MQTT 3 has no word for it: its messages are not retained.
+        let retains = settings.mqtt().is_none_or(|own| own.retained_messages_max > 0);
+        if *retain && !retains && mqtt.tells_limits() {
+            return Err((ReasonCode::RetainNotSupported, "this server retains no messages"));
+        }
+        model::name::check_topic(topic).map_err(|_| (ReasonCode::TopicNameInvalid, REFUSED))?;
         let topic = self.core.mqtt_topic(topic);
-        let decision = policy.decide(&connect.principal, Action::Publish, &topic);
-        decision.unasked().map(|_| ()).map_err(|_| ReasonCode::NotAuthorized)
+        let decision = settings.session.policy.decide(&connect.principal, Action::Publish, &topic);
+        decision.unasked().map(|_| ()).map_err(|_| (ReasonCode::NotAuthorized, REFUSED))
     }
 
     /// A connection of this engine has to let go of its session, or of waiting for it.
@@ -75,6 +111,9 @@ impl Connections {
         let nobody = self.core.id(slot, 0);
         if !self.core.shared.mqtt_sessions.is_told(key, nobody) {
             // It has ended meanwhile, and let go with that.
+            return;
+        }
+        if Leaving::is(slot) {
             return;
         }
         let has = self.core.mqtt.row(slot).is_some_and(|row| row.key == *key)
@@ -90,9 +129,19 @@ impl Connections {
         let Some(Waiter { key, connect }) = self.core.mqtt.waiters.remove(&slot) else { return };
         let Some(connection) = self.core.table.get(slot) else { return };
         let by = self.core.id(slot, connection.serial);
+        let mut out = Vec::new();
+        // Much may have changed meanwhile.
+        if let Some(close) = self.mqtt_turned_away(&connect, &mut out) {
+            // The session is let go of with the connection.
+            self.core.mqtt.waiters.insert(slot, Waiter { key, connect });
+            return self.close_after(slot, close, &mut out);
+        }
         let claim = Claim { key: &key, by, clean: connect.clean };
         let session = match self.core.shared.mqtt_sessions.take(claim) {
-            Taken::New => None,
+            Taken::New { will } => {
+                self.core.publish_wills(will);
+                None
+            }
             Taken::Resumed(session) => Some(*session),
             Taken::Elsewhere => {
                 // It is about to be told so.
@@ -100,7 +149,6 @@ impl Connections {
                 return;
             }
         };
-        let mut out = Vec::new();
         self.mqtt_accept(slot, key, *connect, session, &mut out);
         self.mqtt_flush(slot, &mut out);
         self.core.resumed.push(slot);
@@ -115,34 +163,21 @@ impl Connections {
         session: Option<Session>,
         out: &mut Vec<u8>,
     ) {
-        let Connect { principal, client, keep_alive_s, will, limits, method, encoding, .. } =
-            connect;
         let settings = self.core.settings.clone();
-        let (Some(mqtt), Some(own)) = (Mqtt::of(encoding), settings.mqtt()) else { return };
-        let seconds = self.core.shared.mqtt_sessions.seconds(connect.seconds);
+        let (Some(mqtt), Some(own)) = (Mqtt::of(connect.encoding), settings.mqtt()) else { return };
         let is_present = session.is_some();
-        let keep_alive_max = own.keep_alive_seconds_max;
-        let is_overridden = mqtt.tells_limits()
-            && keep_alive_max > 0
-            && (keep_alive_s == 0 || keep_alive_s > keep_alive_max);
-        let keep_alive_s = if is_overridden { keep_alive_max } else { keep_alive_s };
-        mqtt.accept(
-            &Accepted {
-                session_present: is_present,
-                seconds: (seconds != connect.seconds).then_some(seconds),
-                receive_max: own.receive_max,
-                packet_bytes_max: own.packet_bytes_max,
-                topic_alias_max: own.topic_alias_max,
-                client: connect.is_assigned.then_some(&client),
-                keep_alive_s: is_overridden.then_some(keep_alive_s),
-                wildcards: own.wildcards,
-                method: method.as_deref(),
-            },
-            out,
-        );
+        let accepted = self.core.mqtt_accepted(&connect, own, is_present);
+        let keep_alive_s = accepted.keep_alive_s.unwrap_or(connect.keep_alive_s);
+        // That it takes this is known.
+        let _ = mqtt.accept(&accepted, &connect.limits, out);
+        let seconds = self.core.shared.mqtt_sessions.seconds(connect.seconds);
+        let Connect { principal, will, limits, method, encoding, .. } = connect;
         self.mqtt_enter(slot, encoding);
         self.enter_hub(slot, &principal, &[]);
-        let will = will.map(|it| Will { publication: it.publication, delay_s: it.delay_s });
+        let will = will.map(|will| {
+            let protocol::mqtt::Will { publication, delay_s, expiry_s } = will;
+            Will { publication, delay_s, expiry_s, author: author(&principal) }
+        });
         let needs_details = is_present
             || seconds > 0
             || will.is_some()
@@ -163,13 +198,19 @@ impl Connections {
         let restored: Vec<Subscription> =
             restored.into_iter().filter(|it| self.mqtt_restore(slot, &principal, it)).collect();
         if let Some(details) = self.core.mqtt.details_mut(slot) {
+            // What was to come of a subscription comes of it alone, which may be gone.
+            let is_there = |reach: &Name| {
+                restored.iter().any(|it| it.group.is_none() && *it.reach() == **reach)
+            };
+            details.session.replays.retain(|replay| is_there(&replay.reach));
             details.session.subscriptions = restored;
             if is_present {
                 // What comes live from before that was for the connection before this one.
                 let behind = Some(Behind::new(position));
                 details.work = Work { again, behind, through: position, reading: None };
             }
-            if seconds > 0 {
+            // One that was taken up ends with this connection where that says so, also if that is a crash.
+            if seconds > 0 || is_present {
                 let (session, will) = (&details.session, details.will.as_ref());
                 self.core.shared.mqtt_sessions.keep(&key, session, will, None);
             }
@@ -207,13 +248,15 @@ impl Connections {
         let settings = self.core.settings.clone();
         let policy = &settings.session.policy;
         let name = subscription.hub_name();
-        let topic = policy.topic(&name);
+        // A group that shares one topic is let in by that topic's rule.
+        let decided = if subscription.is_exact() { &subscription.filter } else { name };
+        let topic = policy.topic(decided);
         let Ok(_) = policy.decide(principal, Action::Subscribe, &topic).undenied() else {
             return false;
         };
-        match topic.kind {
-            TopicKind::Ordinary => drop(self.join(slot, &name, topic.presence())),
-            TopicKind::Filter(_) => drop(self.core.enter_filter(slot, &name)),
+        match TopicKind::of(name) {
+            TopicKind::Ordinary => drop(self.join(slot, name, topic.presence())),
+            TopicKind::Filter(_) => drop(self.core.enter_filter(slot, name)),
             TopicKind::Personal(_) | TopicKind::Broadcast => {}
         }
         true
@@ -227,16 +270,32 @@ impl Connections {
         }
         let Some(session) = self.core.mqtt_session(slot) else { return };
         let from = self.core.mqtt_id(slot);
-        let names: Vec<Name> = session.subscriptions.iter().map(Subscription::hub_name).collect();
+        let names: Vec<Name> =
+            session.subscriptions.iter().map(|it| it.hub_name().clone()).collect();
         for name in names.iter().filter(|name| matches!(TopicKind::of(name), TopicKind::Filter(_)))
         {
             self.core.leave_filter(slot, name);
         }
         let Some((row, details)) = self.core.mqtt.remove(slot) else { return };
-        let will = details.and_then(|details| details.will);
         let session = session.outlives().then_some(session);
-        self.core.mqtt_release(&row.key, from, Ended { session, will });
+        let (will, writing) = details.map_or_else(Default::default, |mut details| {
+            if session.is_none() {
+                self.core.mqtt_leave_shared(&mut details);
+            }
+            (details.will, details.writing)
+        });
+        self.core.mqtt_leave(&row.key, from, Ended { session, will }, writing);
     }
+}
+
+/// Who leaves a will.
+pub(crate) fn author(principal: &Principal) -> Author {
+    let Principal { users, mark: TokenMark { issued_s, id_hash }, .. } = principal;
+    let token = match principal.source {
+        Source::Token | Source::Hook => Some(Token { issued_s: *issued_s, id_hash: *id_hash }),
+        Source::Anonymous | Source::Application => None,
+    };
+    Author { users: users.clone(), token }
 }
 
 /// The key of a client's session. Where users are proved, nobody has the session of somebody else by
@@ -248,8 +307,35 @@ fn session_key(connect: &Connect) -> Name {
 }
 
 impl Core {
+    /// What a client is told that is let in.
+    fn mqtt_accepted<'c>(
+        &self,
+        connect: &'c Connect,
+        own: &MqttSettings,
+        session_present: bool,
+    ) -> Accepted<'c> {
+        let Connect { encoding, keep_alive_s, seconds: wanted, .. } = connect;
+        let seconds = self.shared.mqtt_sessions.seconds(*wanted);
+        let max = own.keep_alive_seconds_max;
+        let is_overridden = Mqtt::of(*encoding).is_some_and(Mqtt::tells_limits)
+            && max > 0
+            && (*keep_alive_s == 0 || *keep_alive_s > max);
+        Accepted {
+            session_present,
+            seconds: (seconds != *wanted).then_some(seconds),
+            receive_max: own.receive_max,
+            packet_bytes_max: own.packet_bytes_max,
+            topic_alias_max: own.topic_alias_max,
+            client: connect.is_assigned.then_some(&connect.client),
+            keep_alive_s: is_overridden.then_some(max),
+            wildcards: own.wildcards,
+            retains: own.retained_messages_max > 0,
+            method: connect.method.as_deref(),
+        }
+    }
+
     /// A topic to which an MQTT client wants to publish.
-    pub(super) fn mqtt_topic<'n>(&self, name: &'n str) -> Topic<'n, '_> {
+    pub(crate) fn mqtt_topic<'n>(&self, name: &'n str) -> Topic<'n, '_> {
         let topic = self.settings.session.policy.topic(name);
         if self.settings.mqtt().is_some_and(|mqtt| mqtt.open) { topic.open() } else { topic }
     }
@@ -260,7 +346,7 @@ impl Core {
     }
 
     /// Lets go of a session, and does what follows.
-    fn mqtt_release(&mut self, key: &str, from: model::ConnectionId, ended: Ended) {
+    pub(super) fn mqtt_release(&mut self, key: &str, from: model::ConnectionId, ended: Ended) {
         let now_s = self.unix_s();
         let Released { notify, publish } =
             self.shared.mqtt_sessions.release(key, from, ended, now_s);
@@ -273,11 +359,18 @@ impl Core {
     }
 
     /// Publishes what clients left to be published when they are gone.
-    pub(crate) fn publish_wills(&mut self, wills: impl IntoIterator<Item = Publication>) {
-        for publication in wills {
-            let options = broker::Options::default();
-            let publish = broker::Publish { publication, options };
-            self.broker.submit(publish, None, Box::new(|_| ()));
+    pub(crate) fn publish_wills(&mut self, wills: impl IntoIterator<Item = Will>) {
+        for will in wills {
+            let publication = will.publication(self.unix_ms());
+            let publish = broker::Publish { publication, options: broker::Options::default() };
+            let metrics = self.metrics.clone();
+            // That comes at once, in this thread.
+            let done = move |result: Result<broker::Published, PublishError>| {
+                if result.is_err_and(|error| error == PublishError::Overloaded) {
+                    metrics.limited[Limited::Mailbox as usize].add(1);
+                }
+            };
+            self.broker.submit(publish, None, Box::new(done));
         }
     }
 }

@@ -5,14 +5,15 @@
 //! a limit. Of a session that goes on, the history has it: the client is *behind*, what comes live is
 //! passed over, and it reads on from its position when it has room (`catchup.rs`).
 
+use std::cell::LazyCell;
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use model::event::is_reserved;
 use model::filter::{check_name, matches};
-use model::{CloseReason, Envelope, FilterKey, Message, Name, Qos, TopicKind};
+use model::{CloseReason, Envelope, Message, Name, Qos, TopicKind};
 use protocol::mqtt::{Mqtt, Stamp};
-use sessions::{Session, Source, State, Subscription, SubscriptionOptions};
+use sessions::{Session, Source, State, Subscription, SubscriptionOptions, session_mark};
 
 use super::state::{Behind, Details, UNASKED, Waiting, Way};
 use crate::command::Command;
@@ -51,19 +52,21 @@ impl Core {
         };
         let is_ordinary = TopicKind::of(topic).is_ordinary();
         let Some(details) = self.mqtt.details(slot) else {
-            let options = self.mqtt.only_options(slot, topic);
-            return options.or(is_ordinary.then_some(UNASKED)).map(|it| way(it, Vec::new()));
+            let options = self.mqtt.only_options(slot, list);
+            // The application has put it there.
+            let unasked = || (is_ordinary && list == topic).then_some(UNASKED);
+            return options.or_else(unasked).map(|it| way(it, Vec::new()));
         };
         if details.brought.iter().any(|known| std::ptr::eq(&**known, message)) {
             return None;
         }
         let subscriptions = &details.session.subscriptions;
         match bringing(subscriptions, message) {
-            Some(first) if first.hub_name() != list => None,
+            Some(first) if *first.hub_name() != *list => None,
             // Those count as well that were made, or taken up, since it was published: the session may read it
             // of the history as all of them want it.
             Some(_) => {
-                let matching = subscriptions.iter().filter(|it| it.matches(topic));
+                let matching = self.mqtt_reaching(subscriptions, topic);
                 Some(joined(matching, publication.qos, publication.retain))
             }
             // The application has put it there.
@@ -79,8 +82,9 @@ impl Core {
             return None;
         }
         let publication = &message.publication;
-        let (topic, offset) = (&publication.topic, message.id.offset);
-        let matching = subscriptions.iter().filter(|it| it.matches_at(topic, offset));
+        let offset = message.id.offset;
+        let matching = self.mqtt_reaching(subscriptions, &publication.topic);
+        let matching = matching.filter(|it| offset > it.since);
         let way = joined(matching, publication.qos, publication.retain);
         way.qos.is_confirmed().then_some(way)
     }
@@ -90,21 +94,43 @@ impl Core {
         self.mqtt_way_read(slot, message).or_else(|| {
             let subscriptions = &self.mqtt.details(slot)?.session.subscriptions;
             let publication = &message.publication;
+            let is_open = self.mqtt_is_open(&publication.topic);
             let mut shared = subscriptions.iter().filter(|it| it.group.is_some());
-            let one = shared.find(|it| matches(&it.reach(), &publication.topic))?;
+            let one = shared.find(|it| {
+                (it.is_exact() || is_open) && matches(&it.reach(), &publication.topic)
+            })?;
             let way = joined(std::iter::once(one), publication.qos, publication.retain);
             way.qos.is_confirmed().then_some(way)
         })
     }
 
+    /// Of a client's subscriptions those that get a topic's messages. A wildcard reaches no topic that is
+    /// not open to all, as with what is published ([`broker::Router::routes`]).
+    fn mqtt_reaching<'a>(
+        &self,
+        subscriptions: &'a [Subscription],
+        topic: &str,
+    ) -> impl Iterator<Item = &'a Subscription> {
+        let is_open = LazyCell::new(|| self.mqtt_is_open(topic));
+        subscriptions.iter().filter(move |it| it.matches(topic) && (it.is_exact() || *is_open))
+    }
+
+    /// Whether wildcards reach a topic.
+    pub(super) fn mqtt_is_open(&self, topic: &str) -> bool {
+        self.settings.session.policy.rules().is_open_to_wildcards(topic)
+    }
+
     /// Whether a message may go to this client at all.
-    fn mqtt_may_have(&self, slot: u32, message: &Message) -> bool {
-        let except = message.publication.except;
-        let id = self.table.get(slot).map(|connection| self.id(slot, connection.serial));
+    pub(super) fn mqtt_may_have(&self, slot: u32, message: &Message) -> bool {
+        let publication = &message.publication;
         // Reserved events mean nothing without Throng's own clients, and not every name is one in MQTT.
-        !is_reserved(message.event())
-            && check_name(&message.publication.topic).is_ok()
-            && (except.is_none() || except != id)
+        if is_reserved(message.event()) || check_name(&publication.topic).is_err() {
+            return false;
+        }
+        let own = || self.table.get(slot).map(|connection| self.id(slot, connection.serial));
+        let mark = || self.mqtt.row(slot).map(|row| session_mark(&row.key));
+        (publication.except.is_none() || publication.except != own())
+            && (publication.except_session().is_none() || publication.except_session() != mark())
     }
 
     /// What the hub has still for a client, by all lists or by a topic's. What one list has brought
@@ -123,7 +149,7 @@ impl Core {
             }
             let first = bringing(&details.session.subscriptions, message);
             first.map(Subscription::hub_name).is_none_or(|name| {
-                let list = (self.broker.hash(&name), name.as_str());
+                let list = (self.broker.hash(name), name.as_str());
                 self.hub.owed(slot, Some(list)).into_iter().any(|it| Arc::ptr_eq(it, message))
             })
         });
@@ -136,7 +162,7 @@ impl Core {
         let Some(details) = self.mqtt.details(slot) else { return Vec::new() };
         let has_brought = |message: &&Arc<Envelope>| {
             bringing(&details.session.subscriptions, message)
-                .is_some_and(|first| first.hub_name() == name)
+                .is_some_and(|first| *first.hub_name() == *name)
         };
         self.hub.owed(slot, None).into_iter().filter(has_brought).cloned().collect()
     }
@@ -151,24 +177,25 @@ impl Core {
     ) {
         let mut owed = self.mqtt_owed(slot, topic);
         owed.retain(|message| self.mqtt_may_have(slot, message));
-        let topics: Vec<Name> = self.hub.topics_of(slot).cloned().collect();
-        let subscriptions = self.mqtt.subscriptions(slot, topics.iter());
+        let subscriptions = self.mqtt.subscriptions(slot, self.hub.topics_of(slot));
         for message in &owed {
             let publication = &message.publication;
             let name = &publication.topic;
-            let mut matching = subscriptions.iter().filter(|it| it.matches(name)).peekable();
+            let mut matching = self.mqtt_reaching(&subscriptions, name).peekable();
             if matching.peek().is_none() && !TopicKind::of(name).is_ordinary() {
                 continue;
             }
             let way = joined(matching, publication.qos, publication.retain);
             if way.qos.is_confirmed() {
-                let Some(details) = self.mqtt.details_or_new(slot, topics.iter()) else { return };
-                let is_later = details.session.outlives() || !details.waiting.is_empty();
+                let Some(details) = self.mqtt_details(slot) else { return };
+                let is_later = details.session.outlives()
+                    || !details.waiting.is_empty()
+                    || details.is_reading_on();
                 if is_later {
                     continue;
                 }
             }
-            self.mqtt_send(slot, message, &way, None, out);
+            let _ = self.mqtt_send(slot, message, &way, None, out);
         }
     }
 
@@ -180,7 +207,9 @@ impl Core {
     }
 
     /// Appends a message to a client, as it wants it. `source` is where it can be read again. One that is
-    /// larger than the client takes, or that has expired, goes nowhere.
+    /// larger than the client takes, or that has expired, goes nowhere. False where it could not be sent for
+    /// as many are under way as may be.
+    #[must_use]
     pub(super) fn mqtt_send(
         &mut self,
         slot: u32,
@@ -188,58 +217,100 @@ impl Core {
         way: &Way,
         source: Option<Source>,
         out: &mut Vec<u8>,
-    ) {
-        let Some(mqtt) = self.mqtt_protocol(slot) else { return };
+    ) -> bool {
+        let Some(mqtt) = self.mqtt_protocol(slot) else { return true };
         let now_ms = self.unix_ms();
         if message.is_expired(now_ms) {
-            return;
+            return true;
         }
-        let topics_max = self.mqtt.details(slot).map_or(0, |it| it.limits.topic_alias_max);
-        let alias = if topics_max > 0 { self.mqtt_alias(slot, message) } else { None };
-        let packet_bytes_max =
-            self.mqtt.details(slot).map_or(u32::MAX, |it| it.limits.packet_bytes_max);
-        let mut stamp = Stamp {
+        let room = self.mqtt_room(slot);
+        if way.qos.is_confirmed() && room == 0 {
+            return false;
+        }
+        let is_held = self.mqtt_is_held(slot, way);
+        let mut stamp = self.mqtt_stamp(slot, message, way);
+        if self.mqtt_is_too_large(slot, message, &stamp) {
+            return true;
+        }
+        let alias = stamp.alias;
+        if let Some(details) = self.mqtt.details_mut(slot) {
+            if way.qos.is_confirmed() {
+                let flow = &mut details.session.flow;
+                let window = flow.in_flight() + room;
+                let Some(id) = flow.send(way.qos, source, window) else { return false };
+                stamp.id = id;
+            }
+            if let Some((alias, false)) = alias {
+                details.given.insert(message.publication.topic.clone(), alias);
+            }
+        }
+        self.metrics.delivered.add(1);
+        match self.mqtt.details_mut(slot).filter(|_| is_held) {
+            // Its packet identifier must be known after a crash, or the client would take it for another
+            // message.
+            Some(details) => mqtt.message(message, &stamp, &mut details.held),
+            None => {
+                mqtt.message(message, &stamp, out);
+                if way.qos.is_confirmed() {
+                    self.mqtt.changed(slot);
+                }
+            }
+        }
+        true
+    }
+
+    /// Whether a message leaves when what is known of it is stored.
+    fn mqtt_is_held(&self, slot: u32, way: &Way) -> bool {
+        way.qos == Qos::ExactlyOnce && self.mqtt_survives(slot)
+    }
+
+    /// Whether a client's session is stored, and outlives its connection.
+    pub(super) fn mqtt_survives(&self, slot: u32) -> bool {
+        self.shared.mqtt_sessions.is_stored()
+            && self.mqtt.details(slot).is_some_and(|it| it.session.outlives())
+    }
+
+    /// How a message goes to a client now, without its packet identifier.
+    pub(super) fn mqtt_stamp<'w>(&self, slot: u32, message: &Message, way: &'w Way) -> Stamp<'w> {
+        // What is held leaves after what comes later, which must not count on an alias that is told in it.
+        let details = self.mqtt.details(slot);
+        let alias = details.and_then(|it| it.alias(&message.publication.topic));
+        Stamp {
             qos: way.qos,
             id: 0,
             again: false,
             retain: way.retain,
             subscriptions: &way.ids,
-            alias,
-            now_ms,
-        };
-        if mqtt.message_bytes(message, &stamp) > packet_bytes_max as usize {
+            alias: alias.filter(|(_, is_known)| *is_known || !self.mqtt_is_held(slot, way)),
+            now_ms: self.unix_ms(),
+        }
+    }
+
+    /// Whether a client does not take a message, which it then does without (MQTT 5.0, section 3.1.2.11.4).
+    pub(super) fn mqtt_is_too_large(
+        &self,
+        slot: u32,
+        message: &Message,
+        stamp: &Stamp<'_>,
+    ) -> bool {
+        // Nearly all take what comes.
+        let max = self.mqtt_limits(slot).packet_bytes_max;
+        let is = max < u32::MAX
+            && self
+                .mqtt_protocol(slot)
+                .is_some_and(|mqtt| mqtt.message_bytes(message, stamp) > max as usize);
+        if is {
             self.metrics.limited[Limited::PacketBytes as usize].add(1);
-            return;
         }
-        if !way.qos.is_confirmed() {
-            mqtt.message(message, &stamp, out);
-            self.metrics.delivered.add(1);
-            return;
-        }
-        let room = self.mqtt_room(slot);
-        let Some(details) = self.mqtt.details_mut(slot) else { return };
-        let flow = &mut details.session.flow;
-        let window = flow.in_flight() + room;
-        let Some(id) = flow.send(way.qos, source, window) else { return };
-        stamp.id = id;
-        self.metrics.delivered.add(1);
-        let is_exact = way.qos == Qos::ExactlyOnce;
-        if is_exact && details.session.outlives() && self.shared.mqtt_sessions.is_stored() {
-            // Its packet identifier must be known after a crash, or the client would take it for another
-            // message.
-            mqtt.message(message, &stamp, &mut details.held);
-        } else {
-            mqtt.message(message, &stamp, out);
-            self.mqtt.changed(slot);
-        }
+        is
     }
 
     /// How a retained message comes to a client: nothing where none of its subscriptions matches.
     pub(super) fn mqtt_way_retained(&self, slot: u32, message: &Message) -> Option<Way> {
         let details = self.mqtt.details(slot)?;
         let publication = &message.publication;
-        let matching = details.session.subscriptions.iter();
-        let mut matching = matching.filter(|it| it.matches(&publication.topic)).peekable();
+        let subscriptions = &details.session.subscriptions;
+        let mut matching = self.mqtt_reaching(subscriptions, &publication.topic).peekable();
         matching.peek()?;
         Some(Way { retain: true, ..joined(matching, publication.qos, true) })
     }
@@ -267,8 +338,23 @@ impl Core {
         let subscriptions = &ids;
         let now_ms = self.unix_ms();
         let stamp = Stamp { qos, id, again: true, retain, subscriptions, alias: None, now_ms };
+        if self.mqtt_is_too_large(slot, message, &stamp) {
+            return self.mqtt_give_up(slot, id, out);
+        }
+        // The connection before may have ended before it was on disk what was sent there.
+        let out = match qos {
+            Qos::ExactlyOnce => self.mqtt_held(slot).unwrap_or(out),
+            Qos::AtMostOnce | Qos::AtLeastOnce => out,
+        };
         mqtt.message(message, &stamp, out);
         self.metrics.mqtt_repeated.add(1);
+    }
+
+    /// Where packets are gathered that must be known after a crash before they leave; nothing where the session
+    /// does not outlive one.
+    pub(super) fn mqtt_held(&mut self, slot: u32) -> Option<&mut Vec<u8>> {
+        let survives = self.mqtt_survives(slot);
+        self.mqtt.details_mut(slot).filter(|_| survives).map(|details| &mut details.held)
     }
 
     /// What an MQTT client speaks.
@@ -276,29 +362,30 @@ impl Core {
         self.table.get(slot).and_then(|connection| Mqtt::of(connection.encoding))
     }
 
-    /// Sends bytes when the client's progress is stored as it is now.
-    pub(super) fn mqtt_send_stored(&mut self, slot: u32, packets: Vec<u8>) {
-        let done = self.mqtt_done(slot, packets);
-        self.mqtt_save(slot, done);
-    }
-
-    /// Has bytes sent to a client when something of its is stored.
-    pub(super) fn mqtt_done(&self, slot: u32, packets: Vec<u8>) -> Option<sessions::Done> {
+    /// Has bytes sent to a client when something of its is stored: how far its session is, or something else.
+    pub(super) fn mqtt_done(
+        &self,
+        slot: u32,
+        packets: Vec<u8>,
+        is_progress: bool,
+    ) -> Option<sessions::Done> {
         let serial = self.table.get(slot)?.serial;
-        let handle = self.handle.clone();
+        let (handle, under_way) = (self.handle.clone(), self.under_way.clone());
         Some(Box::new(move |stored| {
-            handle.send(Command::MqttStored { slot, serial, packets, stored });
+            let _under_way = under_way;
+            handle.send(Command::MqttStored { slot, serial, packets, stored, is_progress });
         }))
     }
 
-    /// Stores how far a client's session is.
-    pub(super) fn mqtt_save(&mut self, slot: u32, done: Option<sessions::Done>) {
+    /// Stores how far a client's session is. False where the store doesn't take it.
+    pub(super) fn mqtt_save(&mut self, slot: u32, done: Option<sessions::Done>) -> bool {
         let session = self.mqtt_session(slot);
-        let (Some(session), Some(row)) = (session, self.mqtt.row(slot)) else { return };
-        self.shared.mqtt_sessions.save(&row.key, &session, done);
-        if let Some(details) = self.mqtt.details_mut(slot) {
+        let (Some(session), Some(row)) = (session, self.mqtt.row(slot)) else { return true };
+        let is_taken = self.shared.mqtt_sessions.save(&row.key, &session, done);
+        if let Some(details) = self.mqtt.details_mut(slot).filter(|_| is_taken) {
             details.is_unsaved = false;
         }
+        is_taken
     }
 
     /// A client's session as another connection would take it up now.
@@ -339,20 +426,16 @@ impl Core {
         session.position = position;
         Some(session)
     }
+}
 
-    /// The alias under which a topic goes to a client, and whether the client knows it already.
-    fn mqtt_alias(&mut self, slot: u32, message: &Message) -> Option<(u16, bool)> {
-        let details = self.mqtt.details_mut(slot)?;
-        let topic = &message.publication.topic;
-        if let Some(alias) = details.given.get(topic) {
+impl Details {
+    /// The alias under which a topic goes to the client, and whether the client knows it already.
+    fn alias(&self, topic: &Name) -> Option<(u16, bool)> {
+        if let Some(alias) = self.given.get(topic) {
             return Some((*alias, true));
         }
-        let next = u16::try_from(details.given.len() + 1).ok()?;
-        let max = details.limits.topic_alias_max.min(ALIASES_MAX);
-        (next <= max).then(|| {
-            details.given.insert(topic.clone(), next);
-            (next, false)
-        })
+        let next = u16::try_from(self.given.len() + 1).ok()?;
+        (next <= self.limits.topic_alias_max.min(ALIASES_MAX)).then_some((next, false))
     }
 }
 
@@ -371,16 +454,18 @@ const ALIASES_MAX: u16 = 64;
 
 /// The subscription that brings a message: of all whose lists it goes to, the one that was made first.
 fn bringing<'a>(subscriptions: &'a [Subscription], message: &Envelope) -> Option<&'a Subscription> {
-    let topic = message.publication.topic.as_str();
-    let by_filter = message.filters.as_deref().unwrap_or_default();
+    let topic = &message.publication.topic;
     subscriptions.iter().find(|it| {
-        let name = it.hub_name();
-        it.group.is_none() && (name == topic || by_filter.iter().any(|key| key.name == name))
+        let is_matched = || match it.is_exact() {
+            true => it.hub_name() == topic,
+            false => message.is_matched_by(it.hub_name()),
+        };
+        it.group.is_none() && is_matched()
     })
 }
 
 /// How a message comes by all of these subscriptions together.
-fn joined<'a>(
+pub(super) fn joined<'a>(
     subscriptions: impl Iterator<Item = &'a Subscription>,
     qos: Qos,
     retain: bool,
@@ -408,32 +493,20 @@ impl Connections {
         let mut out = Vec::new();
         for message in messages {
             if let Some(way) = self.core.mqtt_way(slot, list, message) {
-                self.mqtt_offer(slot, message, (way, false), &mut out);
+                self.mqtt_offer(slot, message, way, &mut out);
             }
         }
         self.mqtt_flush(slot, &mut out);
         let core = &mut self.core;
-        if let Some(details) = core.mqtt.details_mut(slot).filter(|it| !it.brought.is_empty()) {
+        let Some(details) = core.mqtt.details_mut(slot) else { return };
+        if !details.brought.is_empty() {
             let owed = core.hub.owed(slot, None);
             details.brought.retain(|known| owed.iter().any(|it| Arc::ptr_eq(it, known)));
         }
-    }
-
-    /// Gives a message to a client that a group has chosen for it.
-    pub(crate) fn mqtt_deliver_shared(&mut self, slot: u32, name: &str, message: &Arc<Envelope>) {
-        let details = self.core.mqtt.details(slot);
-        let found = details.and_then(|details| {
-            details.session.subscriptions.iter().find(|it| it.hub_name() == name)
-        });
-        let Some(subscription) = found else { return };
-        if !self.core.mqtt_may_have(slot, message) {
-            return;
+        if details.work.behind.is_some() {
+            // It may have waited for this, which was no message for it.
+            core.mqtt.wake(slot);
         }
-        let publication = &message.publication;
-        let way = joined(std::iter::once(subscription), publication.qos, publication.retain);
-        let mut out = Vec::new();
-        self.mqtt_offer(slot, message, (way, true), &mut out);
-        self.mqtt_flush(slot, &mut out);
     }
 
     /// Sends what was gathered for a client; what has to be stored first when it is.
@@ -443,50 +516,50 @@ impl Connections {
             self.core.send(slot, out, 0);
             out.clear();
         }
-        let held = self.core.mqtt.details_mut(slot).map(|details| &mut details.held);
-        if let Some(held) = held.filter(|held| !held.is_empty()) {
-            let packets = std::mem::take(held);
-            self.core.mqtt_send_stored(slot, packets);
+        let Some(details) = self.core.mqtt.details_mut(slot) else { return };
+        // What comes while the session is on its way to the store goes with the next time.
+        if !(details.held.is_empty() || details.is_saving) {
+            details.is_saving = true;
+            let packets = std::mem::take(&mut details.held);
+            let done = self.core.mqtt_done(slot, packets, true);
+            self.core.mqtt_save(slot, done);
         }
     }
 
-    /// A message is for a client: it is sent, or waits for its turn. One that a group has chosen for it
-    /// comes by no other way.
-    fn mqtt_offer(
-        &mut self,
-        slot: u32,
-        message: &Arc<Envelope>,
-        (way, is_chosen): (Way, bool),
-        out: &mut Vec<u8>,
-    ) {
+    /// A message is for a client: it is sent, or waits for its turn.
+    fn mqtt_offer(&mut self, slot: u32, message: &Arc<Envelope>, way: Way, out: &mut Vec<u8>) {
         if !self.core.is_open(slot) {
             return;
         }
-        if !way.qos.is_confirmed() {
-            return self.core.mqtt_send(slot, message, &way, None, out);
+        if message.publication.retain
+            && let Some(details) = self.core.mqtt.details_mut(slot)
+        {
+            // What was retained before it would come after it, and be taken for the newer one.
+            details.waiting.retain(|it| !(it.retained && it.is_older(message)));
         }
-        let topics: Vec<Name> = match self.core.mqtt.is_plain(slot) {
-            true => self.core.hub.topics_of(slot).cloned().collect(),
-            false => Vec::new(),
-        };
+        if !way.qos.is_confirmed() {
+            let _ = self.core.mqtt_send(slot, message, &way, None, out);
+            return;
+        }
         let settings = self.core.settings.clone();
         let queue_max = settings.mqtt().map_or(0, |it| it.queue_messages_max);
+        // Who has no details has room, which is counted in them.
+        if self.core.mqtt_details(slot).is_none() {
+            return;
+        }
         let (room, taken) = (self.core.mqtt_room(slot), self.core.mqtt_taken);
-        let Some(details) = self.core.mqtt.details_or_new(slot, topics.iter()) else { return };
-        let turn = match is_chosen {
-            true => chosen_turn(details, message, (room, queue_max)),
-            false => live_turn(details, message, (room, queue_max), taken),
-        };
-        match turn {
+        let Some(details) = self.core.mqtt.details_mut(slot) else { return };
+        match live_turn(details, message, (room, queue_max), taken) {
             Turn::Send => {
                 let details = self.core.mqtt.details(slot);
                 let source = details.and_then(|it| mqtt_source(&it.session, message));
-                self.core.mqtt_send(slot, message, &way, source, out);
+                let _ = self.core.mqtt_send(slot, message, &way, source, out);
             }
             Turn::Wait => {
-                let Way { qos, retain: _, ids } = way;
+                let Way { qos, retain, ids } = way;
                 let (message, ids) = (message.clone(), ids.into());
-                details.waiting.push_back(Waiting { message, qos, retained: false, ids });
+                let waiting = Waiting { message, qos, retained: false, retain, ids, group: None };
+                details.waiting.push_back(waiting);
                 self.core.mqtt.wake(slot);
             }
             Turn::Read => {
@@ -503,6 +576,9 @@ impl Connections {
     }
 }
 
+/// Messages that a session notes before it is behind.
+pub(super) const NOTED_MAX: usize = 128;
+
 /// What becomes of a message that has come live and is to be confirmed. `taken` is the last offset of the
 /// log that has come from the mailbox.
 fn live_turn(
@@ -511,17 +587,23 @@ fn live_turn(
     (room, queue_max): (usize, usize),
     taken: u64,
 ) -> Turn {
+    let is_reading_on = details.is_reading_on();
     let work = &mut details.work;
-    let is_in_order = details.waiting.is_empty() && details.session.refs.is_empty();
-    if !(details.session.outlives() && message.is_retained()) {
+    let is_in_order = details.waiting.is_empty()
+        && details.session.refs.is_empty()
+        && details.session.backlogs.is_empty();
+    let offset = message.id.offset;
+    // A session that ends with its connection may have been one that went on, until it was taken up.
+    let is_read = details.session.outlives() || is_reading_on || offset <= work.through;
+    if !(is_read && message.is_retained()) {
+        let is_idle = work.again.is_empty() && work.reading.is_none();
         return match details.waiting.len() {
-            _ if is_in_order && work.again.is_empty() && room > 0 => Turn::Send,
+            _ if is_in_order && is_idle && room > 0 => Turn::Send,
             waiting if waiting < queue_max => Turn::Wait,
             // Who comes back for it finds it nowhere.
             _ => Turn::Full,
         };
     }
-    let offset = message.id.offset;
     if offset <= work.through {
         return Turn::Pass;
     }
@@ -536,54 +618,9 @@ fn live_turn(
     if is_in_order && work.is_idle() && room > 0 {
         return Turn::Send;
     }
-    work.behind = Some(Behind::new(taken));
+    // To find the topics that have more is dear: a few messages are noted one by one.
+    if details.session.refs.len() >= NOTED_MAX {
+        work.behind = Some(Behind::new(taken));
+    }
     Turn::Read
-}
-
-/// What becomes of a message that a group has chosen for a client.
-fn chosen_turn(details: &Details, message: &Message, (room, queue_max): (usize, usize)) -> Turn {
-    let Details { session, waiting, work, .. } = details;
-    let is_in_order = waiting.is_empty() && session.refs.is_empty() && work.again.is_empty();
-    if is_in_order && room > 0 {
-        return Turn::Send;
-    }
-    match (session.outlives() && message.is_retained(), queue_max) {
-        (true, max) if session.refs.len() < max => Turn::Read,
-        (false, max) if waiting.len() < max => Turn::Wait,
-        _ => Turn::Full,
-    }
-}
-
-/// Members of a group that are tried, until one has room.
-const TRIED: usize = 16;
-
-impl Connections {
-    /// Gives a message to one of the members that a group has here, whose turn it is and who has room; false
-    /// where it goes elsewhere, for they have gone.
-    pub(crate) fn mqtt_share(&mut self, key: &Arc<FilterKey>, message: &Arc<Envelope>) -> bool {
-        let core = &mut self.core;
-        let members = core.hub.members(key.hash, &key.name);
-        if members == 0 {
-            core.broker.pass_to_group(message, key);
-            return false;
-        }
-        let turn = core.mqtt.turns.entry(key.hash).or_default();
-        let first = *turn % members;
-        *turn = turn.wrapping_add(1);
-        let slots = || core.hub.each_slot(key.hash, &key.name);
-        let (after, before) = (slots().skip(first as usize), slots().take(first as usize));
-        let slots: Vec<u32> = after.chain(before).take(TRIED).collect();
-        let has_room = |slot: &&u32| {
-            let is_idle = core
-                .mqtt
-                .details(**slot)
-                .is_some_and(|details| details.waiting.is_empty() && details.work.is_idle());
-            is_idle && core.mqtt_room(**slot) > 0 && !core.is_backlogged(**slot)
-        };
-        let chosen = slots.iter().find(has_room).or(slots.first()).copied();
-        if let Some(slot) = chosen {
-            self.mqtt_deliver_shared(slot, &key.name, message);
-        }
-        chosen.is_some()
-    }
 }

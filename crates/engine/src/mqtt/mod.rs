@@ -8,7 +8,10 @@
 mod catchup;
 mod connect;
 mod deliver;
+mod farewell;
+mod groups;
 mod info;
+mod leaving;
 mod packets;
 mod published;
 mod record;
@@ -17,6 +20,7 @@ mod simulation;
 mod state;
 mod subscribe;
 
+pub(crate) use connect::author;
 pub use info::MqttInfo;
 pub(crate) use packets::Mqtts;
 pub(crate) use record::MqttRecord;

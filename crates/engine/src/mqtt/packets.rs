@@ -3,9 +3,9 @@
 use auth::{Action, Consent, Permit};
 use model::name::check_topic;
 use model::{CloseReason, Name, Position, Publication, Qos, TopicKind};
-use protocol::mqtt::{Confirm, ConfirmKind, Incoming, Publish, ReasonCode};
-use protocol::request::{Acknowledgement, TokenPurpose};
-use sessions::{Confirmed, Incoming as Arrival};
+use protocol::mqtt::{Confirm, ConfirmKind, Incoming, Mqtt, Publish, ReasonCode};
+use protocol::request::{Acknowledgement, Secret, TokenPurpose};
+use sessions::{Confirmed, Incoming as Arrival, Subscription};
 
 use super::state::MqttAck;
 use crate::command::Answer;
@@ -25,6 +25,7 @@ pub(crate) struct Mqtts<'a> {
 impl Mqtts<'_> {
     /// Does what a client asks for.
     pub(crate) fn incoming(&mut self, slot: u32, incoming: Incoming, out: &mut Vec<u8>) {
+        self.connections.core.mqtt_heard(slot);
         match incoming {
             Incoming::Connect(connect) => {
                 let is_known = self.connections.core.mqtt.has(slot);
@@ -49,10 +50,11 @@ impl Mqtts<'_> {
                     mqtt.pong(out);
                 }
             }
+            Incoming::Broken(error) => self.connections.mqtt_broken(slot, error, out),
             Incoming::Disconnect { with_will, seconds } => {
                 self.disconnect(slot, with_will, seconds, out);
             }
-            Incoming::Authenticate { method, token } => {
+            Incoming::Authenticate { method, token: Secret(token) } => {
                 self.authenticate(slot, &method, token, out);
             }
         }
@@ -65,9 +67,6 @@ impl Mqtts<'_> {
     fn disconnect(&mut self, slot: u32, with_will: bool, seconds: Option<u32>, out: &mut Vec<u8>) {
         let sessions = self.connections.core.shared.mqtt_sessions.clone();
         if let Some(details) = self.connections.core.mqtt.details_mut(slot) {
-            if !with_will {
-                details.will = None;
-            }
             match seconds {
                 // A session that was to end with its connection does (MQTT 5.0, section 3.14.2.2.2).
                 Some(1..) if details.session.seconds == 0 => {
@@ -75,6 +74,9 @@ impl Mqtts<'_> {
                 }
                 Some(seconds) => details.session.seconds = sessions.seconds(seconds),
                 None => {}
+            }
+            if !with_will {
+                details.will = None;
             }
         } else if seconds.is_some_and(|seconds| seconds > 0) {
             return self.break_off(slot, ReasonCode::ProtocolError, out);
@@ -95,80 +97,53 @@ impl Mqtts<'_> {
 
     fn publish(&mut self, slot: u32, publish: Publish, out: &mut Vec<u8>) {
         let Publish { id, alias, mut publication } = publish;
-        let core = &mut self.connections.core;
-        let settings = core.settings.clone();
-        let Some(own) = settings.mqtt() else { return };
-        if alias > 0 {
-            if alias > own.topic_alias_max {
-                return self.break_off(slot, ReasonCode::TopicAliasInvalid, out);
-            }
-            let topics: Vec<Name> = core.hub.topics_of(slot).cloned().collect();
-            let Some(details) = core.mqtt.details_or_new(slot, topics.iter()) else { return };
-            if publication.topic.is_empty() {
-                match details.aliases.get(&alias) {
-                    Some(topic) => publication.topic = topic.clone(),
-                    None => return self.break_off(slot, ReasonCode::ProtocolError, out),
-                }
-            } else {
-                details.aliases.insert(alias, publication.topic.clone());
-            }
+        if let Err(reason) = self.resolve_alias(slot, alias, &mut publication.topic) {
+            return self.break_off(slot, reason, out);
         }
-        let qos = publication.qos;
+        let core = &self.connections.core;
+        let settings = core.settings.clone();
+        // MQTT 3 has no word for it: its messages are not retained.
+        let tells_limits = core.mqtt_protocol(slot).is_some_and(Mqtt::tells_limits);
+        let retains = settings.mqtt().is_some_and(|own| own.retained_messages_max > 0);
+        if publication.retain && !retains && tells_limits {
+            return self.break_off(slot, ReasonCode::RetainNotSupported, out);
+        }
         if publication.data.bytes() > settings.session.message_bytes_max {
             core.metrics.limited[Limited::MessageBytes as usize].add(1);
             return self.break_off(slot, ReasonCode::PacketTooLarge, out);
         }
-        if qos.is_confirmed() {
-            let topics: Vec<Name> = core.hub.topics_of(slot).cloned().collect();
-            let Some(details) = core.mqtt.details_or_new(slot, topics.iter()) else { return };
-            // A back end has it still, and what becomes of it is answered then.
-            if qos == Qos::ExactlyOnce && details.forwarding.contains(&id) {
-                return;
-            }
-            let under_way = details.session.flow.incoming()
-                + usize::from(details.publishing)
-                + details.forwarding.len();
-            let max = usize::from(own.receive_max);
-            match qos {
-                Qos::ExactlyOnce => match details.session.flow.receive(id, max) {
-                    Arrival::New if under_way < max => {
-                        if settings.forwards.of(&publication.topic).is_some() {
-                            // If the connection ends before the back end has it, it must come again.
-                            details.session.flow.release(id);
-                            details.forwarding.push(id);
-                        }
-                    }
-                    Arrival::New | Arrival::TooMany => {
-                        return self.break_off(slot, ReasonCode::ReceiveMaximumExceeded, out);
-                    }
-                    Arrival::Again => {
-                        if let Some(mqtt) = core.mqtt_protocol(slot) {
-                            mqtt.confirm(ConfirmKind::Received, id, ReasonCode::Success, out);
-                        }
-                        return;
-                    }
-                },
-                Qos::AtLeastOnce if under_way >= max => {
-                    return self.break_off(slot, ReasonCode::ReceiveMaximumExceeded, out);
-                }
-                Qos::AtLeastOnce => details.publishing += 1,
-                Qos::AtMostOnce => {}
-            }
+        let qos = publication.qos;
+        if !qos.is_confirmed() && publication.properties().is_some_and(|it| it.check().is_err()) {
+            // Nobody could say why it was not published.
+            core.metrics.limited[Limited::MessageBytes as usize].add(1);
+            return self.break_off(slot, ReasonCode::PacketTooLarge, out);
+        }
+        if qos.is_confirmed() && !self.take_in(slot, id, qos, out) {
+            return;
         }
         let mut ack = MqttAck { id, qos, with: false, retain: publication.retain };
         let consent = match self.decide_publish(slot, &publication) {
             Ok(consent) => consent,
+            // Nothing else can say so.
+            Err(reason) if qos == Qos::AtMostOnce => return self.break_off(slot, reason, out),
             Err(reason) => return self.connections.mqtt_published(slot, ack, Err(reason), out),
         };
-        publication.except = self.connections.core.mqtt_except(slot, &publication.topic);
-        let core = &self.connections.core;
-        ack.with = core.mqtt_stores_with(slot, &publication.topic, qos);
+        let core = &mut self.connections.core;
+        let is_asked = matches!(consent, Consent::Asked(_));
+        if qos == Qos::ExactlyOnce
+            && (is_asked || settings.forwards.of(&publication.topic).is_some())
+            && let Some(details) = core.mqtt.details_mut(slot)
+        {
+            // If the connection ends before somebody else has said yes, it must come again.
+            details.session.flow.release(id);
+            details.forwarding.push(id);
+        }
+        core.mqtt_leave_out(slot, &mut publication);
         let consent = match consent {
             Consent::Given(permit) => {
-                let rule = core.history.rule(&publication.topic);
-                let durable = permit.durable || rule.is_some_and(|rule| rule.durable);
-                // Nobody waits for a message that is not confirmed.
-                Consent::Given(Permit { durable: durable && qos.is_confirmed(), ..permit })
+                let durable = core.mqtt_is_durable(&publication);
+                ack.with = durable && core.mqtt_stores_with(slot, qos);
+                Consent::Given(Permit { durable, ..permit })
             }
             asked @ Consent::Asked(_) => asked,
         };
@@ -177,14 +152,91 @@ impl Mqtts<'_> {
         Publishes { connections, webhook: *webhook }.publish(slot, publication, consent, to, out);
     }
 
+    /// Notes the topic to which a client gives an alias, or puts it where the client names its alias alone.
+    fn resolve_alias(&mut self, slot: u32, alias: u16, topic: &mut Name) -> Result<(), ReasonCode> {
+        if alias == 0 {
+            return Ok(());
+        }
+        let core = &mut self.connections.core;
+        if core.settings.mqtt().is_none_or(|own| alias > own.topic_alias_max) {
+            return Err(ReasonCode::TopicAliasInvalid);
+        }
+        let Some(details) = core.mqtt_details(slot) else { return Ok(()) };
+        if topic.is_empty() {
+            let known = details.aliases.get(&alias).ok_or(ReasonCode::ProtocolError)?;
+            topic.clone_from(known);
+        } else {
+            // One that nobody may publish to is refused each time, and takes no room.
+            let known = if check_topic(topic).is_ok() { topic.clone() } else { Name::default() };
+            details.aliases.insert(alias, known);
+        }
+        Ok(())
+    }
+
+    /// Notes a message that is to be confirmed; false where it goes no further: it was there before, or is
+    /// one too many.
+    fn take_in(&mut self, slot: u32, id: u16, qos: Qos, out: &mut Vec<u8>) -> bool {
+        let core = &mut self.connections.core;
+        let max = core.settings.mqtt().map_or(0, |own| usize::from(own.receive_max));
+        let Some(details) = core.mqtt_details(slot) else { return false };
+        if qos == Qos::ExactlyOnce && details.is_publishing(id) {
+            return false;
+        }
+        // What is under way elsewhere takes of the same room.
+        let others = usize::from(details.publishing) + details.forwarding.len();
+        let (flow, room) = (&mut details.session.flow, max.saturating_sub(others));
+        let arrival = match qos {
+            Qos::ExactlyOnce => flow.receive(id, room),
+            Qos::AtLeastOnce | Qos::AtMostOnce if flow.incoming() >= room => Arrival::TooMany,
+            Qos::AtLeastOnce | Qos::AtMostOnce => {
+                details.publishing += 1;
+                Arrival::New
+            }
+        };
+        match arrival {
+            Arrival::New => true,
+            Arrival::TooMany => {
+                self.break_off(slot, ReasonCode::ReceiveMaximumExceeded, out);
+                false
+            }
+            Arrival::Again => {
+                if let Some(mqtt) = core.mqtt_protocol(slot) {
+                    mqtt.confirm(ConfirmKind::Received, id, out);
+                }
+                false
+            }
+        }
+    }
+
+    /// What a client is told that publishes faster than it may; nothing where that is told later. What was there
+    /// before is confirmed again, or it would be taken for refused.
+    pub(super) fn over(&mut self, slot: u32, publish: &Publish) -> Option<ReasonCode> {
+        let mut topic = publish.publication.topic.clone();
+        // The alias counts, whatever becomes of the message.
+        let _ = self.resolve_alias(slot, publish.alias, &mut topic);
+        let details = self.connections.core.mqtt.details(slot);
+        let known = details.filter(|_| publish.publication.qos == Qos::ExactlyOnce);
+        match known {
+            Some(details) if details.is_publishing(publish.id) => None,
+            Some(details) if details.session.flow.has_incoming(publish.id) => {
+                Some(ReasonCode::Success)
+            }
+            Some(_) | None => Some(ReasonCode::QuotaExceeded),
+        }
+    }
+
     /// Whether a client may publish a message.
     fn decide_publish(&self, slot: u32, publication: &Publication) -> Result<Consent, ReasonCode> {
         let core = &self.connections.core;
         let name = &publication.topic;
-        if !TopicKind::of(name).is_ordinary() || name.starts_with("$SYS/") || *name == "$SYS" {
+        if !TopicKind::of(name).is_ordinary() {
             return Err(ReasonCode::NotAuthorized);
         }
         check_topic(name).map_err(|_| ReasonCode::TopicNameInvalid)?;
+        if publication.properties().is_some_and(|it| it.check().is_err()) {
+            core.metrics.limited[Limited::MessageBytes as usize].add(1);
+            return Err(ReasonCode::QuotaExceeded);
+        }
         let policy = &core.settings.session.policy;
         let topic = core.mqtt_topic(name);
         let decision = policy.decide(&core.principal(slot), Action::Publish, &topic);
@@ -196,15 +248,8 @@ impl Mqtts<'_> {
         let core = &mut self.connections.core;
         let Some(mqtt) = core.mqtt_protocol(slot) else { return };
         let Some(details) = core.mqtt.details_mut(slot) else {
-            // Nothing is under way.
-            let kind = match kind {
-                ConfirmKind::Release => ConfirmKind::Complete,
-                ConfirmKind::Received if !failed => ConfirmKind::Release,
-                ConfirmKind::Received | ConfirmKind::Acknowledged | ConfirmKind::Complete => return,
-            };
-            return mqtt.confirm(kind, id, ReasonCode::PacketIdentifierNotFound, out);
+            return self.unknown(slot, confirm, out);
         };
-        let stored = details.session.outlives() && core.shared.mqtt_sessions.is_stored();
         let flow = &mut details.session.flow;
         let has = matches!(kind, ConfirmKind::Acknowledged | ConfirmKind::Received) && !failed;
         let source = flow.source(id).filter(|source| has && !source.retained).cloned();
@@ -212,16 +257,10 @@ impl Mqtts<'_> {
             ConfirmKind::Acknowledged => flow.acknowledged(id),
             ConfirmKind::Received => flow.received(id, failed),
             ConfirmKind::Complete => flow.completed(id),
+            ConfirmKind::Release if !flow.release(id) => Confirmed::Unknown,
             ConfirmKind::Release => {
-                let reason = match flow.release(id) {
-                    true => ReasonCode::Success,
-                    false => ReasonCode::PacketIdentifierNotFound,
-                };
-                let mut packet = Vec::new();
-                mqtt.confirm(ConfirmKind::Complete, id, reason, &mut packet);
                 // A later message under this identifier is a new one: that must be known after a crash.
-                let to = if stored { &mut details.held } else { out };
-                to.extend_from_slice(&packet);
+                mqtt.confirm(ConfirmKind::Complete, id, core.mqtt_held(slot).unwrap_or(out));
                 return self.connections.mqtt_flush(slot, &mut Vec::new());
             }
         };
@@ -233,6 +272,9 @@ impl Mqtts<'_> {
             core.mqtt_acknowledged(slot, topic, offset);
         }
         let Some(details) = core.mqtt.details_mut(slot) else { return };
+        if confirmed.is_expected() {
+            details.shared.retain(|(shared, _)| *shared != id);
+        }
         match confirmed {
             Confirmed::Done(_) => {
                 core.mqtt.changed(slot);
@@ -242,28 +284,53 @@ impl Mqtts<'_> {
                 }
             }
             Confirmed::Release => {
-                let mut packet = Vec::new();
-                mqtt.confirm(ConfirmKind::Release, id, ReasonCode::Success, &mut packet);
-                // The client forgets the identifier with that: the message must not come again.
-                let to = if stored { &mut details.held } else { out };
-                to.extend_from_slice(&packet);
+                core.mqtt_send_pubrel(slot, id, out);
                 self.connections.mqtt_flush(slot, &mut Vec::new());
             }
-            Confirmed::Unknown if kind == ConfirmKind::Received && !failed => {
-                let reason = ReasonCode::PacketIdentifierNotFound;
-                mqtt.confirm(ConfirmKind::Release, id, reason, out);
+            Confirmed::Again => {
+                // Until it is stored the first one waits.
+                if !details.is_saving {
+                    mqtt.release(id, out);
+                }
+                self.connections.charge_command(slot, out);
             }
-            Confirmed::Unknown => {}
+            Confirmed::Unknown => self.unknown(slot, confirm, out),
             Confirmed::Mismatched => self.break_off(slot, ReasonCode::ProtocolError, out),
         }
+    }
+
+    /// Nothing that a client speaks of is under way.
+    fn unknown(&mut self, slot: u32, confirm: Confirm, out: &mut Vec<u8>) {
+        let core = &self.connections.core;
+        let (Some(mqtt), limits) = (core.mqtt_protocol(slot), core.mqtt_limits(slot)) else {
+            return;
+        };
+        let kind = match confirm.kind {
+            ConfirmKind::Release => Some(ConfirmKind::Complete),
+            ConfirmKind::Received => Some(ConfirmKind::Release).filter(|_| !confirm.failed),
+            ConfirmKind::Acknowledged | ConfirmKind::Complete => None,
+        };
+        if let Some(kind) = kind {
+            let reason = ReasonCode::PacketIdentifierNotFound;
+            mqtt.confirm_error(kind, confirm.id, reason, &limits, out);
+        }
+        self.connections.charge_command(slot, out);
     }
 }
 
 impl Core {
-    /// A client has a topic's messages up to an offset: where users acknowledge them, its user does so by that.
+    /// A client has a topic's messages up to an offset: where users acknowledge them, its user does so by that,
+    /// if the client had all of them from where its user is.
     fn mqtt_acknowledged(&mut self, slot: u32, topic: Name, offset: u64) {
         let rule = self.history().rule(&topic);
         if rule.is_none_or(|rule| rule.acknowledge.is_none()) {
+            return;
+        }
+        let Some(user) = self.mqtt_user(slot, &topic) else { return };
+        let cursor = self.history().cursor(&user, &topic);
+        let had_all = |it: &Subscription| it.matches(&topic) && it.since <= cursor;
+        let subscriptions = self.mqtt.details(slot).map(|it| &it.session.subscriptions);
+        if !subscriptions.is_some_and(|all| all.iter().any(had_all)) {
             return;
         }
         let id = Position { epoch: self.history().epoch(), offset };

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
-use model::{Envelope, Message, Name, Qos, Retention};
+use model::{Envelope, FilterKey, Message, Name, Qos, Retention};
 use protocol::mqtt::{ClientLimits, ReasonCode, RetainHandling, Subscribe, Want};
 use sessions::record::PublicationRecord;
 use sessions::{ProgressRecord, Session, SessionRecord, SubscriptionOptions};
 
-use super::state::{Behind, Clients, Details, PendingSubscribe, Row, Waiting, Work};
+use super::state::{Behind, Clients, Details, PendingSubscribe, Row, Target, Waiting, Work};
 use crate::cbor::Text;
+use crate::record::MessagePlace;
 
 /// An MQTT client.
 #[derive(Encode, Decode)]
@@ -21,10 +22,9 @@ pub(crate) struct MqttRecord {
     key: String,
     #[n(1)]
     keep_alive_s: u16,
-    /// How it wants its only subscription, and whether that is to its own topic; nothing where it has
-    /// details.
+    /// How it wants its only subscription, and what that is to; nothing where it has details.
     #[n(2)]
-    only: Option<(u8, bool)>,
+    only: Option<(u8, Target)>,
     #[n(3)]
     details: Option<DetailsRecord>,
 }
@@ -68,6 +68,15 @@ struct DetailsRecord {
     /// Packet identifiers of messages that a back end has to take.
     #[n(15)]
     forwarding: Option<Vec<u16>>,
+    /// What groups have chosen it for, by packet identifier.
+    #[n(16)]
+    shared: Option<Vec<(u16, WaitingRecord)>>,
+    /// Packet identifiers of messages that are on their way to the disk.
+    #[n(17)]
+    writing: Option<Vec<u16>>,
+    /// Messages that a subscription has brought which is no more, and that others have still for it.
+    #[n(18)]
+    brought: Option<Vec<MessagePlace>>,
 }
 
 /// A message that waits for its turn.
@@ -91,6 +100,11 @@ struct WaitingRecord {
     retained: bool,
     #[n(7)]
     ids: Vec<u32>,
+    /// The name of the group that has chosen the client for it.
+    #[n(8)]
+    group: Option<Text<Name>>,
+    #[n(9)]
+    retain: bool,
 }
 
 /// SUBSCRIBE that waits for the application.
@@ -123,6 +137,19 @@ struct WantRecord {
     retain_handling: u8,
 }
 
+impl MqttRecord {
+    /// The key of its session.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// What was brought to it, which is looked for later.
+    pub fn take_brought(&mut self) -> Vec<MessagePlace> {
+        let brought = self.details.as_mut().and_then(|details| details.brought.take());
+        brought.unwrap_or_default()
+    }
+}
+
 impl Clients {
     /// Writes out a client; nothing where there is none.
     pub fn export(&self, slot: u32) -> Option<MqttRecord> {
@@ -138,16 +165,31 @@ impl Clients {
         let MqttRecord { key, keep_alive_s, only, details } = record;
         let mut row = Row::new(key.into(), keep_alive_s);
         row.set_only_bits(only);
-        let reads = details.as_ref().is_some_and(|details| details.reads);
         self.insert(slot, row, details.map(|details| details.import(hash)));
         self.changed(slot);
-        if reads {
+    }
+
+    /// All clients have been taken in: this one goes on with what waits for it.
+    pub fn restart(&mut self, slot: u32) {
+        if self.details(slot).is_some_and(Details::has_work) {
             self.wake(slot);
         }
     }
 }
 
 impl Details {
+    /// Whether something may go on for the client.
+    fn has_work(&self) -> bool {
+        let Session { refs, replays, backlogs, .. } = &self.session;
+        let is_idle = refs.is_empty()
+            && replays.is_empty()
+            && backlogs.is_empty()
+            && self.work.is_idle()
+            && self.waiting.is_empty()
+            && self.held.is_empty();
+        !is_idle
+    }
+
     fn export(&self) -> DetailsRecord {
         let Details {
             session,
@@ -157,14 +199,18 @@ impl Details {
             aliases,
             given,
             waiting,
+            shared,
             work,
-            // The hub has nothing for anybody by then.
-            brought: _,
+            brought,
             publishing,
             forwarding,
+            writing,
             asking,
             held,
+            // They are stored again.
+            is_saving: _,
             is_unsaved: _,
+            is_unkept: _,
             is_pinned,
         } = self;
         let ClientLimits { receive_max, packet_bytes_max, topic_alias_max, problem_information } =
@@ -192,6 +238,12 @@ impl Details {
             pinned: *is_pinned,
             reads: reading.is_some(),
             forwarding: Some(forwarding.clone()).filter(|ids| !ids.is_empty()),
+            writing: Some(writing.clone()).filter(|ids| !ids.is_empty()),
+            brought: (!brought.is_empty())
+                .then(|| brought.iter().map(|message| MessagePlace::of(message)).collect()),
+            shared: Some(shared).filter(|all| !all.is_empty()).map(|all| {
+                all.iter().map(|(id, waiting)| (*id, WaitingRecord::new(waiting))).collect()
+            }),
         }
     }
 }
@@ -202,6 +254,8 @@ impl DetailsRecord {
         self.progress.import(&mut session);
         let (receive_max, packet_bytes_max, topic_alias_max, problem_information) = self.limits;
         let behind = |(from, after, held_back)| Behind { after, held_back, ..Behind::new(from) };
+        let shared = self.shared.unwrap_or_default().into_iter();
+        let shared = shared.map(|(id, waiting)| (id, waiting.import(&hash))).collect();
         Details {
             session,
             will,
@@ -215,6 +269,7 @@ impl DetailsRecord {
             aliases: self.aliases.into_iter().map(|(alias, topic)| (alias, topic.0)).collect(),
             given: self.given.into_iter().map(|(topic, alias)| (topic.0, alias)).collect(),
             waiting: self.waiting.into_iter().map(|waiting| waiting.import(&hash)).collect(),
+            shared,
             work: Work {
                 again: self.again.into(),
                 behind: self.behind.map(behind),
@@ -223,10 +278,14 @@ impl DetailsRecord {
             },
             publishing: self.publishing,
             forwarding: self.forwarding.unwrap_or_default(),
+            writing: self.writing.unwrap_or_default(),
             asking: self.asking.into_iter().map(AskingRecord::import).collect(),
             held: self.held.into(),
+            is_saving: false,
             is_unsaved: false,
+            is_unkept: true,
             is_pinned: self.pinned,
+            // They are looked for when what lists owe has come, too.
             brought: Vec::new(),
         }
     }
@@ -234,7 +293,7 @@ impl DetailsRecord {
 
 impl WaitingRecord {
     fn new(waiting: &Waiting) -> Self {
-        let Waiting { message, qos, retained, ids } = waiting;
+        let Waiting { message, qos, retained, retain, ids, group } = waiting;
         let Message { id, topic_hash: _, published_us, at_ms, retention: _, publication } =
             &message.message;
         WaitingRecord {
@@ -245,23 +304,29 @@ impl WaitingRecord {
             in_history: message.message.is_retained(),
             qos: qos.number(),
             retained: *retained,
+            retain: *retain,
             ids: ids.to_vec(),
+            group: group.as_ref().map(|key| Text(key.name.clone())),
         }
     }
 
     fn import(self, hash: impl Fn(&str) -> u64) -> Waiting {
-        let WaitingRecord { publication, id, published_us, at_ms, in_history, qos, retained, ids } =
-            self;
+        let WaitingRecord { publication, id, published_us, at_ms, in_history, .. } = self;
         let publication = model::Publication::from(publication);
-        let hash = hash(&publication.topic);
-        let message = Message::new(publication, id.0, hash, published_us);
+        let topic_hash = hash(&publication.topic);
+        let message = Message::new(publication, id.0, topic_hash, published_us);
         let message = match in_history {
             true => message.retained(Retention::History, at_ms),
             false => message,
         };
         let message = Arc::new(Envelope::from(message));
-        let qos = Qos::from_number(qos).unwrap_or_default();
-        Waiting { message, qos, retained, ids: ids.into() }
+        let group = self.group.map(|name| {
+            let (hash, name) = (hash(&name.0), name.0);
+            Arc::new(FilterKey { hash, name })
+        });
+        let qos = Qos::from_number(self.qos).unwrap_or_default();
+        let (retained, retain) = (self.retained, self.retain);
+        Waiting { message, qos, retained, retain, ids: self.ids.into(), group }
     }
 }
 

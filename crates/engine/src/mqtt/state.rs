@@ -4,10 +4,15 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use history::{Asker, Piece, TopicCursor};
-use model::{Envelope, Name, Qos, TopicKind};
+use minicbor::{Decode, Encode};
+use model::name::{of_filter, shown};
+use model::{Envelope, FilterKey, Name, Qos, TopicKind};
 use protocol::mqtt::{ClientLimits, Connect};
 use sessions::{Place, Session, Subscription, SubscriptionOptions, Will};
 use tables::{PageTable, Slab};
+
+use super::leaving::Leaving;
+use crate::core::Core;
 
 /// The clients of an engine, by slot.
 #[derive(Default)]
@@ -18,10 +23,14 @@ pub(crate) struct Clients {
     pub turns: HashMap<u64, u32>,
     /// Clients whose progress has changed since it was stored.
     pub unsaved: Vec<u32>,
+    /// Up to this second since 1970 all had their turn to be stored that had one.
+    pub saved_s: u64,
     /// Clients for which something can go on.
     pub due: Vec<u32>,
     /// Clients that wait for their sessions.
     pub waiters: HashMap<u32, Waiter>,
+    /// Sessions that are let go when messages of theirs are on disk.
+    pub leaving: Leaving,
 }
 
 /// A client that waits for its session, which another connection has still.
@@ -36,16 +45,46 @@ pub(crate) struct Row {
     pub key: Name,
     /// How often it speaks at the least, in seconds; 0 is never.
     pub keep_alive_s: u16,
-    /// How it wants the messages of its only subscription, which is to one topic. With [`NONE`] there is
-    /// none.
+    /// How it wants the messages of its only subscription. With [`NONE`] there is none.
     only: u8,
-    /// That subscription is to its user's own topic.
-    is_own: bool,
+    /// What that is to.
+    target: Target,
     /// The number of its details, or [`NO_DETAILS`].
     details: u32,
 }
 
 const _: () = assert!(size_of::<Option<Row>>() <= 32);
+
+/// What the only subscription of a row is to: its client is in no other topic of this kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(index_only)]
+pub(crate) enum Target {
+    /// An ordinary topic.
+    #[n(0)]
+    Topic,
+    /// A topic of a user.
+    #[n(1)]
+    Personal,
+    /// A filter with wildcards.
+    #[n(2)]
+    Filter,
+}
+
+impl Target {
+    /// The kind of a topic's name, or of a filter's in the hub; nothing for everyone's topic, and for what a
+    /// group shares.
+    fn of(name: &str) -> Option<Self> {
+        match TopicKind::of(name) {
+            TopicKind::Ordinary => Some(Target::Topic),
+            TopicKind::Personal(_) => Some(Target::Personal),
+            TopicKind::Filter(_) => match of_filter(name) {
+                Some((None, _)) => Some(Target::Filter),
+                Some((Some(_), _)) | None => None,
+            },
+            TopicKind::Broadcast => None,
+        }
+    }
+}
 
 const NO_DETAILS: u32 = u32::MAX;
 
@@ -77,6 +116,9 @@ pub(crate) struct Details {
     pub given: HashMap<Name, u16>,
     /// Messages that wait until it has confirmed others. They were published before those that come.
     pub waiting: VecDeque<Waiting>,
+    /// What groups have chosen it for and it has not confirmed yet, by packet identifier: somebody else gets
+    /// it if its session ends before.
+    pub shared: Vec<(u16, Waiting)>,
     /// What is read of the history for it.
     pub work: Work,
     /// Messages that a subscription has brought which is no more, and that others have still for it.
@@ -86,12 +128,19 @@ pub(crate) struct Details {
     /// Packet identifiers of messages with QoS 2 of its own that a back end has to take. The session does
     /// not know of them: they come again on another connection.
     pub forwarding: Vec<u16>,
+    /// Packet identifiers of messages with QoS 2 of its own that are on their way to the disk. The session knows
+    /// of them: if one does not come there, it must forget it.
+    pub writing: Vec<u16>,
     /// Subscriptions that wait for the application.
     pub asking: Vec<PendingSubscribe>,
     /// Packets that leave when its progress is stored.
     pub held: Vec<u8>,
+    /// Its progress is on its way to the store, and packets leave then.
+    pub is_saving: bool,
     /// Its progress is to be stored.
     pub is_unsaved: bool,
+    /// Its subscriptions are others than those that are stored.
+    pub is_unkept: bool,
     /// It is in topics that it has not subscribed to, or has several users: a row can't say which of them
     /// its subscription is to.
     pub is_pinned: bool,
@@ -103,8 +152,21 @@ pub(crate) struct Waiting {
     pub qos: Qos,
     /// It is a retained message, sent because of a new subscription.
     pub retained: bool,
+    /// It says that it was published to be retained.
+    pub retain: bool,
     /// The identifiers of the subscriptions that it comes for.
     pub ids: Box<[u32]>,
+    /// The group that has chosen the client for it.
+    pub group: Option<Arc<FilterKey>>,
+}
+
+impl Waiting {
+    /// Whether it was published to the topic of a message before that.
+    pub fn is_older(&self, message: &Envelope) -> bool {
+        self.message.publication.topic == message.publication.topic
+            && self.message.published_us <= message.published_us
+            && !std::ptr::eq(&*self.message, message)
+    }
 }
 
 /// What a session reads of the history, in this order.
@@ -136,8 +198,8 @@ pub(crate) struct Behind {
     pub after: u64,
     /// The last message that came live and was passed over.
     pub held_back: u64,
-    /// What there is to read, once that is known.
-    pub topics: Option<Vec<TopicCursor>>,
+    /// What there is to read, once that is known: topics with the offset of the last message of each.
+    pub topics: Option<Vec<(TopicCursor, u64)>>,
     /// These are all topics that have messages up to this offset.
     pub top: u64,
 }
@@ -156,9 +218,11 @@ pub(crate) enum Reads {
     /// One message.
     Source,
     /// The topics to read, beside these.
-    Topics(Vec<TopicCursor>),
+    Topics(Vec<(TopicCursor, u64)>),
     /// Their messages.
     Piece,
+    /// What is first of the session's backlogs.
+    Backlog,
 }
 
 /// What was read of the history for a client.
@@ -166,7 +230,7 @@ pub enum Found {
     /// Messages.
     Piece(Piece),
     /// The topics that its filters match: all that have messages up to this offset.
-    Topics(Vec<TopicCursor>, u64),
+    Topics(Vec<(TopicCursor, u64)>, u64),
 }
 
 /// SUBSCRIBE whose answer waits for the application.
@@ -201,14 +265,14 @@ pub struct MqttAck {
 
 impl Row {
     pub fn new(key: Name, keep_alive_s: u16) -> Self {
-        Row { key, keep_alive_s, only: NONE, is_own: false, details: NO_DETAILS }
+        Row { key, keep_alive_s, only: NONE, target: Target::Topic, details: NO_DETAILS }
     }
 }
 
 impl Row {
-    /// How it wants its only subscription, and whether that is to its own topic; nothing without one.
-    pub fn only_bits(&self) -> Option<(u8, bool)> {
-        (self.only != NONE).then_some((self.only, self.is_own))
+    /// How it wants its only subscription, and what that is to; nothing without one.
+    pub fn only_bits(&self) -> Option<(u8, Target)> {
+        (self.only != NONE).then_some((self.only, self.target))
     }
 
     /// The client identifier.
@@ -217,8 +281,15 @@ impl Row {
     }
 
     /// Sets what [`Row::only_bits`] gave.
-    pub fn set_only_bits(&mut self, only: Option<(u8, bool)>) {
-        (self.only, self.is_own) = only.unwrap_or((NONE, false));
+    pub fn set_only_bits(&mut self, only: Option<(u8, Target)>) {
+        (self.only, self.target) = only.unwrap_or((NONE, Target::Topic));
+    }
+}
+
+impl Core {
+    /// A client's details, made where there are none.
+    pub(super) fn mqtt_details(&mut self, slot: u32) -> Option<&mut Details> {
+        self.mqtt.details_or_new(slot, self.hub.topics_of(slot))
     }
 }
 
@@ -255,7 +326,7 @@ impl Clients {
     }
 
     /// The same, made where there are none: `topics` are those in which the client is.
-    pub fn details_or_new<'a>(
+    fn details_or_new<'a>(
         &mut self,
         slot: u32,
         topics: impl Iterator<Item = &'a Name>,
@@ -263,19 +334,12 @@ impl Clients {
         let row = self.rows.get_mut(slot)?;
         if row.details == NO_DETAILS {
             let mut details = Details::default();
-            details.session.subscriptions.extend(only(row, topics));
+            // Most have one, and a vector that grows begins with room for four.
+            details.session.subscriptions = only(row, topics).into_iter().collect();
             row.only = NONE;
             row.details = self.details.insert(Box::new(details));
         }
         self.details.get_mut(row.details).map(|details| &mut **details)
-    }
-
-    /// The application puts a client into topics that it has not subscribed to: `topics` are those in which
-    /// it was before.
-    pub fn pin<'a>(&mut self, slot: u32, topics: impl Iterator<Item = &'a Name>) {
-        if let Some(details) = self.details_or_new(slot, topics) {
-            details.is_pinned = true;
-        }
     }
 
     /// The application has taken a client out of a topic: it is not subscribed to it any more. True where it
@@ -299,13 +363,7 @@ impl Clients {
         let Some(row) = self.rows.get_mut(slot) else { return };
         let Some(details) = self.details.get(row.details) else { return };
         let Some(rest) = details.rest() else { return };
-        (row.only, row.is_own) = match rest {
-            None => (NONE, false),
-            Some(only) => {
-                let is_own = !TopicKind::of(&only.filter).is_ordinary();
-                (only.options.bits(), is_own)
-            }
-        };
+        row.set_only_bits(rest);
         self.details.remove(std::mem::replace(&mut row.details, NO_DETAILS));
     }
 
@@ -322,30 +380,33 @@ impl Clients {
         }
     }
 
-    /// How the only subscription of a client that has no details wants this topic; nothing where it has
-    /// none to it.
-    pub fn only_options(&self, slot: u32, topic: &str) -> Option<SubscriptionOptions> {
-        let row = self.rows.get(slot)?;
-        let is_it = row.only != NONE && row.is_own != TopicKind::of(topic).is_ordinary();
-        is_it.then(|| SubscriptionOptions::from_bits(row.only))
+    /// How the only subscription of a client that has no details wants what comes by this list, a topic's or
+    /// a filter's; nothing where it has none to it.
+    pub fn only_options(&self, slot: u32, list: &str) -> Option<SubscriptionOptions> {
+        let (bits, target) = self.rows.get(slot)?.only_bits()?;
+        (Target::of(list) == Some(target)).then(|| SubscriptionOptions::from_bits(bits))
     }
 
     /// True for a client that gets these messages as all others of its encoding do: without confirmation,
-    /// and with nothing of its own in them. `list` is the topic whose members they go to; nothing where they
-    /// go to everyone.
+    /// and with nothing of its own in them. `list` is the topic or the filter whose members they go to; nothing
+    /// where they go to everyone.
     pub fn shares<'a>(
         &self,
         slot: u32,
         list: Option<&str>,
         mut messages: impl Iterator<Item = &'a Arc<Envelope>>,
     ) -> bool {
-        let Some(topic) = list.filter(|name| TopicKind::of(name).is_ordinary()) else {
-            return false;
-        };
+        let target = list.and_then(Target::of).filter(|it| *it != Target::Personal);
+        let (Some(list), Some(target)) = (list, target) else { return false };
         if !self.is_plain(slot) {
             return false;
         }
-        let options = self.only_options(slot, topic).unwrap_or(UNASKED);
+        let options = match (self.only_options(slot, list), target) {
+            (Some(options), _) => options,
+            // The application has put it there.
+            (None, Target::Topic) => UNASKED,
+            (None, Target::Filter | Target::Personal) => return false,
+        };
         messages.all(|message| {
             let publication = &message.publication;
             publication.qos.min(options.qos) == Qos::AtMostOnce
@@ -382,9 +443,14 @@ impl Clients {
         }
     }
 
-    /// True while no client waits for its session.
+    /// True while no client waits for its session, and none is let go later.
+    pub fn is_settled(&self) -> bool {
+        self.waiters.is_empty() && self.leaving.is_empty()
+    }
+
+    /// The same, while nothing can go on for any.
     pub fn is_quiet(&self) -> bool {
-        self.waiters.is_empty() && self.due.is_empty()
+        self.is_settled() && self.due.is_empty()
     }
 
     /// Gives room back.
@@ -396,19 +462,17 @@ impl Clients {
 
 /// The only subscription of a row.
 fn only<'a>(row: &Row, mut topics: impl Iterator<Item = &'a Name>) -> Option<Subscription> {
-    if row.only == NONE {
-        return None;
-    }
+    let (bits, target) = row.only_bits()?;
     // It is in the topics of its users by itself. Of others it is in none, or has details.
-    let topic = topics.find(|topic| TopicKind::of(topic).is_ordinary() != row.is_own)?;
-    let options = SubscriptionOptions::from_bits(row.only);
-    Some(Subscription { filter: topic.clone(), group: None, options, id: 0, since: 0 })
+    let name = topics.find(|name| Target::of(name) == Some(target))?;
+    let filter = Name::from(shown(name));
+    Some(Subscription::new(filter, None, SubscriptionOptions::from_bits(bits), 0, 0))
 }
 
 impl Details {
-    /// What a row can hold in place of the details: the only subscription, if any. Nothing where there is
-    /// more.
-    fn rest(&self) -> Option<Option<&Subscription>> {
+    /// What a row can hold in place of the details: the only subscription, if any, as
+    /// [`Row::only_bits`] gives it. Nothing where there is more.
+    fn rest(&self) -> Option<Option<(u8, Target)>> {
         let Details {
             session,
             will,
@@ -417,43 +481,53 @@ impl Details {
             aliases,
             given,
             waiting,
+            shared,
             work,
             brought,
             publishing,
             forwarding,
+            writing,
             asking,
             held,
+            is_saving,
             is_unsaved,
+            // Of a session that ends with its connection nothing is.
+            is_unkept: _,
             is_pinned,
         } = self;
-        let Session { seconds, subscriptions, flow, position: _, refs, replays } = session;
+        let Session { seconds, subscriptions, flow, position: _, refs, replays, backlogs } =
+            session;
         let is_idle = *seconds == 0
             && flow.is_idle()
             && refs.is_empty()
             && replays.is_empty()
+            && backlogs.is_empty()
             && will.is_none()
             && *limits == ClientLimits::default()
             && method.is_none()
             && aliases.is_empty()
             && given.is_empty()
             && waiting.is_empty()
+            && shared.is_empty()
             && work.is_idle()
             && brought.is_empty()
             && *publishing == 0
             && forwarding.is_empty()
+            && writing.is_empty()
             && asking.is_empty()
             && held.is_empty()
+            && !is_saving
             && !is_unsaved
             && !is_pinned;
         match &subscriptions[..] {
             [] if is_idle => Some(None),
             [only] if is_idle => {
-                let kind = TopicKind::of(&only.filter);
-                let fits = only.group.is_none()
-                    && only.id == 0
-                    && kind != TopicKind::Broadcast
-                    && model::filter::check_name(&only.filter).is_ok();
-                fits.then_some(Some(only))
+                let target = Target::of(only.hub_name())?;
+                let SubscriptionOptions { qos: _, no_local, retain_as_published: _, below_only } =
+                    only.options;
+                // A wildcard may match what its client publishes, and its name may be another filter's.
+                let fits = only.id == 0 && (only.is_exact() || !(no_local || below_only));
+                fits.then(|| Some((only.options.bits(), target)))
             }
             _ => None,
         }
@@ -469,6 +543,30 @@ impl Details {
         }
     }
 
+    /// A message with QoS 2 is on disk, or can't be, if it was on its way there. True where it may be stored that
+    /// it was here, and it was not.
+    pub fn written(&mut self, id: u16, is_written: bool) -> bool {
+        let place = self.writing.iter().position(|it| *it == id);
+        if let Some(at) = place {
+            self.writing.swap_remove(at);
+        }
+        if !is_written {
+            self.session.flow.release(id);
+        }
+        place.is_some() && !is_written
+    }
+
+    /// Somebody has a message with QoS 2 still, and what becomes of it is answered then.
+    pub fn is_publishing(&self, id: u16) -> bool {
+        self.forwarding.contains(&id) || self.writing.contains(&id)
+    }
+
+    /// Something of its session is still to be read of the history.
+    pub fn is_reading_on(&self) -> bool {
+        let Session { refs, backlogs, .. } = &self.session;
+        self.work.behind.is_some() || !refs.is_empty() || !backlogs.is_empty()
+    }
+
     /// How many messages may be under way to the client.
     pub fn window(&self, inflight_max: u16) -> usize {
         usize::from(self.limits.receive_max.min(inflight_max))
@@ -481,7 +579,7 @@ impl Work {
         if let Some(behind) = &mut self.behind {
             behind.topics = None;
         }
-        self.reading.take_if(|reading| !matches!(reading.reads, Reads::Source));
+        self.reading.take_if(|it| matches!(it.reads, Reads::Topics(_) | Reads::Piece));
     }
 
     /// True while everything comes live.
@@ -489,3 +587,6 @@ impl Work {
         self.again.is_empty() && self.behind.is_none() && self.reading.is_none()
     }
 }
+
+#[cfg(test)]
+mod tests;

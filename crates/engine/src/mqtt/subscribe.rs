@@ -1,14 +1,14 @@
 //! What MQTT clients subscribe to.
 
-use auth::{Action, Consent, Permit};
-use model::filter::has_wildcard;
+use auth::{Action, Consent, Deny, Permit};
+use model::filter::{has_wildcard, levels};
 use model::name::check_topic;
 use model::{Name, Qos, TopicKind, name};
 use protocol::mqtt::{ReasonCode, RetainHandling, Subscribe, Want};
-use sessions::{Replay, Subscription, SubscriptionOptions};
+use sessions::{Backlog, Replay, Subscription, SubscriptionOptions};
 
 use super::packets::Mqtts;
-use super::state::PendingSubscribe;
+use super::state::{Details, PendingSubscribe};
 use crate::ask::{Ask, ask};
 use crate::command::PendingHook;
 use crate::connections::Connections;
@@ -32,12 +32,50 @@ impl Connections {
     }
 }
 
+impl Connections {
+    /// A client leaves the members of a topic or a filter, unless another subscription has it there.
+    fn mqtt_leave_list(&mut self, slot: u32, name: &Name) {
+        let details = self.core.mqtt.details(slot);
+        let has = |details: &Details| {
+            details.session.subscriptions.iter().any(|it| it.hub_name() == name)
+        };
+        if details.is_some_and(has) {
+            return;
+        }
+        match TopicKind::of(name) {
+            TopicKind::Ordinary => drop(self.leave(slot, name)),
+            TopicKind::Filter(_) => drop(self.core.leave_filter(slot, name)),
+            // It is there by itself.
+            TopicKind::Personal(_) | TopicKind::Broadcast => {}
+        }
+        self.core.mqtt.wake(slot);
+    }
+}
+
 impl Core {
+    /// Where a session begins with a topic whose users acknowledge: where its user is, as on all transports.
+    /// Nothing where a subscription begins with what comes.
+    fn mqtt_begin(&self, slot: u32, subscription: &Subscription) -> Option<u64> {
+        let Subscription { filter, group, options, .. } = subscription;
+        let outlives = self.mqtt.details(slot).is_some_and(|it| it.session.outlives());
+        if !outlives || group.is_some() || !subscription.is_exact() || !options.qos.is_confirmed() {
+            return None;
+        }
+        self.history.rule(filter)?.acknowledge.as_ref()?;
+        let user = self.mqtt_user(slot, filter)?;
+        Some(self.history.cursor(&user, filter))
+    }
+
+    /// The user of a client who acknowledges a topic.
+    pub(super) fn mqtt_user(&self, slot: u32, topic: &str) -> Option<Name> {
+        let own = TopicKind::of(topic).user().map(Name::from);
+        own.or_else(|| self.principal(slot).users.first().cloned())
+    }
+
     /// The application is about to put a client into a topic.
     pub(crate) fn mqtt_pin(&mut self, slot: u32) {
-        if self.mqtt.has(slot) {
-            let topics: Vec<Name> = self.hub.topics_of(slot).cloned().collect();
-            self.mqtt.pin(slot, topics.iter());
+        if let Some(details) = self.mqtt_details(slot) {
+            details.is_pinned = true;
         }
     }
 }
@@ -84,9 +122,9 @@ impl Mqtts<'_> {
         if is_wide && !own.wildcards {
             return Err(ReasonCode::WildcardSubscriptionsNotSupported);
         }
-        if want.filter.len() > name::NAME_BYTES_MAX
-            || want.group.as_ref().is_some_and(|group| group.len() > name::NAME_BYTES_MAX)
-        {
+        let mut names = want.group.iter().chain([&want.filter]);
+        let is_deep = is_wide && levels(&want.filter) > settings.session.filter_levels_max;
+        if is_deep || names.any(|name| name::check_name(name).is_err()) {
             return Err(ReasonCode::TopicFilterInvalid);
         }
         let kind = TopicKind::of(&want.filter);
@@ -118,26 +156,43 @@ impl Mqtts<'_> {
         }
         let decide = |name: &str| {
             let topic = policy.topic(name);
-            policy.decide(&principal, Action::Subscribe, &topic).undenied().ok()
+            policy.decide(&principal, Action::Subscribe, &topic).undenied()
         };
         if !is_wide {
-            return decide(&want.filter).map(|it| (it, false)).ok_or(ReasonCode::NotAuthorized);
+            return decide(&want.filter).map(|it| (it, false)).map_err(|deny| match deny {
+                // Nobody may, whoever it is.
+                Deny::JoinRefused => ReasonCode::UnspecifiedError,
+                Deny::JoinAsks
+                | Deny::AnotherUser
+                | Deny::PublishRefused
+                | Deny::PublishAsks
+                | Deny::PublishOwn
+                | Deny::PublishSystem
+                | Deny::NoPresence
+                | Deny::NotItsUser
+                | Deny::LoginRefused
+                | Deny::NotGranted
+                | Deny::OutOfScope => ReasonCode::NotAuthorized,
+            });
         }
-        if let Some(consent) = decide(&name::filter(None, &want.filter)) {
+        if let Ok(consent) = decide(&name::filter(None, &want.filter)) {
             return Ok((consent, false));
         }
         // Who may have `a/*` may have what is below `a`.
         let below = want.filter.strip_suffix('#').filter(|above| above.ends_with('/'));
         let below = below.map(|above| name::filter(None, &format!("{above}+/#")));
-        let below = below.and_then(|below| decide(&below));
+        let below = below.and_then(|below| decide(&below).ok());
         below.map(|consent| (consent, true)).ok_or(ReasonCode::NotAuthorized)
     }
 
     /// Whether a client has subscribed to the filter before.
     fn is_known(&self, slot: u32, want: &Want) -> bool {
         let core = &self.connections.core;
-        let subscriptions = core.mqtt.subscriptions(slot, core.hub.topics_of(slot));
-        subscriptions.iter().any(|it| it.filter == want.filter && it.group == want.group)
+        let is = |it: &Subscription| it.filter == want.filter && it.group == want.group;
+        match core.mqtt.details(slot) {
+            Some(details) => details.session.subscriptions.iter().any(is),
+            None => core.mqtt.subscriptions(slot, core.hub.topics_of(slot)).iter().any(is),
+        }
     }
 
     /// The client has a subscription from now on.
@@ -152,30 +207,47 @@ impl Mqtts<'_> {
         let Want { filter, group, qos, no_local, retain_as_published, retain_handling } =
             want.clone();
         let options = SubscriptionOptions { qos, no_local, retain_as_published, below_only };
-        let since = connections.core.mqtt_taken;
-        let subscription = Subscription { filter, group, options, id, since };
-        let name = subscription.hub_name();
+        // What was published before is not for it, whenever this shard hears of that.
+        let top = connections.core.history.top().offset;
+        let mut subscription = Subscription::new(filter, group, options, id, top);
+        let cursor = connections.core.mqtt_begin(slot, &subscription);
+        subscription.since = cursor.unwrap_or(top);
+        let name = subscription.hub_name().clone();
         let is_shared = subscription.group.is_some();
         let replay =
             Replay { reach: subscription.reach().into(), options: options.bits(), id, after: None };
-        let topics: Vec<Name> = connections.core.hub.topics_of(slot).cloned().collect();
-        let Some(details) = connections.core.mqtt.details_or_new(slot, topics.iter()) else {
-            return qos;
-        };
+        let Some(details) = connections.core.mqtt_details(slot) else { return qos };
         let subscriptions = &mut details.session.subscriptions;
         let same = |it: &&mut Subscription| {
             it.filter == subscription.filter && it.group == subscription.group
         };
-        let is_new = match subscriptions.iter_mut().find(same) {
+        let known = subscriptions.iter_mut().find(same);
+        let is_new = known.is_none();
+        let is_raised = known.as_ref().is_some_and(|it| !it.options.qos.is_confirmed());
+        if (is_new || is_raised)
+            && let Some(after) = cursor.filter(|cursor| *cursor < top)
+        {
+            let topic = subscription.filter.clone();
+            details.session.backlogs.push(Backlog { topic, after, until: top });
+        }
+        let mut left = None;
+        match known {
             Some(known) => {
-                *known = Subscription { since: known.since, ..subscription };
-                false
+                // What came without confirmation has come.
+                if !is_raised {
+                    subscription.since = known.since;
+                }
+                let before = std::mem::replace(known, subscription);
+                details.is_unkept |= before != *known;
+                left = Some(before.hub_name().clone()).filter(|before| *before != name);
             }
             None => {
+                // Most have one, and a vector that grows begins with room for four.
+                subscriptions.reserve_exact(usize::from(subscriptions.is_empty()));
                 subscriptions.push(subscription);
-                true
+                details.is_unkept = true;
             }
-        };
+        }
         details.work.look_again();
         let replays = match retain_handling {
             RetainHandling::Always => true,
@@ -183,8 +255,12 @@ impl Mqtts<'_> {
             RetainHandling::Never => false,
         };
         if replays && !is_shared {
+            details.session.replays.retain(|it| it.reach != replay.reach);
             details.session.replays.push(replay);
             connections.core.mqtt.wake(slot);
+        }
+        if let Some(left) = left {
+            connections.mqtt_leave_list(slot, &left);
         }
         match TopicKind::of(&name) {
             TopicKind::Ordinary => drop(connections.join(slot, &name, permit.presence)),
@@ -205,36 +281,41 @@ impl Mqtts<'_> {
         let results: Vec<Granted> =
             results.into_iter().map(|result| result.unwrap_or(refused)).collect();
         let mut packet = Vec::new();
-        mqtt.subscribed(subscribe.id, &results, &mut packet);
+        mqtt.subscribed(subscribe.id, &results, &core.mqtt_limits(slot), &mut packet);
         self.answer_kept(slot, packet, out);
     }
 
-    /// Answers a client whose subscriptions have changed, when they are stored, if they outlive its
-    /// connection.
+    /// Answers a client about its subscriptions: when they are stored, if they outlive its connection.
     fn answer_kept(&mut self, slot: u32, packet: Vec<u8>, out: &mut Vec<u8>) {
         let core = &mut self.connections.core;
         let sessions = core.shared.mqtt_sessions.clone();
-        if let (Some(details), Some(row)) = (core.mqtt.details(slot), core.mqtt.row(slot))
-            && details.session.outlives()
-        {
-            let (session, will) = (&details.session, details.will.as_ref());
-            if sessions.is_stored() {
-                let done = core.mqtt_done(slot, packet);
-                sessions.keep(&row.key, session, will, done);
-                return;
+        let details = core.mqtt.details_mut(slot).filter(|it| it.session.outlives());
+        let outlives = details.is_some();
+        let is_unkept = details.is_some_and(|it| std::mem::take(&mut it.is_unkept));
+        let done = match outlives && sessions.is_stored() {
+            true => core.mqtt_done(slot, packet, false),
+            false => {
+                out.extend_from_slice(&packet);
+                None
             }
-            sessions.keep(&row.key, session, will, None);
+        };
+        if is_unkept
+            && let (Some(details), Some(row)) = (core.mqtt.details(slot), core.mqtt.row(slot))
+        {
+            sessions.keep(&row.key, &details.session, details.will.as_ref(), done);
+        } else if let Some(done) = done {
+            sessions.settle(done);
         }
-        out.extend_from_slice(&packet);
         core.mqtt.trim(slot);
     }
 
     pub(super) fn unsubscribe(&mut self, slot: u32, id: u16, filters: &[Name], out: &mut Vec<u8>) {
         let results: Vec<ReasonCode> =
             filters.iter().map(|filter| self.leave(slot, filter)).collect();
-        let Some(mqtt) = self.connections.core.mqtt_protocol(slot) else { return };
+        let core = &self.connections.core;
+        let Some(mqtt) = core.mqtt_protocol(slot) else { return };
         let mut packet = Vec::new();
-        mqtt.unsubscribed(id, &results, &mut packet);
+        mqtt.unsubscribed(id, &results, &core.mqtt_limits(slot), &mut packet);
         self.answer_kept(slot, packet, out);
     }
 
@@ -245,8 +326,7 @@ impl Mqtts<'_> {
             return ReasonCode::TopicFilterInvalid;
         };
         let core = &mut connections.core;
-        let topics: Vec<Name> = core.hub.topics_of(slot).cloned().collect();
-        let Some(details) = core.mqtt.details_or_new(slot, topics.iter()) else {
+        let Some(details) = core.mqtt_details(slot) else {
             return ReasonCode::NoSubscriptionExisted;
         };
         let subscriptions = &details.session.subscriptions;
@@ -257,22 +337,22 @@ impl Mqtts<'_> {
             core.mqtt.trim(slot);
             return ReasonCode::NoSubscriptionExisted;
         };
-        let name = subscriptions[at].hub_name();
+        let name = subscriptions[at].hub_name().clone();
         let topic = (core.broker.hash(&name), name.as_str());
         // What was published before is the client's still.
         let owed: Vec<_> = core.hub.owed(slot, Some(topic)).into_iter().cloned().collect();
         connections.mqtt_deliver(slot, Some(&name), &owed);
         let brought = connections.core.mqtt_brought(slot, &name);
         if let Some(details) = connections.core.mqtt.details_mut(slot) {
-            details.session.subscriptions.remove(at);
+            let gone = details.session.subscriptions.remove(at);
+            details.is_unkept = true;
             details.brought.extend(brought);
-            details.session.replays.retain(|it| it.reach != wanted.filter);
+            if gone.group.is_none() {
+                details.session.backlogs.retain(|it| it.topic != gone.filter);
+                details.session.replays.retain(|it| *it.reach != *gone.reach());
+            }
         }
-        match TopicKind::of(&name) {
-            TopicKind::Ordinary => drop(connections.leave(slot, &name)),
-            TopicKind::Filter(_) => drop(connections.core.leave_filter(slot, &name)),
-            TopicKind::Personal(_) | TopicKind::Broadcast => {}
-        }
+        connections.mqtt_leave_list(slot, &name);
         ReasonCode::Success
     }
 
@@ -294,8 +374,7 @@ impl Mqtts<'_> {
             Ask::subscribe(topic, users.clone(), protocol.name(), hook)
         });
         let asks: Vec<Ask> = asks.collect();
-        let topics: Vec<Name> = core.hub.topics_of(slot).cloned().collect();
-        if let Some(details) = core.mqtt.details_or_new(slot, topics.iter()) {
+        if let Some(details) = core.mqtt_details(slot) {
             details.asking.push(pending);
         }
         let Err(unasked) = ask(core, self.webhook, slot, asks) else { return };

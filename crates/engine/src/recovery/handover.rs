@@ -294,8 +294,8 @@ impl Recovery {
         slot: u32,
         name: &dyn Fn(u64) -> Option<Name>,
     ) -> Option<RecoveryRecord> {
-        // Holds and what is due are over when the engine is quiet; what is delivered again is in the
-        // acknowledgements.
+        // Holds are in the catch-ups, what is delivered again is in the acknowledgements, and what is due is
+        // looked for again.
         let Recovery { catchups: table, due: _, again: _ } = self;
         let CatchupTable { by_slot, many, filters, releases: _, taken: _, number: _, takes: _ } =
             table;
@@ -337,10 +337,6 @@ impl Recovery {
         let replies = replies.collect::<Result<Vec<_>, _>>()?;
         let list: Vec<Catchup> =
             record.catchups.into_iter().map(|catchup| catchup.import(hash)).collect();
-        if list.iter().any(|it| it.acks.is_none() && it.through != ALL) {
-            // Such a hold ends before an engine is quiet.
-            return Err(ImportError::damaged("a catch-up holds messages back for good"));
-        }
         for catchup in &list {
             if let Some(second) = catchup.acks.as_ref().and_then(|acks| acks.queued_s) {
                 self.again.insert((second, slot, catchup.number));
@@ -366,6 +362,15 @@ impl Recovery {
     /// The connection has come from another engine: what it asked of the history is asked again, from
     /// where its catch-ups begin, and the next piece if it had asked for that.
     pub(crate) fn restart(&mut self, core: &mut Core, slot: u32, reads: bool) {
+        let Some(Catchups { list, .. }) = self.catchups.by_slot.get(&slot) else {
+            return;
+        };
+        // What was under way then has passed, or is owed.
+        let held = list.iter().filter(|it| it.acks.is_none() && it.through != ALL);
+        for number in held.map(|it| it.number).collect::<Vec<_>>() {
+            self.catchups.release_later(slot, number);
+        }
+        self.due.push(slot);
         self.start_again(core, slot);
         if reads {
             self.pull_more(core, slot);

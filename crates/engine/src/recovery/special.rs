@@ -86,13 +86,14 @@ impl Recovery {
         };
         let chosen: Vec<Arc<Envelope>> = messages
             .iter()
-            .filter(|message| {
+            .enumerate()
+            .filter(|(at, message)| {
                 message.publication.except != Some(id)
                     && self.admits(slot, message)
                     && self.catchups.chooses(slot, message)
-                    && core.comes_first(slot, message)
+                    && core.comes_first(slot, message, &messages[at + 1..])
             })
-            .cloned()
+            .map(|(_, message)| message.clone())
             .collect();
         if chosen.is_empty() {
             return 0;
@@ -128,11 +129,11 @@ impl Recovery {
         };
         let id = Some(core.id(slot, connection.serial));
         let max = core.settings.outbox_bytes_max;
-        messages.iter().all(|message| {
+        messages.iter().enumerate().all(|(at, message)| {
             let wanted = message.publication.except != id
                 && self.admits(slot, message)
                 && self.catchups.chooses(slot, message)
-                && core.comes_first(slot, message);
+                && core.comes_first(slot, message, &messages[at + 1..]);
             !wanted || core.conflation.push(slot, message.clone(), max, &core.metrics)
         })
     }
@@ -255,7 +256,8 @@ impl Recovery {
             message.publication.except != Some(id)
                 && self.admits(slot, message)
                 && self.catchups.chooses(slot, message)
-                && core.comes_first(slot, message)
+                // The hub owes them still, whatever comes first.
+                && core.comes_first(slot, message, &[])
         });
         self.flush_messages(core, slot, &owed, out);
         core.metrics.delivered.add(owed.len() as u64);
@@ -270,12 +272,11 @@ impl Recovery {
             let set_ms = core.settings.session.sse_retry_ms;
             let retry_ms = protocol::sse::retry_ms(set_ms, core.id(slot, connection.serial));
             let protocol = core.shared.protocols.of(connection.encoding);
-            if connection.phase() == Phase::Request && !core.speaks_first(slot) {
+            if core.mqtt_protocol(slot).is_some() {
+                core.mqtt_goodbye(slot, close, &mut out);
+            } else if connection.phase() == Phase::Request && !core.speaks_first(slot) {
                 let first = core.table.cold(slot).map_or(&[][..], |cold| &cold.input);
                 protocol.turn_away(first, close, &mut out);
-            } else if let Some(mqtt) = core.mqtt_protocol(slot) {
-                let reference = core.settings.mqtt().and_then(|it| it.server_reference.as_deref());
-                mqtt.say_goodbye(close, reference, &mut out);
             } else {
                 protocol.goodbye(close, retry_ms, &mut out);
             }

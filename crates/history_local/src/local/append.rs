@@ -218,6 +218,9 @@ impl Local {
         let message = self.0.router.matched_again(message, version);
         state.delivered = message.id.offset;
         state.newest.push(message.clone());
+        if let Some(is) = self.implicit(|implicit| std::ptr::eq(&raw const *implicit.rule, rule)) {
+            state.windows.set_for_sessions(message.topic_hash, &message.publication.topic, is);
+        }
         state.windows.push(message.clone(), rule);
         self.0.counts.published.fetch_add(1, Ordering::Relaxed);
         self.0.router.deliver(&message, &groups, receipt.as_ref());

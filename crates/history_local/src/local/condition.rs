@@ -1,5 +1,5 @@
 //! Publishes on a condition: where memory can't decide, the history reads the disk, and later publishes
-//! to the topic wait meanwhile.
+//! to the topic wait meanwhile, but for those with which a record is written.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -21,6 +21,13 @@ pub(super) struct Conditions {
     count: usize,
 }
 
+impl Conditions {
+    /// Whether no publish waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}
+
 impl State {
     /// The disk must decide: memory does not know the topic's newest message.
     fn must_ask(&self, append: &Append) -> bool {
@@ -35,6 +42,10 @@ impl Local {
     /// waits for the disk.
     pub(super) fn append_if(&self, append: Append, done: Done) {
         let Some(store) = &self.0.store else { return self.put_done(append, 0, done) };
+        if append.options.with.is_some() && append.options.if_offset.is_none() {
+            // What is written with it later would take the place of what was written since.
+            return self.put_done(append, 0, done);
+        }
         let mut state = self.state();
         let Conditions { waiting, count } = &mut state.conditions;
         if let Some(waiting) = waiting.get_mut(&append.hash) {

@@ -50,6 +50,13 @@ pub(super) struct Counting {
     is_queued: bool,
 }
 
+impl Counting {
+    /// Whether nothing is counted.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && !self.is_queued
+    }
+}
+
 /// A request for which is counted.
 pub(super) struct Count {
     /// The topics to count, the next of them last.
@@ -210,7 +217,7 @@ impl Local {
         Ok(())
     }
 
-    fn counting(&self) -> std::sync::MutexGuard<'_, Counting> {
+    pub(super) fn counting(&self) -> std::sync::MutexGuard<'_, Counting> {
         // Nothing in here panics between two changes that belong together.
         self.0.counting.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -64,6 +64,10 @@ impl Local {
 
     /// Drops what is too old.
     pub(super) fn sweep_windows(&self) {
+        // What comes from another process stands as it was there until all has come.
+        if self.0.is_coming.load(Ordering::Relaxed) {
+            return;
+        }
         self.state().windows.sweep(unix_ms(), &|topic| self.rule(topic), SWEPT);
     }
 
@@ -76,6 +80,8 @@ impl Local {
         HistoryStats {
             messages: state.windows.messages() as u64,
             bytes: state.windows.bytes() as u64,
+            session_messages: state.windows.for_sessions().messages as u64,
+            session_bytes: state.windows.for_sessions().bytes as u64,
             topics: state.windows.topics() as u64,
             cursors,
             idempotency_keys: state.idempotency.len() as u64,

@@ -1,16 +1,21 @@
-//! Finds the topics that filters match.
+//! Finds the topics that filters match: all filters are looked for at once, and each topic is looked at once. On
+//! disk that is done in steps, between which others read.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use filters::FilterTrie;
 use history::{Answer, Completion, HistoryError, Matching, TopicCursor};
 use model::Name;
-use model::filter::{has_wildcard, matches};
-use store::Reader;
+use model::filter::has_wildcard;
+use store::{QueueError, Reader};
 
 use super::Local;
 use super::count::panicked;
 use crate::error::{queue_error, store_error};
 
-/// Topics that are looked at in one hold of the lock: publishers have their turns in between.
-const LOOKED: u32 = 1_024;
+/// Topics that are looked at in one hold of the lock, or one step on disk: others have their turns in between.
+const LOOKED: u32 = if cfg!(test) { 2 } else { 1_024 };
 
 impl Local {
     /// The topics that one of the filters matches, with messages after an offset. With a store, only that
@@ -22,60 +27,114 @@ impl Local {
         completion: Completion<Matching>,
         hash: impl Fn(&str) -> u64 + Send + 'static,
     ) -> Result<Answer<Matching>, HistoryError> {
-        let Some(store) = &self.0.store else {
-            let (top, names) = self.names_in_memory(filters, after);
-            let topics = names.into_iter().map(|topic| cursor(topic, after, &hash));
-            return Ok(Answer::Now(Matching { topics: topics.collect(), top }));
-        };
-        let (history, filters) = (self.clone(), filters.to_vec());
-        let job = move |reader: &Reader| {
-            if !completion.is_wanted() {
-                return;
-            }
-            let find = || history.find_on_disk(reader, &filters, after, &hash);
-            let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(find));
-            completion.complete(found.unwrap_or_else(|_| Err(panicked())));
-        };
-        store.read_later(Box::new(job)).map_err(queue_error)?;
-        Ok(Answer::Later)
-    }
-
-    fn names_in_memory(&self, filters: &[Name], after: u64) -> (u64, Vec<Name>) {
-        let top = self.state().delivered;
-        let (mut names, mut from) = (Vec::new(), Some(0));
-        while let Some(at) = from {
-            from = self.state().windows.topics_after(at, LOOKED, after, |name| {
-                if filters.iter().any(|filter| matches(filter, name)) {
-                    names.push(name.clone());
-                }
-            });
-        }
-        (top, names)
-    }
-
-    fn find_on_disk(
-        &self,
-        reader: &Reader,
-        filters: &[Name],
-        after: u64,
-        hash: &impl Fn(&str) -> u64,
-    ) -> Result<Matching, HistoryError> {
         // What is handed on is on disk.
         let top = self.state().delivered;
-        let mut topics = Vec::new();
-        for filter in filters {
-            let prefix = prefix(filter);
-            let each = |name: &str, last: u64| {
-                if last > after && matches(filter, name) {
-                    topics.push(cursor(name.into(), after, hash));
-                }
-            };
-            reader.each_topic(prefix, each).map_err(store_error)?;
+        let mut wanted = FilterTrie::default();
+        filters.iter().for_each(|filter| _ = wanted.insert(filter, ()));
+        let (prefixes, found) = (prefixes(filters), Matching { topics: Vec::new(), top });
+        let mut search =
+            Search { wanted, prefixes, behind: None, after, found, hash: Box::new(hash) };
+        if self.0.store.is_none() {
+            let mut from = Some(0);
+            while let Some(at) = from {
+                let each = |name: &Name, last: u64| search.look_at(name, last);
+                from = self.state().windows.topics_after(at, LOOKED, after, each);
+            }
+            return Ok(Answer::Now(search.found));
         }
-        topics.sort_by(|a, b| a.topic.cmp(&b.topic));
-        topics.dedup_by(|a, b| a.topic == b.topic);
-        Ok(Matching { topics, top })
+        search.go_on(self.clone(), completion).map_err(|(_, error)| error)?;
+        Ok(Answer::Later)
     }
+}
+
+/// A search for topics.
+struct Search {
+    wanted: FilterTrie<()>,
+    /// What the names on disk begin with that are still to be looked at; the next ones last.
+    prefixes: Vec<Name>,
+    /// Behind this one of them.
+    behind: Option<String>,
+    after: u64,
+    found: Matching,
+    hash: Box<dyn Fn(&str) -> u64 + Send>,
+}
+
+impl Search {
+    fn look_at(&mut self, name: &str, last: u64) {
+        let mut is_wanted = false;
+        if last > self.after {
+            self.wanted.matching(name, &mut |()| is_wanted = true);
+        }
+        if is_wanted {
+            let (hash, topic) = ((self.hash)(name), name.into());
+            let cursor = TopicCursor { hash, topic, after: self.after, whole: false };
+            self.found.topics.push((cursor, last));
+        }
+    }
+
+    /// Takes the next step when the store's reader comes to it. Gives the completion back where that can't be.
+    fn go_on(
+        self,
+        history: Local,
+        completion: Completion<Matching>,
+    ) -> Result<(), (Option<Completion<Matching>>, HistoryError)> {
+        let next = Arc::new(Mutex::new(Some((self, completion))));
+        let take =
+            |next: &Mutex<Option<_>>| next.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (store, queued) = (history.0.store.clone(), next.clone());
+        let job = move |reader: &Reader| {
+            if let Some((search, completion)) = take(&queued) {
+                search.step(history, reader, completion);
+            }
+        };
+        let result = store.map_or(Err(QueueError::Closed), |store| store.read_later(Box::new(job)));
+        result.map_err(|error| (take(&next).map(|(_, completion)| completion), queue_error(error)))
+    }
+
+    /// Looks at some topics on disk, for as long as somebody waits for the answer.
+    fn step(mut self, history: Local, reader: &Reader, completion: Completion<Matching>) {
+        if !completion.is_wanted() {
+            return;
+        }
+        let looked = catch_unwind(AssertUnwindSafe(|| self.look_at_some(reader)));
+        match looked.unwrap_or_else(|_| Err(panicked())) {
+            Ok(true) => completion.complete(Ok(self.found)),
+            Ok(false) => {
+                if let Err((Some(completion), error)) = self.go_on(history, completion) {
+                    completion.complete(Err(error));
+                }
+            }
+            Err(error) => completion.complete(Err(error)),
+        }
+    }
+
+    /// True when all is found.
+    fn look_at_some(&mut self, reader: &Reader) -> Result<bool, HistoryError> {
+        let Some(prefix) = self.prefixes.pop() else { return Ok(true) };
+        let behind = self.behind.take();
+        let mut each = |name: &str, last: u64| self.look_at(name, last);
+        let next = reader.each_topic(&prefix, behind.as_deref(), LOOKED as usize, &mut each);
+        self.behind = next.map_err(store_error)?;
+        if self.behind.is_some() {
+            self.prefixes.push(prefix);
+        }
+        Ok(self.prefixes.is_empty())
+    }
+}
+
+/// What the names begin with that one of the filters matches, so that no name begins with two of these.
+fn prefixes(filters: &[Name]) -> Vec<Name> {
+    let mut all: Vec<&str> = filters.iter().map(|filter| prefix(filter)).collect();
+    all.sort_unstable();
+    let mut last = None;
+    all.retain(|prefix| {
+        let is_apart = last.is_none_or(|last| !prefix.starts_with(last));
+        if is_apart {
+            last = Some(*prefix);
+        }
+        is_apart
+    });
+    all.into_iter().map(Name::from).collect()
 }
 
 /// What the names of all topics begin with that a filter matches.
@@ -86,8 +145,4 @@ fn prefix(filter: &str) -> &str {
     let end = filter.find(['+', '#']).unwrap_or(filter.len());
     // `a/#` matches `a`, too.
     filter[..end].strip_suffix('/').unwrap_or(&filter[..end])
-}
-
-fn cursor(topic: Name, after: u64, hash: &impl Fn(&str) -> u64) -> TopicCursor {
-    TopicCursor { hash: hash(&topic), topic, after, whole: false }
 }

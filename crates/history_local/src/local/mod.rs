@@ -9,6 +9,7 @@ mod append;
 mod condition;
 mod count;
 mod cursors;
+mod handover;
 mod inspect;
 mod log;
 mod matching;
@@ -20,7 +21,7 @@ mod start;
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -35,6 +36,7 @@ use crate::cursors::Cursors;
 use crate::idempotency::Idempotency;
 use crate::windows::{self, Windows};
 use condition::Conditions;
+pub use handover::parts;
 use history::{
     AcknowledgeError, Answer, Completion, Cursor, GivenUp, Gone, History, HistoryError,
     HistoryStats, Implicit, Matching, Page, PageQuery, Piece, Pull, Start, TopicHash,
@@ -82,7 +84,12 @@ struct Inner {
     router: Arc<Router>,
     /// What is retained for sessions, and how, where no rule says otherwise.
     implicit: RwLock<Option<Implicit>>,
-    epoch: Epoch,
+    /// Whether there is that. A check of it costs nearly nothing.
+    has_implicit: AtomicBool,
+    /// It changes only before anything is published: when this process goes on for another one.
+    epoch: AtomicU32,
+    /// What another process passes on is coming.
+    is_coming: AtomicBool,
     started: Instant,
     state: Mutex<State>,
     cursors: Mutex<Cursors>,
@@ -144,7 +151,8 @@ impl Begin {
 }
 
 impl Local {
-    /// Retains nothing until rules are set. What is published goes this way; message times count from `started`; `recent` is how much operators are shown of all topics.
+    /// Retains nothing until rules are set. What is published goes through `router`, message times count from
+    /// `started`, and `recent` is how much operators are shown of all topics.
     pub fn new(
         router: Arc<Router>,
         begin: Begin,
@@ -160,7 +168,9 @@ impl Local {
             idempotency_seconds_max: AtomicU64::new(300),
             router,
             implicit: RwLock::default(),
-            epoch: begin.epoch,
+            has_implicit: AtomicBool::new(false),
+            epoch: AtomicU32::new(begin.epoch.0),
+            is_coming: AtomicBool::new(false),
             started,
             state: Mutex::new(State {
                 last: begin.last,
@@ -182,7 +192,7 @@ impl Local {
     }
 
     fn id(&self, offset: u64) -> Position {
-        Position { epoch: self.0.epoch, offset }
+        Position { epoch: self.epoch(), offset }
     }
 
     /// The rule that the configuration gives a topic.
@@ -194,9 +204,12 @@ impl Local {
         rules.history(topic).cloned()
     }
 
-    fn retains_for_sessions(&self) -> bool {
-        let implicit = self.0.implicit.read().unwrap_or_else(PoisonError::into_inner);
-        implicit.as_ref().is_some_and(|implicit| (implicit.any)())
+    /// Asks what is retained for sessions; nothing where nothing is.
+    fn implicit<T>(&self, ask: impl FnOnce(&Implicit) -> T) -> Option<T> {
+        if !self.0.has_implicit.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.0.implicit.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(ask)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -210,9 +223,7 @@ impl HistoryLog for Local {
         if let Some(rule) = self.own_rule(topic) {
             return Some(rule);
         }
-        let implicit = self.0.implicit.read().unwrap_or_else(PoisonError::into_inner);
-        let wanted = implicit.as_ref().filter(|implicit| (implicit.wants)(topic));
-        wanted.map(|implicit| implicit.rule.clone())
+        self.implicit(|implicit| (implicit.wants)(topic).then(|| implicit.rule.clone()))?
     }
 
     fn rule_for(&self, publication: &Publication) -> Option<Arc<HistoryRule>> {
@@ -245,7 +256,7 @@ impl HistoryLog for Local {
 
 impl History for Local {
     fn epoch(&self) -> Epoch {
-        self.0.epoch
+        Epoch(self.0.epoch.load(Ordering::Relaxed))
     }
 
     fn top(&self) -> Position {
@@ -253,11 +264,14 @@ impl History for Local {
     }
 
     fn retains_any(&self) -> bool {
-        self.0.retains_any.load(Ordering::Relaxed) || self.retains_for_sessions()
+        let for_sessions = || self.implicit(|implicit| (implicit.any)());
+        self.0.retains_any.load(Ordering::Relaxed) || for_sessions().unwrap_or(false)
     }
 
     fn set_implicit(&self, implicit: Option<Implicit>) {
-        *self.0.implicit.write().unwrap_or_else(PoisonError::into_inner) = implicit;
+        let mut now = self.0.implicit.write().unwrap_or_else(PoisonError::into_inner);
+        self.0.has_implicit.store(implicit.is_some(), Ordering::Relaxed);
+        *now = implicit;
     }
 
     fn matching(

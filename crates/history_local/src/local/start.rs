@@ -1,7 +1,7 @@
 //! From where returning clients, and new ones, read topics.
 
 use broker::HistoryLog;
-use history::{Answer, Completion, HistoryError, Start, TopicCursor};
+use history::{Answer, Completion, History, HistoryError, Start, TopicCursor};
 use model::{Name, RecoveryGap, ResumeRequest, Since};
 use std::sync::atomic::Ordering;
 use store::Reader;
@@ -40,7 +40,7 @@ impl Local {
                     (known.unwrap_or(top).min(top), None)
                 }
                 Some(Since::Token(token)) => {
-                    match TopicCursor::offset_of(self.0.epoch, name, token) {
+                    match TopicCursor::offset_of(self.epoch(), name, token) {
                         // A publisher knows its message's id while the store still writes it.
                         Some(after) if after <= state.last => {
                             let after = after.min(top);

@@ -8,7 +8,10 @@ use model::{
 };
 use store::Store;
 
-use broker::{Broker, Delivery, Inbox, Limits, Options, Publish, PublishError, Published, Receipt};
+use broker::{
+    Broker, Delivery, Inbox, Limits, Options, Publish, PublishError, Published, Receipt,
+    StoredRecord,
+};
 
 use super::{Begin, HistoryLimits, Local};
 use history::{
@@ -16,7 +19,12 @@ use history::{
     PageQuery, Piece, Pull, Start, TopicCursor,
 };
 
+mod handover;
+mod matching;
 mod whole;
+
+/// How long anything may take.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An inbox for every topic, which may be full.
 #[derive(Default)]
@@ -97,11 +105,15 @@ impl Node {
 }
 
 fn node_of(begin: Option<Begin>) -> (Arc<Taken>, Node) {
+    node_with(begin, HistoryLimits::default())
+}
+
+fn node_with(begin: Option<Begin>, memory: HistoryLimits) -> (Arc<Taken>, Node) {
     let taken = Arc::new(Taken::default());
     let (secret, started) = ([7; 20], Instant::now());
     let router = Arc::new(broker::Router::new(vec![taken.clone()]));
     let begin = begin.unwrap_or_else(|| Begin::in_memory(broker::epoch(&secret)));
-    let history = Local::new(router.clone(), begin, started, HistoryLimits::default(), limits());
+    let history = Local::new(router.clone(), begin, started, memory, limits());
     history.set_rules(rules(), 300);
     let log = Arc::new(history.clone());
     let broker = broker::Local::new(router, secret, started, limits(), log);
@@ -164,6 +176,18 @@ fn read_disk(node: &Node, topics: &[TopicCursor], messages_max: usize) -> Piece 
     let answer = node.history.read(pull(topics, messages_max), completion);
     assert!(matches!(answer, Ok(Answer::Later)), "{answer:?}");
     piece.recv_timeout(Duration::from_secs(10)).unwrap().unwrap()
+}
+
+/// Has the store's reader wait. It has come there when the first end says so, and goes on with the other.
+fn gate(store: &Store) -> (mpsc::Receiver<()>, mpsc::Sender<()>) {
+    let (reaches, reached) = mpsc::channel();
+    let (open, opened) = mpsc::channel();
+    let wait = move |_: &store::Reader| {
+        reaches.send(()).unwrap();
+        opened.recv_timeout(TIMEOUT).unwrap();
+    };
+    store.read_later(Box::new(wait)).unwrap();
+    (reached, open)
 }
 
 #[test]
@@ -278,8 +302,8 @@ impl Dir {
         self.open_if(0)
     }
 
-    fn open_if(&self, verify_bytes_max: u64) -> (Store, Begin) {
-        let options = store::Options {
+    fn options(&self, verify_bytes_max: u64) -> store::Options {
+        store::Options {
             dir: self.0.clone(),
             new_epoch: 0xab,
             queue_messages_max: 1_000,
@@ -287,8 +311,11 @@ impl Dir {
             cache_bytes_max: 1 << 20,
             verify_bytes_max,
             idempotency_seconds_max: 300,
-        };
-        let (store, _, found) = Store::open(options).unwrap();
+        }
+    }
+
+    fn open_if(&self, verify_bytes_max: u64) -> (Store, Begin) {
+        let (store, _, found) = Store::open(self.options(verify_bytes_max)).unwrap();
         let begin = Begin {
             epoch: Epoch(found.epoch),
             last: found.last_offset,
@@ -419,6 +446,37 @@ fn a_publish_on_a_condition_never_waits_for_the_disk_and_has_its_turn() {
         answers,
         [("behind", Ok(4)), ("fits", Ok(3)), ("late", newer(4)), ("stale", newer(1))]
     );
+    store.close().unwrap();
+}
+
+#[test]
+fn a_record_that_is_written_with_a_message_waits_for_no_condition() {
+    let dir = Dir::new("condition-with");
+    let (store, begin) = dir.open();
+    let (_, node) = node_of(Some(begin));
+    let (hold, held) = mpsc::channel::<()>();
+    store.read_later(Box::new(move |_| _ = held.recv_timeout(TIMEOUT))).unwrap();
+    let (sender, answers) = mpsc::channel();
+    let done = Box::new(move |answer: Results| sender.send(answer).unwrap());
+    let options = Options { if_offset: Some(0), ..Options::default() };
+    node.broker.submit(Publish { publication: publication("d:1"), options }, None, done);
+    let record = |text: &str| Some(text.as_bytes().into());
+    let with = StoredRecord { part: "part", key: "key".into(), value: record("older") };
+    let options = Options { with: Some(with.into()), ..Options::default() };
+    assert_eq!(offset(submit(&node, "d:1", options)), 1);
+    let written = Box::new(|result: Result<(), _>| result.unwrap());
+    store.put_records("part", vec![("key".into(), record("newer"))], written).unwrap();
+    hold.send(()).unwrap();
+    let answer = answers.recv_timeout(TIMEOUT).unwrap();
+    assert_eq!(answer, Err(PublishError::Newer(Position { epoch: Epoch(0xab), offset: 1 })));
+    store.close().unwrap();
+    let (store, _) = dir.open();
+    let (sender, values) = mpsc::channel();
+    let read = move |reader: &store::Reader| {
+        reader.each_record(|_, _, value| sender.send(value.to_vec()).unwrap()).unwrap();
+    };
+    store.read_later(Box::new(read)).unwrap();
+    assert_eq!(values.recv_timeout(TIMEOUT).unwrap(), b"newer");
     store.close().unwrap();
 }
 

@@ -8,6 +8,8 @@
 //! Every topic has a *floor*, the offset of the newest message that it lost: a client that has seen
 //! that one misses nothing. Unknown topics share the floor *gone*.
 
+mod for_sessions;
+mod handover;
 mod ring;
 #[cfg(test)]
 mod tests;
@@ -24,7 +26,9 @@ use model::{Envelope, HistoryRule, Message, Name, Publication};
 
 use crate::index::{Index, Table, fold};
 use crate::slab::{List, NONE, Slab};
-use ring::{Held, Messages, payload_bytes};
+pub use for_sessions::ForSessions;
+pub use handover::{Bounds, TopicRecord, Walk};
+use ring::{Held, Messages, counted_bytes};
 
 /// The most messages, whatever the limits: numbers have 32 bits.
 const MESSAGES_MAX: usize = 1 << 31;
@@ -48,6 +52,8 @@ pub struct Windows {
     /// All messages, in the order of their offsets.
     order: List,
     bytes: usize,
+    /// What of all that is here only for sessions.
+    for_sessions: ForSessions,
     topics: Slab<Topic>,
     index: Index,
     /// Topics with messages, the one first that had none for the longest.
@@ -75,6 +81,8 @@ struct Topic {
     /// The floor is where the limits of the topic's rule have put it, or a deletion, and not those of
     /// all topics: with a store, what is before it is gone there, too.
     is_by_rule: bool,
+    /// No rule retains its messages: they are here for sessions.
+    for_sessions: bool,
 }
 
 /// Where the next sweep continues.
@@ -125,6 +133,7 @@ impl Windows {
             messages: Slab::new(),
             order: List::EMPTY,
             bytes: 0,
+            for_sessions: ForSessions::default(),
             topics: Slab::new(),
             index: Index::new(),
             active: List::EMPTY,
@@ -154,10 +163,10 @@ impl Windows {
             // A former state is not missed.
             self.take(at, former);
         }
-        let payload_bytes = payload_bytes(&message);
-        self.trim(at, rule, 1, payload_bytes, now_ms, usize::MAX);
+        self.trim(at, rule, 1, counted_bytes(&message), now_ms, usize::MAX);
+        // The rule has room for the largest payload, whatever is said of it.
         let fits = rule.messages_max > 0
-            && payload_bytes <= rule.bytes_max
+            && message.publication.data.bytes() as u64 <= rule.bytes_max
             && message.bytes() <= self.limits.bytes_max;
         if fits {
             self.add(at, message);
@@ -174,18 +183,18 @@ impl Windows {
         }
     }
 
-    /// Visits the names of the topics in a range of numbers that had messages after an offset. Gives
-    /// where the next range begins; nothing at the end.
+    /// Visits the names of the topics in a range of numbers that had messages after an offset, with their last
+    /// offsets. Gives where the next range begins; nothing at the end.
     pub fn topics_after(
         &self,
         from: u32,
         count: u32,
         after: u64,
-        mut each: impl FnMut(&Name),
+        mut each: impl FnMut(&Name, u64),
     ) -> Option<u32> {
         let to = from.saturating_add(count).min(self.topics.slots());
         let topics = (from..to).filter_map(|at| self.topics.get(at));
-        topics.filter(|topic| topic.last > after).for_each(|topic| each(&topic.name));
+        topics.filter(|topic| topic.last > after).for_each(|topic| each(&topic.name, topic.last));
         (to < self.topics.slots()).then_some(to)
     }
 
@@ -222,7 +231,6 @@ impl Windows {
     }
 
     /// Whether the topic's message with exactly this offset is here.
-    #[cfg(test)]
     pub fn holds(&self, hash: u64, name: &str, offset: u64) -> bool {
         let found = self.find(hash, name);
         found.is_some_and(|at| self.topics[at].held.at(offset, &self.messages).is_some())
@@ -425,6 +433,7 @@ impl Windows {
             compact: false,
             has_lost: false,
             is_by_rule: false,
+            for_sessions: false,
         });
         self.index.insert(hash, at);
         self.topics.link(&mut self.idle, at);
@@ -434,6 +443,9 @@ impl Windows {
     fn add(&mut self, at: u32, message: Arc<Envelope>) {
         let key = message.publication.key().map(|key| self.key_hash(key));
         self.bytes += message.bytes();
+        if self.topics[at].for_sessions {
+            self.for_sessions.add(message.bytes());
+        }
         let number = self.messages.insert(message);
         self.messages.link(&mut self.order, number);
         let topic = &mut self.topics[at];
@@ -469,6 +481,9 @@ impl Windows {
         self.messages.unlink(&mut self.order, number);
         let message = self.messages.remove(number);
         self.bytes -= message.bytes();
+        if self.topics[at].for_sessions {
+            self.for_sessions.remove(message.bytes());
+        }
         message
     }
 
@@ -503,7 +518,7 @@ impl Windows {
             && let Some(oldest) = held.oldest()
         {
             let age_ms = now_ms.saturating_sub(self.messages[oldest].at_ms);
-            let bytes = held.payload_bytes(&self.messages);
+            let bytes = held.bytes(&self.messages);
             let by = &mut self.dropped_by;
             let count = if (held.len() as u64).saturating_add(more) > rule.messages_max {
                 &mut by.messages

@@ -30,8 +30,8 @@ pub struct Ring {
     /// Neither the first nor the last is a hole.
     entries: VecDeque<Entry>,
     holes: usize,
-    /// The bytes of their payloads.
-    payload_bytes: u64,
+    /// Their payloads and properties.
+    bytes: u64,
     /// How many of them expire.
     expiring: usize,
     /// In a compact topic: the message of each key.
@@ -67,12 +67,12 @@ impl Held {
         }
     }
 
-    /// The bytes of the payloads.
-    pub fn payload_bytes(&self, messages: &Messages) -> u64 {
+    /// The bytes of the payloads and properties.
+    pub fn bytes(&self, messages: &Messages) -> u64 {
         match self {
             Held::Nothing => 0,
-            Held::One(number) => payload_bytes(&messages[*number]),
-            Held::Many(ring) => ring.payload_bytes,
+            Held::One(number) => counted_bytes(&messages[*number]),
+            Held::Many(ring) => ring.bytes,
         }
     }
 
@@ -162,7 +162,6 @@ impl Held {
     }
 
     /// The number of the message with this offset.
-    #[cfg(test)]
     pub fn at(&self, offset: u64, messages: &Messages) -> Option<u32> {
         match self {
             Held::Nothing => None,
@@ -177,7 +176,7 @@ impl Held {
 
 impl Ring {
     fn push(&mut self, number: u32, message: &Message) {
-        self.payload_bytes += payload_bytes(message);
+        self.bytes += counted_bytes(message);
         self.expiring += usize::from(expires(message));
         self.entries.push_back(Entry { offset: message.id.offset, number });
     }
@@ -187,7 +186,7 @@ impl Ring {
         let Ok(at) = self.entries.binary_search_by_key(&offset, |entry| entry.offset) else {
             return;
         };
-        self.payload_bytes -= payload_bytes(message);
+        self.bytes -= counted_bytes(message);
         self.expiring -= usize::from(expires(message));
         self.entries[at].number = NONE;
         self.holes += 1;
@@ -209,9 +208,9 @@ impl Ring {
     }
 }
 
-/// The bytes of the payload, which a topic's limit counts.
-pub fn payload_bytes(message: &Message) -> u64 {
-    message.publication.data.bytes() as u64
+/// What a topic's limit counts: the payload, and what an MQTT publisher says of it.
+pub fn counted_bytes(message: &Message) -> u64 {
+    message.publication.bytes() as u64
 }
 
 /// Whether a sweep has to look at it: it expires, or it removes a key, which is over some day.

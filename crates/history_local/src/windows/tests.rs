@@ -5,7 +5,7 @@ mod reference;
 
 use std::sync::Arc;
 
-use model::{Attributes, Data};
+use model::{Attributes, Data, Properties};
 use model::{Envelope, Epoch, HistoryRule, Message, Position, Publication, Retention};
 use proptest::prelude::*;
 
@@ -26,6 +26,27 @@ fn rule(messages_max: u64) -> HistoryRule {
 
 fn compact(messages_max: u64) -> HistoryRule {
     HistoryRule { compact: true, ..rule(messages_max) }
+}
+
+#[test]
+fn what_is_here_for_sessions_alone_is_counted() {
+    let mut windows = Windows::new(ALL, 0);
+    let (sessions, ruled) = (Name::from("sessions"), Name::from("ruled"));
+    windows.set_for_sessions(hash(&sessions), &sessions, true);
+    windows.set_for_sessions(hash(&ruled), &ruled, false);
+    for (offset, topic) in [(1, &sessions), (2, &ruled), (3, &sessions), (4, &sessions)] {
+        windows.push(plain(offset, topic), &rule(2));
+    }
+    let bytes = plain(4, &sessions).bytes();
+    assert_eq!(windows.for_sessions(), ForSessions { messages: 2, bytes: 2 * bytes });
+    // A rule retains it from now on, and the other one's is gone.
+    windows.set_for_sessions(hash(&sessions), &sessions, false);
+    windows.set_for_sessions(hash(&ruled), &ruled, true);
+    let ruled_bytes = plain(2, &ruled).bytes();
+    assert_eq!(windows.for_sessions(), ForSessions { messages: 1, bytes: ruled_bytes });
+    windows.delete(hash(&ruled), &ruled, 2);
+    assert_eq!(windows.for_sessions(), ForSessions::default());
+    assert_eq!(windows.messages(), 2);
 }
 
 /// Few hashes for many names: those are compared.
@@ -116,6 +137,23 @@ fn age_and_bytes_are_limits_too() {
     assert_eq!(windows.all("a", 0, 2_001), [0; 0]);
     assert!(!windows.has("a", 4) && windows.has("a", 5));
     assert_eq!((windows.messages(), windows.bytes()), (0, 0));
+}
+
+#[test]
+fn what_mqtt_says_of_a_message_counts_for_the_limit() {
+    let user = vec![("".into(), "".into()); 10];
+    let said = Properties { user, ..Properties::default() };
+    let said = || Attributes { properties: Some(Box::new(said.clone())), ..Attributes::default() };
+    let mut windows = Windows::new(ALL, 0);
+    let small = HistoryRule { bytes_max: 1_000, ..rule(100) };
+    for offset in 1..=3 {
+        windows.push(message(offset, "a", 1_000, "[1]", said()), &small);
+    }
+    assert_eq!(windows.all("a", 0, 1_000), [3]);
+    // One whose payload has room is retained, whatever is said of it.
+    let tiny = HistoryRule { bytes_max: 3, ..rule(100) };
+    windows.push(message(4, "a", 1_000, "[1]", said()), &tiny);
+    assert_eq!(windows.all("a", 0, 1_000), [4]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! HTTP answers (RFC 9110 and 9112).
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
 use auth::Deny;
 use model::Position;
@@ -222,6 +223,29 @@ pub(super) fn page_is_allowed(settings: &Settings, request: &HttpRequest<'_>) ->
     any_origin(settings) || request.bytes("origin").all(allowed)
 }
 
+/// Whether a request comes from this machine itself, as far as it says: not from a page of another site, unless
+/// the configuration names that, and not by way of a proxy. Its address is for the caller to know.
+pub(super) fn is_of_this_machine(settings: &Settings, request: &HttpRequest<'_>) -> bool {
+    let is_own = |origin: &[u8]| origin_is_loopback(origin) || origin_is_named(settings, origin);
+    let mut proxied = ["x-forwarded-for", "forwarded"].into_iter();
+    request.bytes("origin").all(is_own) && !proxied.any(|name| request.bytes(name).next().is_some())
+}
+
+/// Whether a page came from a server on this machine. The header `Host` would prove nothing: any site can make
+/// its own name point here.
+fn origin_is_loopback(origin: &[u8]) -> bool {
+    let origin = std::str::from_utf8(origin).unwrap_or_default();
+    let Some((_, authority)) = origin.split_once("://") else { return false };
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    let host = match authority.rsplit_once(':') {
+        Some((host, port)) if is_port(port) => host,
+        _ => authority,
+    };
+    let address = host.strip_prefix('[').and_then(|it| it.strip_suffix(']')).unwrap_or(host);
+    let is_loopback = |ip: IpAddr| ip.to_canonical().is_loopback();
+    host == "localhost" || address.parse().is_ok_and(is_loopback)
+}
+
 /// The answer to a request that the policy denies.
 pub(crate) fn denied(deny: Deny) -> Rejection {
     let status = match deny {
@@ -232,6 +256,7 @@ pub(crate) fn denied(deny: Deny) -> Rejection {
         | Deny::PublishRefused
         | Deny::PublishAsks
         | Deny::PublishOwn
+        | Deny::PublishSystem
         | Deny::LoginRefused
         | Deny::NotGranted
         | Deny::OutOfScope => 403,
@@ -245,4 +270,43 @@ pub const HEALTH: &str = "/healthz";
 /// Appends the answer to a health check.
 pub(crate) fn healthy(cors: &str, keep_alive: bool, head_only: bool, out: &mut Vec<u8>) {
     short_answer(200, cors, b"{\"status\":\"ok\"}", keep_alive, head_only, out);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_this_machine_are_those_of_loopback_addresses() {
+        for own in [
+            "http://localhost",
+            "https://localhost:3000",
+            "http://127.0.0.1:8000",
+            "http://127.9.9.9",
+            "http://[::1]",
+            "http://[::1]:8000",
+            "http://[::ffff:127.0.0.1]:1",
+        ] {
+            assert!(origin_is_loopback(own.as_bytes()), "{own}");
+        }
+        for foreign in [
+            "",
+            "null",
+            "localhost",
+            "http://",
+            "https://www.example.com",
+            "http://localhost.example.com",
+            "http://127.0.0.1.example.com",
+            "http://localhost@example.com",
+            "http://example.com:127",
+            "http://192.168.1.1",
+            "http://[::2]:1",
+            "http://[::1",
+            "chrome-extension://abc",
+            "file://",
+        ] {
+            assert!(!origin_is_loopback(foreign.as_bytes()), "{foreign}");
+        }
+        assert!(!origin_is_loopback(b"http://localhost\xff"));
+    }
 }

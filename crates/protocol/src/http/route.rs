@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::answer::page_is_allowed;
+use super::answer::{is_of_this_machine, page_is_allowed};
 use super::{HttpRequest, Method, Rejection, status_line};
 use crate::Settings;
 use crate::protocol::Peer;
@@ -102,6 +102,16 @@ impl Route<'_> {
         }
         let message = "pages of this origin are not allowed here: the server's configuration \
                        (client.cors_origins) names those that are";
+        Err(Rejection::new(403, "bad_origin", message))
+    }
+
+    /// Checks that the request is this machine's own, where that alone gives its client rights.
+    pub(crate) fn of_this_machine(&self) -> Result<(), Rejection> {
+        if is_of_this_machine(self.settings, self.request) {
+            return Ok(());
+        }
+        let message = "without [auth], MQTT is for programs and pages of this machine: name this page's origin \
+                       in client.cors_origins, or a proxy in client.trusted_proxies, or give [auth] a key";
         Err(Rejection::new(403, "bad_origin", message))
     }
 

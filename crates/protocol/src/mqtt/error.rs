@@ -1,5 +1,6 @@
 //! Why a packet is refused.
 
+use model::CloseReason;
 use model::filter::FilterError;
 
 use super::ReasonCode;
@@ -113,6 +114,17 @@ pub enum MqttError {
 }
 
 impl MqttError {
+    /// Why the connection ends, for logs and metrics.
+    pub fn close(self) -> CloseReason {
+        if matches!(self, MqttError::TooLarge(_)) {
+            CloseReason::TooBig
+        } else if self == MqttError::PayloadFormat {
+            CloseReason::InvalidPayload
+        } else {
+            CloseReason::ProtocolError
+        }
+    }
+
     /// The code with which the connection ends.
     pub fn reason(self) -> ReasonCode {
         match self {

@@ -3,6 +3,10 @@
 use auth::Principal;
 use model::{Encoding, Name, Publication, Qos};
 
+use super::MqttError;
+use super::property::{Properties, id};
+use crate::request::Secret;
+
 /// What a client asks for.
 #[derive(Debug)]
 pub enum Incoming {
@@ -23,6 +27,8 @@ pub enum Incoming {
     },
     /// To be told that the server is there.
     Ping,
+    /// What can't be: the connection ends.
+    Broken(MqttError),
     /// To go.
     Disconnect {
         /// Its will is to be published all the same (MQTT 5.0, section 3.14.2.1).
@@ -35,7 +41,7 @@ pub enum Incoming {
         /// The method, which is that of CONNECT.
         method: Box<str>,
         /// The token.
-        token: Box<str>,
+        token: Secret,
     },
 }
 
@@ -91,13 +97,29 @@ impl Default for ClientLimits {
     }
 }
 
+impl ClientLimits {
+    /// What CONNECT says of it.
+    pub(super) fn of(properties: &Properties<'_>) -> Self {
+        let number = |number: u8| properties.number(number);
+        let small = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
+        ClientLimits {
+            receive_max: number(id::RECEIVE_MAXIMUM).map_or(u16::MAX, small),
+            packet_bytes_max: number(id::MAXIMUM_PACKET_SIZE).unwrap_or(u32::MAX),
+            topic_alias_max: number(id::TOPIC_ALIAS_MAXIMUM).map_or(0, small),
+            problem_information: number(id::REQUEST_PROBLEM_INFORMATION) != Some(0),
+        }
+    }
+}
+
 /// What is published when a client is gone.
 #[derive(Debug)]
 pub struct Will {
-    /// What.
+    /// What. Its time to live is not in it.
     pub publication: Publication,
     /// How long that waits for the client to come back, in seconds.
     pub delay_s: u32,
+    /// How long it counts from when it is published, in seconds.
+    pub expiry_s: Option<u32>,
 }
 
 /// A message of a client.

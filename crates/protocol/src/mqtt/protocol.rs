@@ -11,19 +11,27 @@ use super::message::{
 };
 use super::packet::{self, Packet, Side};
 use super::property::{Properties, id};
-use super::server::{Mqtt, Stamp, reason_of};
+use super::server::{Mqtt, Stamp};
 use super::{MqttError, ReasonCode, Version};
 use crate::http::{Endpoint, Needs, Route};
 use crate::protocol::{Delivery, Listener, Liveness, Protocol, Read, Reader, Recognised};
-use crate::request::{Interrupt, Open, Request};
+use crate::request::{Interrupt, Open, Request, Secret};
 use crate::websocket::{Event, Frames, Outcome, handshake};
 use crate::{Codecs, Settings};
 
 /// The first byte of CONNECT, with which every connection begins. No request of HTTP does.
 const CONNECT: u8 = 0x10;
 
-/// The subprotocols of a WebSocket (MQTT 5.0, section 6; `mqttv3.1` is that of 3.1).
+/// The subprotocols of a WebSocket, the best first (MQTT 5.0, section 6; `mqttv3.1` is that of 3.1).
 const SUBPROTOCOLS: [&str; 2] = ["mqtt", "mqttv3.1"];
+
+/// What a client takes for sure of which nothing is known: CONNACK without properties.
+const SHORTEST: ClientLimits = ClientLimits {
+    receive_max: u16::MAX,
+    packet_bytes_max: 5,
+    topic_alias_max: 0,
+    problem_information: false,
+};
 
 /// A packet of more bytes is waited for whole before any of it is read.
 const WAITED_BYTES: usize = 4 << 10;
@@ -62,13 +70,17 @@ impl Protocol for Mqtt {
     }
 
     fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Interrupt>> {
-        let is_on = route.settings.mqtt.is_some() && route.request.path == "/mqtt";
-        is_on.then(|| {
+        let settings = route.settings.mqtt.as_ref().filter(|_| route.request.path == "/mqtt");
+        settings.map(|settings| {
             route.get()?;
             let accept = route.upgrade()?;
+            if settings.open {
+                route.of_this_machine()?;
+            }
             let offered = route.request.values("sec-websocket-protocol");
-            let mut offered = offered.flat_map(|line| line.split(',')).map(str::trim);
-            let subprotocol = offered.find(|offer| SUBPROTOCOLS.contains(offer));
+            let offered: Vec<&str> =
+                offered.flat_map(|line| line.split(',')).map(str::trim).collect();
+            let subprotocol = SUBPROTOCOLS.into_iter().find(|it| offered.contains(it));
             handshake::response(&accept, subprotocol, None, out);
             // Its version is in its first packet.
             let encoding = Mqtt { version: Version::V3, framed: true }.number();
@@ -133,17 +145,11 @@ impl Protocol for Mqtt {
     }
 
     fn goodbye(&self, close: CloseReason, _: u32, out: &mut Vec<u8>) {
-        self.disconnect(reason_of(close), None, out);
+        self.say_goodbye(close, None, &ClientLimits::default(), out);
     }
 
     fn turn_away(&self, first: &[u8], close: CloseReason, out: &mut Vec<u8>) {
-        // To anything but CONNECT there is no answer.
-        if let Ok(Some((Packet::Connect(connect), _))) =
-            super::read(first, None, Side::Client, usize::MAX)
-        {
-            let mqtt = Mqtt { version: connect.version, ..*self };
-            mqtt.refuse(reason_of(close), None, out);
-        }
+        self.turn_away_to(first, close, None, out);
     }
 
     fn joins(&self) -> bool {
@@ -152,10 +158,27 @@ impl Protocol for Mqtt {
 }
 
 impl Mqtt {
+    /// Appends the last words to a client that is not let in, of which these bytes have come, with the server
+    /// that is to be used instead. To anything but CONNECT there is no answer.
+    pub fn turn_away_to(
+        self,
+        first: &[u8],
+        close: CloseReason,
+        reference: Option<&str>,
+        out: &mut Vec<u8>,
+    ) {
+        if let Ok(Some((Packet::Connect(connect), _))) =
+            super::read(first, None, Side::Client, usize::MAX)
+        {
+            let limits = ClientLimits::of(&connect.properties);
+            Mqtt { version: connect.version, ..self }.send_away(close, reference, &limits, out);
+        }
+    }
+
     /// Reads the first packet of what was gathered of frames.
     fn read_gathered(&self, reader: &mut Reader<'_>, out: &mut Vec<u8>) -> Option<Read> {
         let gathered = reader.decoder.take_gathered();
-        let read = self.read_packet(reader, &gathered, out);
+        let read = self.read_packet(reader, gathered.unread(), out);
         let (taken, read) = match read {
             // It waits until its frames have come.
             Some(Read { taken: 0, request: Some(Request::Continue { .. }), .. }) | None => {
@@ -201,22 +224,17 @@ impl Mqtt {
     /// The end of a connection on which came what can't be.
     fn broken(&self, error: MqttError, is_known: bool, bytes: &[u8], out: &mut Vec<u8>) -> Read {
         if is_known {
-            self.disconnect(error.reason(), None, out);
-        } else if let Some(level) = level(bytes) {
+            return asks(bytes.len(), Incoming::Broken(error));
+        }
+        if let Some(level) = level(bytes) {
             // Whatever the client speaks, it knows one of these two. MQTT 3 has a word for the version alone.
             let version = if level > 4 { Version::V5 } else { Version::V3 };
             if version == Version::V5 || error == MqttError::Version {
-                Mqtt { version, ..*self }.refuse(error.reason(), None, out);
+                // What it takes is not known: the shortest it must.
+                Mqtt { version, ..*self }.refuse(error.reason(), None, &SHORTEST, out);
             }
         }
-        let close = if matches!(error, MqttError::TooLarge(_)) {
-            CloseReason::TooBig
-        } else if error == MqttError::PayloadFormat {
-            CloseReason::InvalidPayload
-        } else {
-            CloseReason::ProtocolError
-        };
-        ends(bytes, close)
+        ends(bytes, error.close())
     }
 
     /// A client wants to come in.
@@ -229,10 +247,13 @@ impl Mqtt {
         out: &mut Vec<u8>,
     ) -> Read {
         let mqtt = Mqtt { version: connect.version, framed: self.framed };
+        let limits = ClientLimits::of(&connect.properties);
         let refuse = |reason: ReasonCode, text: &str, out: &mut Vec<u8>| {
-            mqtt.refuse(reason, Some(text), out);
+            mqtt.refuse(reason, Some(text), &limits, out);
             let close = if reason == ReasonCode::ServerUnavailable {
                 CloseReason::Overloaded
+            } else if reason == ReasonCode::PacketTooLarge {
+                CloseReason::TooBig
             } else if reason == ReasonCode::ClientIdentifierNotValid {
                 CloseReason::BadRequest
             } else {
@@ -266,23 +287,22 @@ impl Mqtt {
             (true, false) => u32::MAX,
             (false, _) => number(id::SESSION_EXPIRY_INTERVAL).unwrap_or(0),
         };
-        let small = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
-        let limits = ClientLimits {
-            receive_max: number(id::RECEIVE_MAXIMUM).map_or(u16::MAX, small),
-            packet_bytes_max: number(id::MAXIMUM_PACKET_SIZE).unwrap_or(u32::MAX),
-            topic_alias_max: number(id::TOPIC_ALIAS_MAXIMUM).map_or(0, small),
-            problem_information: number(id::REQUEST_PROBLEM_INFORMATION) != Some(0),
-        };
-        let now_s = reader.now_s;
         let will = connect.will.map(|will| Will {
             delay_s: will.properties.number(id::WILL_DELAY_INTERVAL).unwrap_or(0),
+            expiry_s: will.properties.number(id::MESSAGE_EXPIRY_INTERVAL),
             publication: Publication {
                 qos: will.qos,
                 retain: will.retain,
-                ..publication(will.topic, will.payload, &will.properties, now_s)
+                ..publication(will.topic, will.payload, &will.properties, None)
                     .sent_by(principal.users.first().cloned())
             },
         });
+        let properties_of =
+            |will: &Will| will.publication.properties().map(model::Properties::check);
+        if let Some(Err(error)) = will.as_ref().and_then(properties_of) {
+            let text = format!("the will is too large: {error}");
+            return refuse(ReasonCode::PacketTooLarge, &text, out);
+        }
         let method = properties.text(id::AUTHENTICATION_METHOD).map(Into::into);
         asks(
             taken,
@@ -323,8 +343,12 @@ fn incoming(reader: &Reader<'_>, packet: &Packet<'_>) -> Option<Incoming> {
     match packet {
         Packet::Publish(publish) => {
             let alias = publish.properties.number(id::TOPIC_ALIAS).unwrap_or(0);
-            let publication =
-                publication(publish.topic, publish.payload, &publish.properties, reader.now_s);
+            let publication = publication(
+                publish.topic,
+                publish.payload,
+                &publish.properties,
+                Some(reader.now_s),
+            );
             let (qos, retain) = (publish.qos, publish.retain);
             Some(Incoming::Publish(Box::new(Publish {
                 id: publish.id,
@@ -350,15 +374,16 @@ fn incoming(reader: &Reader<'_>, packet: &Packet<'_>) -> Option<Incoming> {
             with_will: it.reason != ReasonCode::Success,
             seconds: it.properties.number(id::SESSION_EXPIRY_INTERVAL),
         }),
-        Packet::Auth(it) => {
+        Packet::Auth(it) if it.reason == ReasonCode::ReAuthenticate => {
             let data = it.properties.binary(id::AUTHENTICATION_DATA).unwrap_or_default();
             Some(Incoming::Authenticate {
                 method: it.properties.text(id::AUTHENTICATION_METHOD).unwrap_or("").into(),
-                token: String::from_utf8_lossy(data).into(),
+                token: Secret(String::from_utf8_lossy(data).into()),
             })
         }
-        // A second one (MQTT 5.0, section 3.1), and those of servers.
+        // A second one (MQTT 5.0, section 3.1), what answers a question that nobody asked, and those of servers.
         Packet::Connect(_)
+        | Packet::Auth(_)
         | Packet::Connack(_)
         | Packet::Suback(_)
         | Packet::Unsuback(_)
@@ -388,7 +413,7 @@ fn publication(
     topic: &str,
     payload: &[u8],
     properties: &Properties<'_>,
-    now_s: u64,
+    now_s: Option<u64>,
 ) -> Publication {
     let data = match simdutf8::basic::from_utf8(payload) {
         Ok(text) => Data::Text(text.into()),
@@ -407,7 +432,7 @@ fn publication(
         user: properties.user().map(|(name, value)| (name.into(), value.into())).collect(),
     };
     let attributes = Attributes {
-        expires_ms: seconds.map(|seconds| (now_s + u64::from(seconds)) * 1_000),
+        expires_ms: now_s.zip(seconds).map(|(now_s, seconds)| (now_s + u64::from(seconds)) * 1_000),
         properties: (own != model::Properties::default()).then(|| Box::new(own)),
         ..Attributes::default()
     };

@@ -147,6 +147,138 @@ impl ReasonCode {
     }
 }
 
+/// What a client is told about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// A message of its own, by PUBACK, PUBREC, PUBREL or PUBCOMP.
+    Message,
+    /// Subscriptions, by SUBACK or UNSUBACK.
+    Subscription,
+    /// Its connection, by CONNACK or DISCONNECT.
+    Connection,
+}
+
+/// What happened and what to do, for whoever writes the client.
+const TEXTS: &[(Told, ReasonCode, &str)] = {
+    use ReasonCode::*;
+    use Told::*;
+    &[
+        (
+            Message,
+            NotAuthorized,
+            "the client may not publish to this topic: its token, a rule or the application says so",
+        ),
+        (
+            Message,
+            TopicNameInvalid,
+            "the topic is longer than 254 bytes, or has control characters",
+        ),
+        (
+            Message,
+            QuotaExceeded,
+            "a limit of the client or of the server is reached: publish it again later",
+        ),
+        (
+            Message,
+            ImplementationSpecificError,
+            "messages to this topic have a key, and MQTT no place for it: publish it by the API",
+        ),
+        (
+            Message,
+            PacketIdentifierNotFound,
+            "no message has this packet identifier: it is done, or of another session",
+        ),
+        (
+            Message,
+            UnspecifiedError,
+            "the message did not get where it goes: publish it again later",
+        ),
+        (
+            Subscription,
+            NotAuthorized,
+            "the client may not subscribe to this filter: its token, a rule or the application says so",
+        ),
+        (
+            Subscription,
+            TopicFilterInvalid,
+            "the filter or its group is longer than 254 bytes, or names no topic",
+        ),
+        (
+            Subscription,
+            QuotaExceeded,
+            "a limit of the client or of the server is reached: have fewer subscriptions, or try later",
+        ),
+        (Subscription, ServerBusy, "the application has not answered: subscribe again later"),
+        (
+            Subscription,
+            WildcardSubscriptionsNotSupported,
+            "filters with wildcards are off here: subscribe to topics by their names",
+        ),
+        (
+            Subscription,
+            ImplementationSpecificError,
+            "the client asks for more in a second than it may: try later",
+        ),
+        (Subscription, UnspecifiedError, "the subscription was not made: try later"),
+        (Connection, UnspecifiedError, "the server has failed: connect again"),
+        (Connection, MalformedPacket, "a packet came that can't be read"),
+        (Connection, ProtocolError, "a packet came that may not come here, or not so"),
+        (
+            Connection,
+            NotAuthorized,
+            "the token is not good for this, or not any more: connect with another",
+        ),
+        (Connection, ServerUnavailable, "the server stops: connect again, or to another one"),
+        (Connection, ServerBusy, "the server is busy: connect again later"),
+        (Connection, ServerShuttingDown, "the server stops: connect again, or to another one"),
+        (Connection, UseAnotherServer, "connect to the server that this one names"),
+        (
+            Connection,
+            BadAuthenticationMethod,
+            "the authentication method is not the one of CONNECT",
+        ),
+        (
+            Connection,
+            KeepAliveTimeout,
+            "nothing came for one and a half times the keep-alive: send PINGREQ in time",
+        ),
+        (
+            Connection,
+            SessionTakenOver,
+            "another connection has the client identifier now: give each client its own",
+        ),
+        (
+            Connection,
+            ReceiveMaximumExceeded,
+            "more messages are under way than the receive maximum: wait for confirmations",
+        ),
+        (
+            Connection,
+            TopicAliasInvalid,
+            "the topic alias is higher than the topic alias maximum of CONNACK",
+        ),
+        (Connection, PacketTooLarge, "a message is larger than the server takes"),
+        (
+            Connection,
+            MessageRateTooHigh,
+            "the client asks for more in a second than it may: slow down",
+        ),
+        (
+            Connection,
+            QuotaExceeded,
+            "more waits for the client than may: read faster, or subscribe to less",
+        ),
+        (Connection, AdministrativeAction, "the application or the operator has ended this"),
+    ]
+};
+
+impl ReasonCode {
+    /// What happened and what to do; nothing where there is nothing to explain.
+    pub fn text(self, told: Told) -> Option<&'static str> {
+        TEXTS.iter().find(|row| (row.0, row.1) == (told, self)).map(|row| row.2)
+    }
+}
+
 /// What MQTT 3 says in CONNACK (MQTT 3.1.1, section 3.2.2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]

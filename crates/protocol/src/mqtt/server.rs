@@ -2,10 +2,11 @@
 
 use model::{CloseReason, Data, Encoding, Message, Name, Qos};
 
-use super::message::ConfirmKind;
+use super::message::{ClientLimits, ConfirmKind};
 use super::property::{Value, id};
-use super::write::{self, ConfirmType, PublishParts};
-use super::{ReasonCode, Version, WriteError};
+use super::reason::Told;
+use super::write::{self, ConfirmType, Property, PublishParts};
+use super::{MqttError, ReasonCode, Version, WriteError, allowed};
 use crate::websocket::frame::{self, Opcode};
 
 /// MQTT in one of its versions, in one of its framings.
@@ -36,6 +37,8 @@ pub struct Accepted<'a> {
     pub keep_alive_s: Option<u16>,
     /// It may use wildcards.
     pub wildcards: bool,
+    /// It may publish messages that are retained.
+    pub retains: bool,
     /// How it authenticates.
     pub method: Option<&'a str>,
 }
@@ -106,73 +109,188 @@ impl Mqtt {
         }
     }
 
-    /// Appends CONNACK to a client that is let in.
-    pub fn accept(self, accepted: &Accepted<'_>, out: &mut Vec<u8>) {
-        let properties: Vec<_> = accepted.properties().collect();
-        self.framed(out, |out| {
-            write::connack(self.version, accepted.session_present, 0, &properties, out)
+    /// Appends CONNACK to a client that is let in. False where that is larger than the client takes, which can't
+    /// be let in then: it would not know what it must. Without aliases of topics it can do.
+    #[must_use]
+    pub fn accept(self, accepted: &Accepted<'_>, limits: &ClientLimits, out: &mut Vec<u8>) -> bool {
+        let without_aliases = Accepted { topic_alias_max: 0, ..*accepted };
+        for accepted in [accepted, &without_aliases] {
+            let properties: Vec<_> = accepted.properties().collect();
+            let is_present = accepted.session_present;
+            let connack =
+                |out: &mut Vec<u8>| write::connack(self.version, is_present, 0, &properties, out);
+            if self.fitting(limits, out, connack) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Appends what `write` appends, in a frame where that is how it goes, unless it is larger than the client
+    /// takes. True where it was appended.
+    fn fitting(
+        self,
+        limits: &ClientLimits,
+        out: &mut Vec<u8>,
+        write: impl FnOnce(&mut Vec<u8>) -> Result<(), WriteError>,
+    ) -> bool {
+        let mut packet = Vec::new();
+        let fits = write(&mut packet).is_ok() && packet.len() <= limits.packet_bytes_max as usize;
+        if fits {
+            self.framed(out, |out| {
+                out.extend_from_slice(&packet);
+                Ok(())
+            });
+        }
+        fits
+    }
+
+    /// Appends a packet that `write` writes with the properties of its end: the last is a text, as far as the
+    /// client takes it. A packet that is larger than it takes even without is not sent.
+    fn explained(
+        self,
+        text: Option<&str>,
+        limits: &ClientLimits,
+        out: &mut Vec<u8>,
+        write: impl Fn(&[Property<'_>], &mut Vec<u8>) -> Result<(), WriteError>,
+    ) {
+        for text in text.into_iter().map(Some).chain([None]) {
+            let text = text.map(|text| (id::REASON_STRING, Value::Text(text)));
+            if self.fitting(limits, out, |out| write(text.as_slice(), out)) {
+                return;
+            }
+        }
+    }
+
+    /// Appends CONNACK to a client that is not let in, with a text for its author.
+    pub fn refuse(
+        self,
+        reason: ReasonCode,
+        text: Option<&str>,
+        limits: &ClientLimits,
+        out: &mut Vec<u8>,
+    ) {
+        // DISCONNECT has codes that CONNACK has not.
+        let known = allowed::or(reason, allowed::CONNACK, ReasonCode::ServerUnavailable);
+        let code = match self.version {
+            Version::V3 => reason.connect_return_code(),
+            Version::V5 => known.number(),
+        };
+        let text = text.or(reason.text(Told::Connection));
+        self.explained(text, limits, out, |text, out| {
+            write::connack(self.version, false, code, text, out)
         });
     }
 
-    /// Appends CONNACK to a client that is not, with a text for its author.
-    pub fn refuse(self, reason: ReasonCode, text: Option<&str>, out: &mut Vec<u8>) {
-        let code = match self.version {
-            Version::V3 => reason.connect_return_code(),
-            Version::V5 => reason.number(),
-        };
-        let text = text.map(|text| (id::REASON_STRING, Value::Text(text)));
-        self.framed(out, |out| write::connack(self.version, false, code, text.as_slice(), out));
+    /// Appends CONNACK to a client that is to go to another server. MQTT 3 has no word for that.
+    fn send_elsewhere(self, reference: &str, limits: &ClientLimits, out: &mut Vec<u8>) {
+        let reason = ReasonCode::UseAnotherServer;
+        if self.version == Version::V3 {
+            return self.refuse(ReasonCode::ServerUnavailable, None, limits, out);
+        }
+        let reference = [(id::SERVER_REFERENCE, Value::Text(reference))];
+        self.explained(reason.text(Told::Connection), limits, out, |text, out| {
+            let all = [&reference, text].concat();
+            write::connack(self.version, false, reason.number(), &all, out)
+        });
     }
 
-    /// Appends CONNACK to a client that is to go to another server. MQTT 3 has no word for that.
-    pub fn send_elsewhere(self, reference: &str, out: &mut Vec<u8>) {
-        if self.version == Version::V3 {
-            return self.refuse(ReasonCode::ServerUnavailable, None, out);
+    /// Appends the last words to a client that waits to be let in.
+    pub fn send_away(
+        self,
+        close: CloseReason,
+        reference: Option<&str>,
+        limits: &ClientLimits,
+        out: &mut Vec<u8>,
+    ) {
+        match reference.filter(|_| close == CloseReason::Drain) {
+            Some(reference) => self.send_elsewhere(reference, limits, out),
+            None => self.refuse(reason_of(close), None, limits, out),
         }
-        let code = ReasonCode::UseAnotherServer.number();
-        let reference = [(id::SERVER_REFERENCE, Value::Text(reference))];
-        self.framed(out, |out| write::connack(self.version, false, code, &reference, out));
     }
 
     /// Appends DISCONNECT with why the connection ends.
-    pub fn say_goodbye(self, close: CloseReason, reference: Option<&str>, out: &mut Vec<u8>) {
-        match reference.filter(|_| close == CloseReason::Drain) {
-            Some(it) => self.disconnect(ReasonCode::UseAnotherServer, Some(it), out),
-            None => self.disconnect(reason_of(close), None, out),
-        }
+    pub fn say_goodbye(
+        self,
+        close: CloseReason,
+        reference: Option<&str>,
+        limits: &ClientLimits,
+        out: &mut Vec<u8>,
+    ) {
+        let reference = reference.filter(|_| close == CloseReason::Drain);
+        let reason = match reference {
+            Some(_) => ReasonCode::UseAnotherServer,
+            None => reason_of(close),
+        };
+        self.end(reason, reason.text(Told::Connection), reference, limits, out);
     }
 
     /// Appends PUBACK, PUBREC, PUBREL or PUBCOMP.
-    pub fn confirm(self, kind: ConfirmKind, id: u16, reason: ReasonCode, out: &mut Vec<u8>) {
-        let kind = match kind {
-            ConfirmKind::Acknowledged => ConfirmType::Puback,
-            ConfirmKind::Received => ConfirmType::Pubrec,
-            ConfirmKind::Release => ConfirmType::Pubrel,
-            ConfirmKind::Complete => ConfirmType::Pubcomp,
-        };
-        self.framed(out, |out| write::confirm(kind, self.version, id, reason, &[], out));
+    pub fn confirm(self, kind: ConfirmKind, id: u16, out: &mut Vec<u8>) {
+        let success = ReasonCode::Success;
+        self.framed(out, |out| write::confirm(kind.packet(), self.version, id, success, &[], out));
+    }
+
+    /// Appends the same with why not.
+    pub fn confirm_error(
+        self,
+        kind: ConfirmKind,
+        id: u16,
+        reason: ReasonCode,
+        limits: &ClientLimits,
+        out: &mut Vec<u8>,
+    ) {
+        let text = reason.text(Told::Message).filter(|_| limits.problem_information);
+        self.explained(text, limits, out, |text, out| {
+            write::confirm(kind.packet(), self.version, id, reason, text, out)
+        });
     }
 
     /// Appends PUBREL.
     pub fn release(self, id: u16, out: &mut Vec<u8>) {
-        self.confirm(ConfirmKind::Release, id, ReasonCode::Success, out);
+        self.confirm(ConfirmKind::Release, id, out);
     }
 
     /// Appends SUBACK.
-    pub fn subscribed(self, id: u16, results: &[Result<Qos, ReasonCode>], out: &mut Vec<u8>) {
+    pub fn subscribed(
+        self,
+        id: u16,
+        results: &[Result<Qos, ReasonCode>],
+        limits: &ClientLimits,
+        out: &mut Vec<u8>,
+    ) {
         let code = |result: &Result<Qos, ReasonCode>| match (result, self.version) {
             (Ok(qos), _) => qos.number(),
             (Err(_), Version::V3) => ReasonCode::UnspecifiedError.number(),
-            (Err(reason), Version::V5) => reason.number(),
+            (Err(reason), Version::V5) => {
+                allowed::or(*reason, allowed::SUBACK, ReasonCode::QuotaExceeded).number()
+            }
         };
         let codes: Vec<u8> = results.iter().map(code).collect();
-        self.framed(out, |out| write::suback(self.version, id, &[], &codes, out));
+        let text = results.iter().find_map(|it| it.err()?.text(Told::Subscription));
+        let text = text.filter(|_| limits.problem_information);
+        self.explained(text, limits, out, |text, out| {
+            write::suback(self.version, id, text, &codes, out)
+        });
     }
 
     /// Appends UNSUBACK.
-    pub fn unsubscribed(self, id: u16, results: &[ReasonCode], out: &mut Vec<u8>) {
-        let codes: Vec<u8> = results.iter().map(|reason| reason.number()).collect();
-        self.framed(out, |out| write::unsuback(self.version, id, &[], &codes, out));
+    pub fn unsubscribed(
+        self,
+        id: u16,
+        results: &[ReasonCode],
+        limits: &ClientLimits,
+        out: &mut Vec<u8>,
+    ) {
+        // Too many of them have no code here.
+        let other = ReasonCode::ImplementationSpecificError;
+        let known = |reason: &ReasonCode| allowed::or(*reason, allowed::UNSUBACK, other);
+        let codes: Vec<u8> = results.iter().map(|reason| known(reason).number()).collect();
+        let text = results.iter().find_map(|it| known(it).text(Told::Subscription));
+        let text = text.filter(|_| limits.problem_information);
+        self.explained(text, limits, out, |text, out| {
+            write::unsuback(self.version, id, text, &codes, out)
+        });
     }
 
     /// Appends PINGRESP.
@@ -183,20 +301,42 @@ impl Mqtt {
         });
     }
 
-    /// Appends AUTH: the client may go on.
+    /// Appends AUTH: the client may go on. Its CONNACK had the method as well, and was larger.
     pub fn authenticated(self, method: &str, out: &mut Vec<u8>) {
         let method = [(id::AUTHENTICATION_METHOD, Value::Text(method))];
         self.framed(out, |out| write::auth(ReasonCode::Success, &method, out));
     }
 
-    /// Appends DISCONNECT, with the server that is to be used instead. MQTT 3 has none from a server.
-    pub fn disconnect(self, reason: ReasonCode, reference: Option<&str>, out: &mut Vec<u8>) {
+    /// Appends DISCONNECT. MQTT 3 has none from a server.
+    pub fn disconnect(self, reason: ReasonCode, limits: &ClientLimits, out: &mut Vec<u8>) {
+        self.end(reason, reason.text(Told::Connection), None, limits, out);
+    }
+
+    /// Appends DISCONNECT for what can't be.
+    pub fn break_off(self, error: MqttError, limits: &ClientLimits, out: &mut Vec<u8>) {
+        self.end(error.reason(), Some(&error.to_string()), None, limits, out);
+    }
+
+    fn end(
+        self,
+        reason: ReasonCode,
+        text: Option<&str>,
+        reference: Option<&str>,
+        limits: &ClientLimits,
+        out: &mut Vec<u8>,
+    ) {
         if self.version == Version::V5 {
             let reference = reference.map(|it| (id::SERVER_REFERENCE, Value::Text(it)));
-            self.framed(out, |out| {
-                write::disconnect(self.version, reason, reference.as_slice(), out)
+            self.explained(text, limits, out, |text, out| {
+                let all = [reference.as_slice(), text].concat();
+                write::disconnect(self.version, reason, &all, out)
             });
         }
+        self.end_frames(out);
+    }
+
+    /// Appends the end of a WebSocket, where there is one.
+    pub fn end_frames(self, out: &mut Vec<u8>) {
         if self.framed {
             crate::websocket::close(1000, "", out);
         }
@@ -235,6 +375,17 @@ impl Mqtt {
     }
 }
 
+impl ConfirmKind {
+    fn packet(self) -> ConfirmType {
+        match self {
+            ConfirmKind::Acknowledged => ConfirmType::Puback,
+            ConfirmKind::Received => ConfirmType::Pubrec,
+            ConfirmKind::Release => ConfirmType::Pubrel,
+            ConfirmKind::Complete => ConfirmType::Pubcomp,
+        }
+    }
+}
+
 /// The first encoding of MQTT. The numbers stay for good.
 pub const FIRST: u8 = 15;
 
@@ -254,7 +405,10 @@ impl Accepted<'_> {
             number(id::RECEIVE_MAXIMUM, self.receive_max.into()),
             number(id::MAXIMUM_PACKET_SIZE, self.packet_bytes_max),
             self.client.map(|it| (id::ASSIGNED_CLIENT_IDENTIFIER, Value::Text(it))),
-            number(id::TOPIC_ALIAS_MAXIMUM, self.topic_alias_max.into()),
+            Some(self.topic_alias_max)
+                .filter(|max| *max > 0)
+                .and_then(|max| number(id::TOPIC_ALIAS_MAXIMUM, max.into())),
+            if self.retains { None } else { number(id::RETAIN_AVAILABLE, 0) },
             if self.wildcards { None } else { number(id::WILDCARD_SUBSCRIPTION_AVAILABLE, 0) },
             self.keep_alive_s.and_then(|it| number(id::SERVER_KEEP_ALIVE, it.into())),
             self.method.map(|it| (id::AUTHENTICATION_METHOD, Value::Text(it))),
@@ -303,7 +457,7 @@ fn properties<'a>(message: &'a Message, stamp: &Stamp<'a>) -> Vec<(u8, Value<'a>
 }
 
 /// What a client is told when the server ends its connection.
-pub(super) fn reason_of(close: CloseReason) -> ReasonCode {
+fn reason_of(close: CloseReason) -> ReasonCode {
     match close {
         CloseReason::ByClient | CloseReason::Lost | CloseReason::Answered => ReasonCode::Success,
         CloseReason::ByApplication => ReasonCode::AdministrativeAction,

@@ -4,7 +4,10 @@ use super::client::{self, ConnectParts, SubscribeParts, WillParts};
 use super::packet::{Packet, Side, Version};
 use super::property::{Value, id};
 use super::write::{self, ConfirmType, PublishParts};
-use super::{ConnectReturnCode, MqttError, ReasonCode, WriteError, packet_bytes, read};
+use super::{
+    ClientLimits, ConnectReturnCode, Mqtt, MqttError, ReasonCode, Told, WriteError, packet_bytes,
+    read,
+};
 
 use Side::{Client, Server};
 use Version::{V3, V5};
@@ -480,8 +483,26 @@ fn reasons() {
         assert_eq!(ConnectReturnCode::from_number(code.number()), Some(code));
         assert_eq!(code.reason().connect_return(), code);
     }
+    let explained = |told| ReasonCode::ALL.iter().filter_map(move |code| code.text(told));
+    for told in [Told::Message, Told::Subscription, Told::Connection] {
+        assert!(explained(told).all(|text| (20..120).contains(&text.len())));
+        assert_eq!(ReasonCode::Success.text(told), None);
+    }
     assert_eq!(ReasonCode::ServerBusy.connect_return_code(), 3);
     assert_eq!(ReasonCode::Banned.connect_return_code(), 5);
+    // What a packet has no code for is said by another one of its own.
+    let (mqtt, limits) = (Mqtt { version: V5, framed: false }, ClientLimits::default());
+    let whole_of = |write: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = Vec::new();
+        write(&mut bytes);
+        let first = whole(&bytes, V5, Server).map(|_| bytes[0]);
+        first.unwrap_or_else(|error| panic!("{bytes:02x?}: {error}"))
+    };
+    for &code in ReasonCode::ALL.iter().filter(|code| code.is_error()) {
+        assert_eq!(whole_of(&|out| mqtt.refuse(code, None, &limits, out)), 0x20);
+        assert_eq!(whole_of(&|out| mqtt.subscribed(7, &[Err(code)], &limits, out)), 0x90);
+        assert_eq!(whole_of(&|out| mqtt.unsubscribed(7, &[code], &limits, out)), 0xb0);
+    }
     // What a client is told for what.
     for (error, code) in [
         (MqttError::Truncated, 0x81),

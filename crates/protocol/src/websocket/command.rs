@@ -34,7 +34,7 @@ use serde_json::value::RawValue;
 
 use crate::history::PageFields;
 use crate::request::PageRequest;
-use crate::request::{Acknowledgement, Subscribe, TokenPurpose};
+use crate::request::{Acknowledgement, Secret, Subscribe, TokenPurpose};
 use crate::{data, history, json, object, spelling, wildcards};
 use model::event::check_event;
 use model::name::{check_name, check_topic, of_filter};
@@ -74,7 +74,7 @@ pub enum CommandKind {
     /// Read a page of a topic's history.
     History(PageRequest, TopicToken),
     /// Say by a token who one is, or that one still is.
-    Authenticate(TokenPurpose, Box<str>),
+    Authenticate(TokenPurpose, Secret),
     /// Answer, so that the client knows that the server lives.
     Ping,
 }
@@ -293,8 +293,8 @@ fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodeAndM
             CommandKind::UpdatePresence(topic()?, meta.get().into())
         }
         "history" => CommandKind::History(page(body)?, topic_token()),
-        "connect" => CommandKind::Authenticate(TokenPurpose::Connect, token()?),
-        "refresh" => CommandKind::Authenticate(TokenPurpose::Refresh, token()?),
+        "connect" => CommandKind::Authenticate(TokenPurpose::Connect, Secret(token()?)),
+        "refresh" => CommandKind::Authenticate(TokenPurpose::Refresh, Secret(token()?)),
         "ping" => CommandKind::Ping,
         other => {
             let message = format!(

@@ -1,7 +1,5 @@
 //! Frames in, messages out, however the bytes are split.
 
-use minicbor::bytes::ByteVec;
-
 use super::WsError;
 use super::deflate::Inflater;
 use super::frame::{CONTROL_BYTES_MAX, Head, Opcode, apply_mask};
@@ -75,7 +73,34 @@ pub struct Decoder {
     closed: bool,
     /// What messages have brought of something that is larger or smaller than they are.
     #[n(6)]
-    gathered: Option<ByteVec>,
+    gathered: Option<Gathered>,
+}
+
+/// What messages have brought of something that is larger or smaller than they are.
+#[derive(Debug, Default, minicbor::Encode, minicbor::Decode)]
+#[cbor(map)]
+pub struct Gathered {
+    #[cbor(n(0), with = "minicbor::bytes")]
+    bytes: Vec<u8>,
+    /// How many of the bytes were read.
+    #[n(1)]
+    read: usize,
+}
+
+impl Gathered {
+    /// What was not yet read.
+    pub fn unread(&self) -> &[u8] {
+        self.bytes.get(self.read..).unwrap_or_default()
+    }
+
+    /// So many more were read. What is left moves only when it is the lesser part: each byte once on average.
+    fn advance(&mut self, taken: usize) {
+        self.read = (self.read + taken).min(self.bytes.len());
+        if self.read > self.bytes.len() / 2 {
+            self.bytes.drain(..self.read);
+            self.read = 0;
+        }
+    }
 }
 
 impl Decoder {
@@ -94,6 +119,7 @@ impl Decoder {
     pub fn import(bytes: &[u8]) -> Option<Self> {
         let decoder: Decoder = minicbor::decode(bytes).ok()?;
         let control = decoder.control.len() as u64;
+        let gathered = decoder.gathered.as_ref().is_none_or(|it| it.read < it.bytes.len());
         let frame = match decoder.frame {
             None => control == 0,
             Some((head, had)) if head.opcode.is_control() => {
@@ -106,29 +132,34 @@ impl Decoder {
             }
         };
         let message = decoder.message.is_some() || decoder.payload.is_empty();
-        (frame && message && decoder.utf8.is_possible()).then_some(decoder)
+        (frame && message && gathered && decoder.utf8.is_possible()).then_some(decoder)
     }
 
     /// Memory that the beginning of a message takes up, in bytes.
     pub fn held_bytes(&self) -> usize {
-        let gathered = self.gathered.as_ref().map_or(0, |gathered| gathered.capacity());
+        let gathered = self.gathered.as_ref().map_or(0, |gathered| gathered.bytes.capacity());
         self.payload.capacity() + self.control.capacity() + gathered
     }
 
     /// Keeps what a message has brought, for a protocol that doesn't go by messages.
     pub fn gather(&mut self, payload: &[u8]) {
-        self.gathered.get_or_insert_with(|| Vec::new().into()).extend_from_slice(payload);
+        self.gathered.get_or_insert_default().bytes.extend_from_slice(payload);
     }
 
     /// What was gathered, to be put back by [`Decoder::put_gathered`].
-    pub fn take_gathered(&mut self) -> Vec<u8> {
-        self.gathered.take().map(Vec::from).unwrap_or_default()
+    pub fn take_gathered(&mut self) -> Gathered {
+        self.gathered.take().unwrap_or_default()
     }
 
-    /// Puts back what was gathered, without the first bytes that were read.
-    pub fn put_gathered(&mut self, mut gathered: Vec<u8>, taken: usize) {
-        gathered.drain(..taken);
-        self.gathered = (!gathered.is_empty()).then(|| gathered.into());
+    /// Puts back what was gathered, of which so many more bytes were read.
+    pub fn put_gathered(&mut self, mut gathered: Gathered, taken: usize) {
+        gathered.advance(taken);
+        self.gathered = (!gathered.unread().is_empty()).then_some(gathered);
+    }
+
+    /// What was gathered.
+    pub fn gathered(&self) -> &[u8] {
+        self.gathered.as_ref().map_or(&[], Gathered::unread)
     }
 
     /// Whether something was gathered.
@@ -417,6 +448,32 @@ mod tests {
         .concat();
         let want = ["Ping([112])", "Text(\"aéz\")", "Close(Some((1000, \"bye\")))"];
         assert_eq!(feed(Role::Server, &bytes).unwrap(), want);
+    }
+
+    #[test]
+    fn what_is_read_of_a_frame_in_small_pieces_is_not_moved_for_each() {
+        let (mut decoder, bytes) = (Decoder::default(), [0xc0, 0].repeat(50_000));
+        decoder.gather(&bytes);
+        let (mut moved, mut left) = (0, bytes.len());
+        while decoder.has_gathered() {
+            let gathered = decoder.take_gathered();
+            let before = gathered.unread().as_ptr();
+            assert_eq!(gathered.unread().len(), left);
+            decoder.put_gathered(gathered, 2);
+            left -= 2;
+            let gathered = decoder.gathered.as_ref().map(Gathered::unread);
+            let is_there = |it: &&[u8]| it.as_ptr() == before.wrapping_add(2);
+            moved += gathered.filter(|it| !is_there(it)).map_or(0, <[u8]>::len);
+        }
+        assert_eq!(left, 0);
+        assert!(moved <= bytes.len(), "{moved} bytes of {} moved", bytes.len());
+        // Another process goes on behind what was read.
+        decoder.gather(b"abcd");
+        let gathered = decoder.take_gathered();
+        decoder.put_gathered(gathered, 1);
+        let mut other = Decoder::import(&decoder.export()).unwrap();
+        other.gather(b"e");
+        assert_eq!(other.take_gathered().unread(), b"bcde");
     }
 
     #[test]

@@ -154,6 +154,9 @@ impl Shard {
         };
         let slot = self.engine.open(listener, arrival);
         self.sockets.insert(slot, accepted.socket);
+        if let Some(giving) = &mut self.giving {
+            giving.opened(slot);
+        }
         if let Some(address) = counted.filter(|_| !reserved) {
             self.peers.insert(slot, address);
         }

@@ -155,8 +155,8 @@ impl Shard {
     pub(crate) fn send_batch(&mut self) {
         if self.batch.entries.is_empty() {
             self.batch.pieces.clear();
-            self.batch.latencies.clear();
-            return;
+            // What each connection got for itself has left.
+            return self.measure_latencies();
         }
         let mut batch = std::mem::take(&mut self.batch);
         self.join_pieces(&mut batch);
@@ -181,13 +181,10 @@ impl Shard {
                 socket.set(State::BatchedAgain, false);
             }
         }
-        let metrics = &self.engine.metrics();
-        metrics.bytes_out.add(bytes_out as u64);
-        let now_us = self.started.elapsed().as_micros() as u64;
-        for (published_us, connections) in batch.latencies.drain(..) {
-            let latency_us = now_us.saturating_sub(published_us);
-            metrics.delivery_latency.record(latency_us, connections);
-        }
+        self.engine.metrics().bytes_out.add(bytes_out as u64);
+        self.batch.latencies = std::mem::take(&mut batch.latencies);
+        self.measure_latencies();
+        batch.latencies = std::mem::take(&mut self.batch.latencies);
         for (entry, result) in incomplete {
             self.not_whole(entry, result, &mut batch.pieces);
         }
@@ -195,6 +192,19 @@ impl Shard {
         batch.pieces.clear();
         batch.again.clear();
         self.batch = batch;
+    }
+
+    /// Notes how long the messages took that have left.
+    fn measure_latencies(&mut self) {
+        if self.batch.latencies.is_empty() {
+            return;
+        }
+        let metrics = &self.engine.metrics();
+        let now_us = self.started.elapsed().as_micros() as u64;
+        for (published_us, connections) in self.batch.latencies.drain(..) {
+            let latency_us = now_us.saturating_sub(published_us);
+            metrics.delivery_latency.record(latency_us, connections);
+        }
     }
 
     /// Joins the pieces of connections that are in the batch more than once.

@@ -20,6 +20,9 @@ fn everything_stored_survives_a_close() {
             user: vec![("unit".into(), "kelvin".into())],
             ..Properties::default()
         })),
+        except_session: Some(9),
+        by_session: None,
+        is_own: false,
     };
     let marked = Publication {
         event: Some("e".into()),

@@ -129,7 +129,7 @@ fn random_publication(random: &mut Random, name: &str, now_ms: u64) -> Publicati
         key: (random.below(2) == 0).then_some(key),
         sender: (random.below(2) == 0).then(|| "alice".into()),
         expires_ms: (random.below(5) == 0).then(|| now_ms + random.below(20_000)),
-        properties: None,
+        ..Attributes::default()
     };
     let attributes = (attributes != Attributes::default()).then(|| Box::new(attributes));
     Publication { attributes, ..Publication::new(name, data) }

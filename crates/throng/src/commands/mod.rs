@@ -6,6 +6,7 @@ pub mod config;
 pub mod flood;
 pub mod key;
 pub mod man;
+pub mod parent;
 pub mod serve;
 pub mod store;
 pub mod subscriptions;
@@ -14,3 +15,4 @@ pub mod token;
 pub mod top;
 #[cfg(feature = "tune")]
 pub mod tune;
+pub mod upgrade;

@@ -37,7 +37,7 @@ pub struct Make {
     /// Whose it is (sub); with several, the others are in the claim users.
     #[arg(long, value_name = "USER")]
     user: Vec<String>,
-    /// Topics to enter, as a pattern: * is any text, {sub} the user.
+    /// Topics to enter, as a pattern: * is any text, {sub} the user, {client} an MQTT client's identifier.
     #[arg(long, value_name = "PATTERN")]
     subscribe: Vec<String>,
     /// Topics to publish to.

@@ -7,13 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Lines, Scratch, TIMEOUT};
+use crate::support::{Lines, Mark, Scratch, Signal, TIMEOUT, end_by};
 
 /// `throng` as a reader types it. Commands that call the admin port find it where the page's server has it.
 const THRONG: &str = r#"#!/bin/bash
 case "$1 $2" in
 "top "*) [[ "$*" == *http* ]] || set -- "$@" "http://$(cat "$RUN/admin")" ;;
 "flood "*) [[ "$*" == *--admin* || "$*" == *--help* ]] || set -- "$@" --admin "http://$(cat "$RUN/admin")" ;;
+"upgrade "*) [[ "$*" == *--admin* || "$*" == *--help* ]] || set -- "$@" --admin "http://$(cat "$RUN/admin")" ;;
+"store backup") [[ "$*" == *--admin* || "$*" == *--from* ]] || set -- "$@" --admin "http://$(cat "$RUN/admin")" ;;
 "subscriptions import" | "subscriptions list" | "subscriptions followers") [[ "$*" == *--admin* ]] || set -- "$@" --admin "http://$(cat "$RUN/admin")" ;;
 "store backup") [[ "$*" == *--admin* || "$*" == *--from* ]] || set -- "$@" --admin "http://$(cat "$RUN/admin")" ;;
 esac
@@ -148,6 +150,7 @@ pub struct Server {
     pub client: u16,
     pub admin: u16,
     pub listener: Listener,
+    mark: Mark,
 }
 
 impl Server {
@@ -162,6 +165,8 @@ impl Server {
         let path = shell.folder.join(format!(".run/server-{}.out", shell.blocks));
         let log = std::fs::File::create(path.with_extension("log")).unwrap();
         command.stdout(Stdio::piped()).stderr(log).stdin(Stdio::null());
+        let mark = Mark::new();
+        mark.put(&mut command);
         let mut child = command.spawn().unwrap();
         let mut lines = Lines::of(child.stdout.take().unwrap());
         let mut out = std::fs::File::create(&path).unwrap();
@@ -183,21 +188,17 @@ impl Server {
         });
         std::fs::write(shell.folder.join(".run/admin"), format!("127.0.0.1:{admin}")).unwrap();
         std::fs::write(shell.folder.join(".run/server"), child.id().to_string()).unwrap();
-        Server { child, client, admin, listener: Listener { path, seen: 0 } }
+        Server { child, client, admin, listener: Listener { path, seen: 0 }, mark }
     }
 }
 
 impl Drop for Server {
-    /// Ends it as a reader does, so that its store is closed.
+    /// Ends it as a reader does, so that its store is closed. Another process may have taken its place.
     fn drop(&mut self) {
-        let pid = self.child.id().to_string();
-        let _ = Command::new("kill").args(["-INT", &pid]).status();
-        let end = Instant::now() + TIMEOUT;
-        while self.child.try_wait().is_ok_and(|status| status.is_none()) {
-            if Instant::now() > end {
-                let _ = self.child.kill();
-            }
-            std::thread::sleep(Duration::from_millis(20));
+        for pid in self.mark.processes() {
+            let _ = end_by(pid, Signal::INT);
         }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

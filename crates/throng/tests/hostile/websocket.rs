@@ -36,22 +36,26 @@ fn open(server: &Server, target: &str, headers: &str) -> Stream {
     stream
 }
 
-/// Reads the server's next frame. Returns its first byte and payload.
+/// Reads the server's next frame, but for pings, which come at their own time. Returns its first byte and payload.
 fn next(stream: &mut Stream) -> (u8, Vec<u8>) {
-    let mut head = [0; 2];
-    stream.reader.read_exact(&mut head).unwrap();
-    let length = match head[1] {
-        127 => panic!("so long a frame was not asked for"),
-        126 => {
-            let mut length = [0; 2];
-            stream.reader.read_exact(&mut length).unwrap();
-            u16::from_be_bytes(length).into()
+    loop {
+        let mut head = [0; 2];
+        stream.reader.read_exact(&mut head).unwrap();
+        let length = match head[1] {
+            127 => panic!("so long a frame was not asked for"),
+            126 => {
+                let mut length = [0; 2];
+                stream.reader.read_exact(&mut length).unwrap();
+                u16::from_be_bytes(length).into()
+            }
+            length => usize::from(length),
+        };
+        let mut payload = vec![0; length];
+        stream.reader.read_exact(&mut payload).unwrap();
+        if head[0] != PING {
+            return (head[0], payload);
         }
-        length => usize::from(length),
-    };
-    let mut payload = vec![0; length];
-    stream.reader.read_exact(&mut payload).unwrap();
-    (head[0], payload)
+    }
 }
 
 /// Sends bytes after the welcome, in pieces. Returns the code with which the server closes.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use model::Qos;
 use protocol::mqtt::client::{self, ConnectParts, SubscribeParts, WillParts};
 use protocol::mqtt::write::{self, ConfirmType, PublishParts};
-use protocol::mqtt::{Packet, Properties, ReasonCode, Side, Value, Version, WriteError, read};
+use protocol::mqtt::{Packet, Properties, ReasonCode, Side, Value, Version, WriteError, id, read};
 
 use crate::support;
 
@@ -21,6 +21,16 @@ pub fn number(id: u8, value: u32) -> Property {
     (id, Value::Number(value))
 }
 
+/// What a client says that authenticates by the method `token`.
+pub fn by_token(token: &str) -> [Property; 2] {
+    // A test makes few of them.
+    let token: &'static str = token.to_string().leak();
+    [
+        (id::AUTHENTICATION_METHOD, Value::Text("token")),
+        (id::AUTHENTICATION_DATA, Value::Binary(token.as_bytes())),
+    ]
+}
+
 pub fn bytes(write: impl FnOnce(&mut Vec<u8>) -> Result<(), WriteError>) -> Vec<u8> {
     let mut out = Vec::new();
     write(&mut out).unwrap();
@@ -28,7 +38,7 @@ pub fn bytes(write: impl FnOnce(&mut Vec<u8>) -> Result<(), WriteError>) -> Vec<
 }
 
 /// What a client says first.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Connect {
     pub version: Version,
     pub is_3_1: bool,
@@ -37,11 +47,11 @@ pub struct Connect {
     pub keep_alive_s: u16,
     pub properties: Vec<Property>,
     pub will: Option<Will>,
-    pub user: Option<&'static str>,
+    pub user: Option<String>,
     pub password: Option<Vec<u8>>,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Will {
     pub topic: &'static str,
     pub payload: &'static str,
@@ -70,7 +80,7 @@ impl Connect {
         let connect = Connect { clean: false, ..Connect::new(version, client) };
         match version {
             V3 => connect,
-            V5 => connect.with(number(protocol::mqtt::id::SESSION_EXPIRY_INTERVAL, 3_600)),
+            V5 => connect.with(number(id::SESSION_EXPIRY_INTERVAL, 3_600)),
         }
     }
 
@@ -79,8 +89,19 @@ impl Connect {
         self
     }
 
-    pub fn user(mut self, user: &'static str) -> Self {
-        self.user = Some(user);
+    /// Authenticates by the method `token`.
+    pub fn authenticates(self, token: &str) -> Self {
+        let [method, data] = by_token(token);
+        self.with(method).with(data)
+    }
+
+    pub fn user(mut self, user: &str) -> Self {
+        self.user = Some(user.into());
+        self
+    }
+
+    pub fn password(mut self, password: &str) -> Self {
+        self.password = Some(password.into());
         self
     }
 
@@ -106,7 +127,7 @@ impl Connect {
             properties: &self.properties,
             client: &self.client,
             will,
-            user: self.user,
+            user: self.user.as_deref(),
             password: self.password.as_deref(),
         };
         bytes(|out| client::connect(&parts, out))
@@ -161,7 +182,7 @@ impl Message {
 
     /// The identifiers of the subscriptions that it came by.
     pub fn subscriptions(&self) -> Vec<&str> {
-        let id = protocol::mqtt::id::SUBSCRIPTION_IDENTIFIER;
+        let id = id::SUBSCRIPTION_IDENTIFIER;
         let all = self.properties.iter().filter(|(known, _)| *known == id);
         let mut all: Vec<&str> = all.map(|(_, value)| value.as_str()).collect();
         all.sort_unstable();
@@ -204,6 +225,10 @@ pub struct Client {
     pub version: Version,
     socket: TcpStream,
     input: Vec<u8>,
+    /// The bytes of the packet that came last.
+    pub raw: Vec<u8>,
+    /// What a confirmation, SUBACK or UNSUBACK said beside its codes, if one came last.
+    pub properties: Vec<(u8, String)>,
     /// Messages that came while something else was waited for.
     aside: VecDeque<Message>,
     pub session_present: bool,
@@ -272,8 +297,9 @@ impl Client {
 
     pub fn on(socket: TcpStream, version: Version) -> Self {
         socket.set_nodelay(true).unwrap();
-        let (input, aside) = (Vec::new(), VecDeque::new());
-        Client { version, socket, input, aside, session_present: false, next_id: 0 }
+        let (input, raw, properties, aside) = (Vec::new(), Vec::new(), Vec::new(), VecDeque::new());
+        let (session_present, next_id) = (false, 0);
+        Client { version, socket, input, raw, properties, aside, session_present, next_id }
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
@@ -483,6 +509,14 @@ impl Client {
         let Some((packet, taken)) = found else {
             self.input = input;
             return None;
+        };
+        self.raw = input[..taken].to_vec();
+        self.properties = match &packet {
+            Packet::Puback(it) | Packet::Pubrec(it) | Packet::Pubrel(it) | Packet::Pubcomp(it) => {
+                told(&it.properties)
+            }
+            Packet::Suback(it) | Packet::Unsuback(it) => told(&it.properties),
+            _ => Vec::new(),
         };
         let heard = match packet {
             Packet::Publish(it) => Heard::Message(Message {

@@ -1,12 +1,15 @@
 //! Clients that are slow, broken or hostile: each is ended for what it does, and others go on.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use protocol::mqtt::client::{self, SubscribeParts};
 use protocol::mqtt::write::ConfirmType;
+use protocol::mqtt::{Value, id};
 use serde_json::json;
 
 use crate::mqtt::client::*;
+use crate::mqtt::raw::{self, BOTH, Frame};
 use crate::mqtt::server;
 use crate::support::Server;
 
@@ -67,10 +70,7 @@ fn lengths_beyond_all_bounds_end_the_connection() {
     let witness = Witness::new(&server);
     for length in [&[0xff, 0xff, 0xff, 0x7f][..], &[0xff, 0xff, 0xff, 0xff, 0x01]] {
         // Before anybody knows who it is.
-        let mut stranger = Client::new(server.client, V5);
-        stranger.send(&[&[0x10], length].concat());
-        let heard = stranger.next();
-        assert!(matches!(heard, Heard::Closed | Heard::Connack(..)), "{heard:?}");
+        raw::is_not_let_in(&server, V5, &[&[0x10], length].concat());
         let mut client = Connect::new(V5, "huge").open(server.client);
         client.send(&[&[0x30], length].concat());
         match client.next() {
@@ -176,4 +176,257 @@ fn a_kept_session_that_never_confirms_does_not_hold_memory() {
     let want: Vec<String> = (0..200).map(|at: i32| at.to_string()).collect();
     assert_eq!(all, want);
     back.is_quiet();
+}
+
+#[test]
+fn a_client_has_as_many_aliases_as_it_was_told_and_no_more() {
+    let server = server(&[("THRONG_MQTT_TOPIC_ALIAS_MAX", "3")]);
+    let witness = Witness::new(&server);
+    let (mut client, answer) = Connect::new(V5, "aliases").try_open(server.client);
+    assert_eq!(answer.property(id::TOPIC_ALIAS_MAXIMUM), Some("3"));
+    let alias = |value| number(id::TOPIC_ALIAS, value);
+    // Each of them for another topic again and again, as long as topics can be.
+    for round in 0..300 {
+        let topic = format!("{round:0>254}");
+        client.send(&Publish::new(&topic, "x", 0).with(alias(1 + round % 3)).bytes(V5));
+    }
+    client.subscribe(&[filter("+", 1)]);
+    for (value, round) in [(1, 297), (2, 298), (3, 299)] {
+        client.publish_all(Publish::new("", "x", 1).with(alias(value)));
+        assert_eq!(client.message().topic, format!("{round:0>254}"));
+    }
+    client.send(&Publish::new("a", "x", 0).with(alias(4)).bytes(V5));
+    client.is_told(0x94);
+    witness.goes_on(&server);
+}
+
+#[test]
+fn a_client_that_takes_all_aliases_is_given_some() {
+    let server = server(&[]);
+    let connect = Connect::new(V5, "greedy").with(number(id::TOPIC_ALIAS_MAXIMUM, 65_535));
+    let mut client = connect.open(server.client);
+    client.subscribe(&[filter("many/+", 0)]);
+    let mut speaker = Connect::new(V5, "speaker").open(server.client);
+    let mut known = BTreeMap::<String, String>::new();
+    for round in 0..2 {
+        for at in 0..300 {
+            let topic = format!("many/{at}");
+            speaker.publish(&topic, &round.to_string(), 0);
+            let message = client.message();
+            let alias = message.property(id::TOPIC_ALIAS).map(String::from);
+            let meant = match (message.topic.as_str(), alias) {
+                ("", alias) => known[&alias.unwrap()].clone(),
+                (named, alias) => {
+                    alias.map(|alias| known.insert(alias, named.to_string()));
+                    named.to_string()
+                }
+            };
+            assert_eq!((meant, message.payload), (topic, round.to_string()));
+        }
+    }
+    // ARCHITECTURE.md says how many.
+    assert!((1..=64).contains(&known.len()), "{}", known.len());
+}
+
+#[test]
+fn very_many_user_properties_are_passed_on_or_too_large() {
+    let server = server(&[]);
+    let witness = Witness::new(&server);
+    let pair = (id::USER_PROPERTY, Value::Pair("n", "v"));
+    let mut client = Connect::new(V5, "wordy").open(server.client);
+    let mut small = Connect::new(V5, "small").with(number(id::MAXIMUM_PACKET_SIZE, 200));
+    small.properties.extend([pair; 500]);
+    let mut small = small.open(server.client);
+    small.subscribe(&[filter("wordy", 1)]);
+    client.subscribe_with(&[filter("wordy", 1)], &[pair; 5_000]);
+    let said = |count| Publish { properties: vec![pair; count], ..Publish::new("wordy", "x", 1) };
+    client.publish_all(said(60));
+    assert_eq!(client.message().properties.len(), 60);
+    // Who takes no packet so large gets none.
+    small.is_quiet();
+    for count in [1_000, 7_000] {
+        client.send(&Publish { id: 9, ..said(count) }.bytes(V5));
+        client.hears(&[Heard::Confirm("PUBACK", 9, 0x97)]);
+    }
+    witness.goes_on(&server);
+}
+
+#[test]
+fn a_flood_of_subscriptions_is_answered_one_by_one_or_ended() {
+    let server = server(&[("THRONG_LIMITS_TOPICS_PER_CONNECTION_MAX", "100")]);
+    let witness = Witness::new(&server);
+    let mut flood = Vec::new();
+    for at in 0..3_000_u16 {
+        let topic = format!("flood/{at}/+");
+        let one = SubscribeParts { filter: &topic, ..filter("", 1) };
+        flood.extend(bytes(|out| client::subscribe(V5, at + 1, &[], &[one], out)));
+        if at % 3 == 0 {
+            flood.extend(bytes(|out| client::unsubscribe(V5, at + 10_000, &[], &[&topic], out)));
+        }
+    }
+    let mut client = Connect::new(V5, "flood").open(server.client);
+    client.send(&flood);
+    let (mut next, mut granted) = (1, 0);
+    while next <= 3_000 {
+        match client.next() {
+            Heard::Suback(id, codes) => {
+                assert!(id == next && matches!(codes[..], [1 | 0x97]), "{id}: {codes:02x?}");
+                granted += usize::from(codes[0] == 1);
+                next += 1;
+            }
+            Heard::Unsuback(_, codes) => assert!(matches!(codes[..], [0 | 0x11]), "{codes:02x?}"),
+            Heard::Disconnect(code, _) => {
+                assert!([0x96, 0x97].contains(&code), "{code:#x}");
+                break;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    // Those that were given back made room for others.
+    assert!(granted >= 90, "{granted}");
+    client.cut();
+    server.until("nothing is left of it", |server| {
+        server.api("GET", "/api/mqtt/sessions/flood", None).0 == 404
+    });
+    witness.goes_on(&server);
+}
+
+#[test]
+fn slow_frames_of_a_websocket_are_put_together() {
+    let server = server(&[]);
+    let mut socket = raw::websocket(&server);
+    let connect = Connect::new(V3, "slow frames").bytes();
+    let mut wire = Vec::new();
+    for part in connect.chunks(3) {
+        // A frame with a mask of zeros, sent byte by byte.
+        wire.extend([0x82, 0x80 | u8::try_from(part.len()).unwrap(), 0, 0, 0, 0]);
+        wire.extend(part);
+    }
+    for byte in wire {
+        std::io::Write::write_all(socket.get_mut(), &[byte]).unwrap();
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(socket.read().unwrap(), Frame::Binary(vec![0x20, 2, 0, 0].into()));
+}
+
+#[test]
+fn frames_that_never_end_do_not_hold_a_connection() {
+    let server = server(&[("THRONG_TIMEOUTS_HEAD_SECONDS", "1")]);
+    let witness = Witness::new(&server);
+    let connect = Connect::new(V3, "never").bytes();
+    // Nothing at all, half a CONNECT in whole frames, and half a frame.
+    let mut sockets = [0, 1, 2].map(|_| raw::websocket(&server));
+    sockets[1].send(Frame::Binary(connect[..9].to_vec().into())).unwrap();
+    std::io::Write::write_all(sockets[2].get_mut(), &[0x82, 0x94, 0, 0, 0, 0, 0x10]).unwrap();
+    for (at, socket) in sockets.iter_mut().enumerate() {
+        let end = loop {
+            match socket.read() {
+                Ok(Frame::Close(_)) => break Ok(()),
+                Ok(_) => {}
+                Err(error) if raw::is_timeout(&error) => break Err(error),
+                Err(_) => break Ok(()),
+            }
+        };
+        assert!(end.is_ok(), "{at} is held");
+    }
+    witness.goes_on(&server);
+}
+
+#[test]
+fn half_a_packet_keeps_nobody_alive() {
+    let server = server(&[]);
+    let witness = Witness::new(&server);
+    for version in BOTH {
+        // Its bytes would take a minute.
+        let publish = Publish::new("a", &"x".repeat(300), 0).bytes(version);
+        let connect = Connect { keep_alive_s: 2, ..Connect::new(version, "half") };
+        let mut client = connect.open(server.client);
+        let mut bytes = publish.iter();
+        let heard = loop {
+            client.send(&[*bytes.next().expect("it was not ended")]);
+            if let Some(heard) = client.within(Duration::from_millis(200)) {
+                break heard;
+            }
+        };
+        let is_told = match version {
+            V3 => heard == Heard::Closed,
+            V5 => matches!(heard, Heard::Disconnect(0x8d, _)),
+        };
+        assert!(is_told, "{heard:?}");
+    }
+    witness.goes_on(&server);
+}
+
+#[test]
+fn half_a_packet_without_a_keep_alive_waits_for_its_end() {
+    // A client of version 5 would be told a keep-alive.
+    let server = server(&[("THRONG_MQTT_KEEP_ALIVE_SECONDS_MAX", "0")]);
+    for version in BOTH {
+        let mut other = Connect::new(version, "other").open(server.client);
+        other.subscribe(&[filter("a", 1)]);
+        let mut client = Connect::new(version, "half").open(server.client);
+        let publish = Publish::new("a", "whole", 1).bytes(version);
+        let (one, two) = publish.split_at(publish.len() / 2);
+        client.send(one);
+        assert_eq!(client.within(Duration::from_secs(3)), None);
+        // Nobody else waits for it.
+        server.publish("a", json!("meanwhile"));
+        assert_eq!(other.message().payload, "meanwhile");
+        client.send(two);
+        client.hears(&[Heard::Confirm("PUBACK", 1, 0)]);
+        assert_eq!(other.message().payload, "whole");
+        other.disconnect();
+        client.disconnect();
+    }
+}
+
+#[test]
+fn a_message_has_so_many_properties_and_no_more() {
+    let server = server(&[]);
+    let witness = Witness::new(&server);
+    let said = |pairs: usize, text: &'static str| {
+        vec![(id::USER_PROPERTY, Value::Pair(text, text)); pairs]
+    };
+    let long: &'static str = "x".repeat(9 << 10).leak();
+    let mut five = Connect::new(V5, "five").open(server.client);
+    let mut send = |properties: Vec<Property>, qos: u8| {
+        let publish = Publish { properties, ..Publish::new("witness/not", "x", qos) };
+        five.send(&publish.bytes(V5));
+        five.next()
+    };
+    assert_eq!(send(said(64, "a"), 1), Heard::Confirm("PUBACK", 1, 0));
+    for properties in [said(65, ""), said(10_000, ""), said(1, long)] {
+        assert_eq!(send(properties.clone(), 1), Heard::Confirm("PUBACK", 1, 0x97));
+        assert_eq!(send(properties.clone(), 2), Heard::Confirm("PUBREC", 1, 0x97));
+        let mut will = Connect::new(V5, "will").will("witness/not", "x", 1);
+        will.will.as_mut().unwrap().properties = properties;
+        assert_eq!(will.try_open(server.client).1.code, 0x95);
+    }
+    assert!(matches!(send(said(65, ""), 0), Heard::Disconnect(0x95, _)));
+    five.hears(&[Heard::Closed]);
+    witness.goes_on(&server);
+}
+
+#[test]
+fn filters_have_so_many_levels_and_no_control_characters() {
+    let server = server(&[("THRONG_MQTT_FILTER_LEVELS_MAX", "4")]);
+    let wants = [
+        filter("a/+/+/#", 0),
+        filter("+/+/+/+/+", 0),
+        filter("$share/g/+/+/+/+", 0),
+        filter("$share/g/+/+/+/+/+", 0),
+        filter("a/b/c/d/e/f", 0),
+        filter("a\u{1}/+", 0),
+        filter("$share/g\u{7f}/a", 0),
+        filter("$share/g\n/a/+", 0),
+    ];
+    let mut five = Connect::new(V5, "five").open(server.client);
+    let results = five.subscribe_with(&wants, &[]);
+    assert_eq!(results, [0, 0x8f, 0, 0x8f, 0, 0x8f, 0x8f, 0x8f]);
+    let mut three = Connect::new(V3, "three").open(server.client);
+    let results = three.subscribe_with(&wants, &[]);
+    assert_eq!(results, [0, 0x80, 0, 0x80, 0, 0x80, 0x80, 0x80]);
+    // Topics may have any number.
+    five.publish("a/b/c/d/e/f", "x", 1);
+    assert_eq!(three.message().topic, "a/b/c/d/e/f");
 }

@@ -22,12 +22,15 @@ fn test_basic() {
     let mut two = Connect::new(V3, "myclientid").open(server.client);
     two.send(&Connect::new(V3, "myclientid").bytes());
     two.hears(&[Heard::Closed]);
-    // A name of a protocol that is not MQTT.
-    let mut bytes = Connect::new(V3, "x").bytes();
-    bytes[4..8].copy_from_slice(b"hj57");
-    let mut three = Client::new(server.client, V3);
-    three.send(&bytes);
-    three.hears(&[Heard::Closed]);
+    // A name of a protocol that is not MQTT, and one of another length.
+    let mut wrong = Connect::new(V3, "myclientid").bytes();
+    wrong[4..8].copy_from_slice(b"hj57");
+    let short = [&[wrong[0], wrong[1] - 2, 0, 2, b'h', b'j'], &wrong[8..]].concat();
+    for bytes in [&wrong, &short] {
+        let mut three = Client::new(server.client, V3);
+        three.send(bytes);
+        three.hears(&[Heard::Closed]);
+    }
 }
 
 #[test]
@@ -46,8 +49,8 @@ fn test_retained_messages() {
         assert_eq!(usize::from(message.qos), qos);
     }
     // An empty message takes it away, and is sent to who is there.
-    for topic in &TOPICS[1..4] {
-        one.publish_all(Publish::new(topic, "", 1).retained());
+    for (qos, topic) in (0..3).zip(&TOPICS[1..4]) {
+        one.publish_all(Publish::new(topic, "", qos).retained());
         let message = one.message();
         assert_eq!((message.payload.as_str(), message.retain), ("", false));
     }

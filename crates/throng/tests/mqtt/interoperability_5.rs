@@ -13,6 +13,10 @@ fn text(id: u8, text: &'static str) -> Property {
     (id, Value::Text(text))
 }
 
+fn pair(name: &'static str, value: &'static str) -> Property {
+    (id::USER_PROPERTY, Value::Pair(name, value))
+}
+
 #[test]
 fn test_basic() {
     let server = server(&[]);
@@ -23,45 +27,75 @@ fn test_basic() {
         let message = one.message();
         assert_eq!((message.payload, message.qos), (format!("qos {qos}"), qos));
     }
-    one.send(&Connect::new(V5, "myclientid").bytes());
-    one.is_told(0x82);
+    one.is_quiet();
+    one.disconnect();
+    // A second CONNECT on one connection.
+    let mut two = Connect::new(V5, "myclientid").open(server.client);
+    two.send(&Connect::new(V5, "myclientid").bytes());
+    two.is_told(0x82);
+    // A name of a protocol that is not MQTT, and one of another length.
+    let mut wrong = Connect::new(V5, "myclientid").bytes();
+    wrong[4..8].copy_from_slice(b"hj57");
+    let short = [&[wrong[0], wrong[1] - 2, 0, 2, b'h', b'j'], &wrong[8..]].concat();
+    for bytes in [&wrong, &short] {
+        let mut three = Client::new(server.client, V5);
+        three.send(bytes);
+        three.hears(&[Heard::Closed]);
+    }
 }
 
 #[test]
-fn test_retain_message() {
+fn test_retained_message() {
     let server = server(&[]);
     let mut one = Connect::new(V5, "myclientid").open(server.client);
     let topics = ["TopicA/B", "Topic/C", "TopicA/C"];
-    for (qos, topic) in topics.iter().enumerate() {
-        let qos = u8::try_from(qos).unwrap();
+    for (qos, topic) in (0..3).zip(topics) {
         let payload = format!("qos {qos}");
-        let pair = (id::USER_PROPERTY, Value::Pair("a", "2"));
-        one.publish_all(Publish::new(topic, &payload, qos).retained().with(pair));
+        let publish = Publish::new(topic, &payload, qos).retained();
+        one.publish_all(publish.with(pair("a", "2")).with(pair("c", "3")));
     }
     one.subscribe(&[filter("+/+", 2)]);
-    let got: Vec<_> = (0..3).map(|_| one.message()).collect();
-    for message in &got {
-        assert!(message.retain);
-        assert_eq!(message.property(id::USER_PROPERTY), Some("a=2"));
+    let mut got: Vec<_> = (0..3).map(|_| one.message()).collect();
+    got.sort_by_key(|message| message.qos);
+    for (qos, (message, topic)) in (0..3).zip(got.iter().zip(topics)) {
+        assert_eq!((message.topic.as_str(), message.qos, message.retain), (topic, qos, true));
+        assert_eq!(message.payload, format!("qos {qos}"));
+        let both = ["a=2", "c=3"].map(|pair| (id::USER_PROPERTY, pair.to_string()));
+        assert_eq!(message.properties, both);
     }
-    topics.iter().for_each(|topic| one.publish_all(Publish::new(topic, "", 1).retained()));
+    one.is_quiet();
+    // They can be taken away.
+    topics.iter().for_each(|topic| one.publish_all(Publish::new(topic, "", 0).retained()));
+    assert!((0..3).all(|_| one.message().payload.is_empty()));
+    let mut two = Connect::new(V5, "myclientid2").open(server.client);
+    two.subscribe(&[filter("+/+", 2)]);
+    two.is_quiet();
 }
 
 #[test]
 fn test_offline_message_queueing() {
     let server = server(&[]);
     let mut one = Connect::kept(V5, "myclientid").open(server.client);
+    assert!(!one.session_present);
     one.subscribe(&[filter("+/+", 2)]);
     one.disconnect();
     let mut two = Connect::new(V5, "myclientid2").open(server.client);
     two.publish("TopicA/B", "qos 0", 0);
     two.publish("Topic/C", "qos 1", 1);
     two.publish("TopicA/C", "qos 2", 2);
-    let mut one = Connect::kept(V5, "myclientid").open(server.client);
+    // It comes back to a session that is to end with this connection.
+    let back = Connect { clean: false, ..Connect::new(V5, "myclientid") };
+    let mut one = back.open(server.client);
     assert!(one.session_present);
-    let payloads: Vec<_> = one.messages(2).into_iter().map(|(_, payload)| payload).collect();
-    assert_eq!(payloads, ["qos 1", "qos 2"]);
+    let got = [one.message(), one.message()];
+    let got = got.each_ref().map(|it| (it.topic.as_str(), it.payload.as_str(), it.qos));
+    assert_eq!(got, [("Topic/C", "qos 1", 1), ("TopicA/C", "qos 2", 2)]);
     one.is_quiet();
+    two.publish("TopicA/B", "live", 2);
+    assert_eq!(one.message().payload, "live");
+    one.is_quiet();
+    one.disconnect();
+    assert!(!back.open(server.client).session_present, "it has ended with its connection");
 }
 
 #[test]
@@ -70,8 +104,7 @@ fn test_will_message() {
     let mut two = Connect::new(V5, "myclientid2").open(server.client);
     two.subscribe(&[filter("Topic/C", 2)]);
     let mut connect = Connect::new(V5, "myclientid").will("Topic/C", "will message", 1);
-    let pair = (id::USER_PROPERTY, Value::Pair("a", "2"));
-    connect.will.as_mut().unwrap().properties.push(pair);
+    connect.will.as_mut().unwrap().properties.push(pair("a", "2"));
     connect.open(server.client).cut();
     let message = two.message();
     assert_eq!((message.payload.as_str(), message.qos), ("will message", 1));
@@ -133,14 +166,24 @@ fn test_unsubscribe() {
 #[test]
 fn test_session_expiry() {
     let server = server(&[]);
-    // Without one, the session ends with the connection.
-    let mut one = Connect { clean: false, ..Connect::new(V5, "myclientid") }.open(server.client);
-    one.subscribe(&[filter("a", 1)]);
-    one.disconnect();
     let kept = |seconds| {
         let connect = Connect { clean: false, ..Connect::new(V5, "myclientid") };
         connect.with(number(id::SESSION_EXPIRY_INTERVAL, seconds))
     };
+    let goodbye = |client: &mut Client, seconds| {
+        let properties = [number(id::SESSION_EXPIRY_INTERVAL, seconds)];
+        client.send(&bytes(|out| write::disconnect(V5, ReasonCode::Success, &properties, out)));
+    };
+    let expired = || server.metric("throng_mqtt_sessions_ended_total{why=\"expired\"}");
+    // Without one, and with 0, the session ends with the connection.
+    for none in [Connect { clean: false, ..Connect::new(V5, "myclientid") }, kept(0)] {
+        let mut one = none.open(server.client);
+        assert!(!one.session_present);
+        one.subscribe(&[filter("a", 1)]);
+        one.disconnect();
+        assert!(!none.open(server.client).session_present);
+    }
+    let before = expired();
     let mut one = kept(1_000).open(server.client);
     assert!(!one.session_present);
     one.subscribe(&[filter("a", 1)]);
@@ -149,22 +192,29 @@ fn test_session_expiry() {
     let one = kept(1).open(server.client);
     assert!(one.session_present);
     one.disconnect();
-    let expired = "throng_mqtt_sessions_ended_total{why=\"expired\"}";
-    server.until("the session has expired", |server| server.metric(expired) == 1.0);
-    let one = kept(0xffff_ffff).open(server.client);
+    server.until("the session has expired", |_| expired() == before + 1.0);
+    let mut one = kept(1).open(server.client);
     assert!(!one.session_present, "its time was over");
-    one.cut();
-    let mut one = kept(100).open(server.client);
-    assert!(one.session_present);
-    // Goodbye can end it.
-    let end = [number(id::SESSION_EXPIRY_INTERVAL, 0)];
-    one.send(&bytes(|out| write::disconnect(V5, ReasonCode::Success, &end, out)));
+    // Goodbye can prolong it, ...
+    one.subscribe(&[filter("a", 1)]);
+    goodbye(&mut one, 1_000);
     one.hears(&[Heard::Closed]);
-    let mut one = kept(0).open(server.client);
+    // One that ends later, and has the time that this one had before, is over.
+    Connect { client: "later".into(), ..kept(1) }.open(server.client).disconnect();
+    server.until("the later one has expired", |_| expired() == before + 2.0);
+    let mut one = kept(1).open(server.client);
+    assert!(one.session_present, "its time was prolonged");
+    // ... and end it.
+    goodbye(&mut one, 0);
+    one.hears(&[Heard::Closed]);
+    let mut one = kept(0xffff_ffff).open(server.client);
     assert!(!one.session_present);
+    one.subscribe(&[filter("a", 1)]);
+    one.cut();
+    let mut one = kept(0).open(server.client);
+    assert!(one.session_present);
     // What was none can't become one.
-    let later = [number(id::SESSION_EXPIRY_INTERVAL, 5)];
-    one.send(&bytes(|out| write::disconnect(V5, ReasonCode::Success, &later, out)));
+    goodbye(&mut one, 5);
     one.is_told(0x82);
 }
 
@@ -199,27 +249,39 @@ fn test_will_delay() {
     let server = server(&[]);
     let mut two = Connect::new(V5, "myclientid2").open(server.client);
     two.subscribe(&[filter("Topic/C", 2)]);
-    let dying = |client, payload, delay_s| {
-        let mut connect = Connect::kept(V5, client).will("Topic/C", payload, 0);
+    let dying = |client, payload, expiry_s, delay_s| {
+        let connect = Connect::new(V5, client).will("Topic/C", payload, 0);
+        let mut connect = connect.with(number(id::SESSION_EXPIRY_INTERVAL, expiry_s));
         connect.will.as_mut().unwrap().properties.push(number(id::WILL_DELAY_INTERVAL, delay_s));
         connect
     };
     // Who comes back in time is not gone. The server counts in whole seconds: 3 are 2 at the least.
     let _back = loop {
         let begun = Instant::now();
-        dying("back", "it has come back", 3).open(server.client).cut();
+        dying("back", "it has come back", 1_000, 3).open(server.client).cut();
         let back = Connect::kept(V5, "back").open(server.client);
+        assert!(back.session_present);
         if begun.elapsed() < Duration::from_secs(2) {
             break back;
         }
         // That was too slow, and its will may have been due.
         two.drain();
     };
-    // The will of who does not comes later than the other one would.
-    let start = Instant::now();
-    dying("myclientid", "delayed", 4).open(server.client).cut();
-    assert_eq!(two.message().payload, "delayed");
-    assert!(start.elapsed() >= Duration::from_secs(3), "{:?}", start.elapsed());
+    // The will of who does not comes after the delay, or when the session ends if that is before it. The first one
+    // comes later than that of who is back would.
+    for (payload, expiry_s, delay_s, least_s) in
+        [("delayed", 1_000, 4, 3), ("no session", 0, 1_000, 0), ("short session", 2, 1_000, 1)]
+    {
+        let start = Instant::now();
+        dying("myclientid", payload, expiry_s, delay_s).open(server.client).cut();
+        let message = two.message();
+        assert_eq!((message.topic.as_str(), message.payload.as_str()), ("Topic/C", payload));
+        assert!(
+            start.elapsed() >= Duration::from_secs(least_s),
+            "{payload}: {:?}",
+            start.elapsed()
+        );
+    }
     two.is_quiet();
 }
 
@@ -322,9 +384,18 @@ fn test_client_topic_alias() {
     assert_eq!(one.message().topic, "TopicB");
     one.send(&Publish::new("TopicA", "x", 0).with(alias(max + 1)).bytes(V5));
     one.is_told(0x94);
-    // They end with the connection.
-    let mut one = Connect::new(V5, "myclientid").open(server.client);
-    one.send(&Publish::new("", "x", 0).with(alias(max)).bytes(V5));
+    // They end with the connection, even of a session that goes on.
+    let mut one = Connect::kept(V5, "myclientid").open(server.client);
+    one.subscribe(&[filter("TopicA", 2)]);
+    one.publish_all(Publish::new("TopicA", "1", 1).with(alias(1)));
+    one.publish_all(Publish::new("", "2", 1).with(alias(1)));
+    assert_eq!([one.message().payload, one.message().payload], ["1", "2"]);
+    one.disconnect();
+    let mut one = Connect::kept(V5, "myclientid").open(server.client);
+    assert!(one.session_present);
+    one.publish("TopicA", "3", 1);
+    assert_eq!(one.message().payload, "3", "the subscription is there");
+    one.send(&Publish::new("", "4", 1).with(alias(1)).bytes(V5));
     one.is_told(0x82);
 }
 
@@ -344,6 +415,20 @@ fn test_server_topic_alias() {
     one.publish("TopicB", "x", 0);
     let message = one.message();
     assert_eq!((message.topic.as_str(), message.property(id::TOPIC_ALIAS)), ("TopicB", None));
+    one.disconnect();
+    // Who says that it takes none, or says nothing, gets none.
+    let none = Connect::new(V5, "myclientid");
+    for connect in [none.clone().with(number(id::TOPIC_ALIAS_MAXIMUM, 0)), none] {
+        let mut one = connect.open(server.client);
+        one.subscribe(&[filter("TopicA", 2)]);
+        for qos in 0..3 {
+            one.publish("TopicA", "x", qos);
+            let message = one.message();
+            let got = (message.topic.as_str(), message.property(id::TOPIC_ALIAS));
+            assert_eq!((got, message.qos), (("TopicA", None), qos));
+        }
+        one.disconnect();
+    }
 }
 
 #[test]
@@ -368,13 +453,20 @@ fn test_maximum_packet_size() {
 
 #[test]
 fn test_server_keep_alive() {
-    let server = server(&[]);
+    let first = server(&[]);
+    for (asked, told) in [(120, Some("60")), (60, None), (30, None)] {
+        let connect = Connect { keep_alive_s: asked, ..Connect::new(V5, "myclientid") };
+        let answer = connect.try_open(first.client).1;
+        assert_eq!(answer.property(id::SERVER_KEEP_ALIVE), told, "asked for {asked}");
+    }
+    // What it was told is what holds.
+    let second = server(&[("THRONG_MQTT_KEEP_ALIVE_SECONDS_MAX", "2")]);
     let connect = Connect { keep_alive_s: 120, ..Connect::new(V5, "myclientid") };
-    let answer = connect.try_open(server.client).1;
-    assert_eq!(answer.property(id::SERVER_KEEP_ALIVE), Some("60"));
-    let connect = Connect { keep_alive_s: 30, ..Connect::new(V5, "myclientid") };
-    let answer = connect.try_open(server.client).1;
-    assert_eq!(answer.property(id::SERVER_KEEP_ALIVE), None);
+    let start = Instant::now();
+    let (mut one, answer) = connect.try_open(second.client);
+    assert_eq!(answer.property(id::SERVER_KEEP_ALIVE), Some("2"));
+    one.is_told(0x8d);
+    assert!(start.elapsed() >= Duration::from_millis(2_500), "{:?}", start.elapsed());
 }
 
 #[test]
@@ -426,7 +518,6 @@ fn test_user_properties() {
     let mut one = Connect::new(V5, "myclientid").open(server.client);
     one.subscribe(&[filter("TopicA", 2)]);
     for qos in 0..3 {
-        let pair = |name, value| (id::USER_PROPERTY, Value::Pair(name, value));
         let publish = Publish::new("TopicA", "x", qos);
         one.publish_all(publish.with(pair("a", "2")).with(pair("c", "3")).with(pair("a", "1")));
         let got = one.message().properties;
@@ -518,5 +609,7 @@ fn test_subscribe_failure() {
     let server = server(&[]);
     let mut one = Connect::new(V5, "myclientid").open(server.client);
     let codes = one.subscribe_with(&[filter("test/nosubscribe", 2), filter("a", 1)], &[]);
-    assert_eq!(codes, [0x87, 1]);
+    assert_eq!(codes, [0x80, 1]);
+    one.publish("test/nosubscribe", "nobody", 1);
+    one.is_quiet();
 }

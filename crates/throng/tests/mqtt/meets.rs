@@ -1,55 +1,13 @@
-//! MQTT and the other transports in the same topics.
+//! How MQTT meets the rest: users, the application, other transports, a drain. `mqtt_sessions/transports.rs` has what
+//! each transport hears of the others.
 
-use protocol::mqtt::{Value, id};
+use protocol::mqtt::id;
 use serde_json::json;
 
 use crate::mqtt::client::*;
+use crate::mqtt::raw;
 use crate::mqtt::server;
-use crate::support::{receive, websocket};
-
-#[test]
-fn what_mqtt_publishes_others_hear() {
-    let server = server(&[]);
-    let mut events = server.listen("/sse?topic=sensors/7/temp&format=json");
-    let mut socket = websocket(&server, "topic=sensors/7/temp");
-    let mut sensor = Connect::new(V3, "sensor").open(server.client);
-    server.until_members("sensors%2F7%2Ftemp", 2);
-    sensor.publish("sensors/7/temp", "21.5", 1);
-    let event: serde_json::Value = serde_json::from_str(&events.data()).unwrap();
-    assert_eq!((&event["topic"], &event["data"]), (&json!("sensors/7/temp"), &json!("21.5")));
-    assert_eq!(receive(&mut socket)["data"], "21.5");
-    // What is no text comes as bytes.
-    let binary = Publish { payload: &[0xff, 0, 1], ..Publish::new("sensors/7/temp", "", 0) };
-    sensor.publish_all(binary);
-    let event: serde_json::Value = serde_json::from_str(&events.data()).unwrap();
-    assert_eq!((&event["data"], &event["encoding"]), (&json!("/wAB"), &json!("base64")));
-}
-
-#[test]
-fn what_the_application_publishes_comes_as_its_bytes() {
-    let server = server(&[]);
-    for version in [V3, V5] {
-        let mut alice = Connect::new(version, "phone").user("alice").open(server.client);
-        alice.subscribe(&[filter("news", 2), filter("@alice", 1), filter("*", 1)]);
-        server.publish("news", json!("hello"));
-        server.publish("news", json!({"a": [1, 2]}));
-        let got = [alice.message(), alice.message()];
-        assert_eq!(got.each_ref().map(|it| it.payload.as_str()), ["hello", "{\"a\":[1,2]}"]);
-        // The application's messages are as sure as a subscription wants them.
-        assert_eq!(got.map(|it| it.qos), [2, 2]);
-        server.post("/api/send", json!({"user": "alice", "data": "to alice"}));
-        let sent = alice.message();
-        assert_eq!(
-            (sent.topic.as_str(), sent.payload.as_str(), sent.qos),
-            ("@alice", "to alice", 1)
-        );
-        server.post("/api/broadcast", json!({"data": "to all"}));
-        let told = alice.message();
-        assert_eq!((told.topic.as_str(), told.payload.as_str()), ("*", "to all"));
-        alice.is_quiet();
-        alice.disconnect();
-    }
-}
+use crate::support::{Scratch, Server, command, receive, websocket};
 
 #[test]
 fn nobody_reads_what_is_another_users() {
@@ -69,6 +27,45 @@ fn nobody_reads_what_is_another_users() {
         bob.hears(&[Heard::Confirm("PUBACK", 1, 0x87)]);
     }
     bob.is_quiet();
+}
+
+#[test]
+fn what_the_server_says_of_itself_nobody_else_says() {
+    let folder = Scratch::new("mqtt-system");
+    let rule = "[[topics]]\npattern = \"*\"\npublish = \"allow\"\n";
+    let file = folder.write("throng.toml", rule);
+    let flags = ["--mqtt", "127.0.0.1:0", "--config", file.to_str().unwrap()];
+    let server = Server::with(&flags, &[("THRONG_MQTT_SYS_SECONDS", "0")]);
+    let topic = "$SYS/broker/version";
+    let mut listener = Connect::new(V5, "listener").open(server.client);
+    listener.subscribe(&[filter("$SYS/#", 1), filter(topic, 1)]);
+
+    for (version, reason) in [(V3, 5), (V5, 0x87)] {
+        let will = Connect::new(version, "will").will(topic, "mine", 1);
+        assert_eq!(will.try_open(server.client).1.code, reason);
+    }
+    let mut five = Connect::new(V5, "five").open(server.client);
+    five.send(&Publish::new(topic, "mine", 1).bytes(V5));
+    five.hears(&[Heard::Confirm("PUBACK", 1, 0x87)]);
+    let answer = server.exchange(
+        b"POST /publish?topic=$SYS/broker/version HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\
+          Content-Length: 4\r\n\r\nmine",
+    );
+    assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("$SYS"), "{answer}");
+    let mut socket = websocket(&server, "");
+    let publish = json!({"type": "publish", "id": 1, "topic": topic, "data": "mine"});
+    assert_eq!(command(&mut socket, publish)["error"]["code"], "forbidden");
+    let url = format!("ws://{}/socket/websocket?vsn=2.0.0", server.client);
+    let mut phoenix = tungstenite::client(url, server.connect()).unwrap().0;
+    for (event, status) in [("phx_join", "ok"), ("mine", "error")] {
+        let push = json!(["1", "1", topic, event, {}]).to_string();
+        phoenix.send(tungstenite::Message::text(push)).unwrap();
+        assert_eq!(receive(&mut phoenix)[4]["status"], status, "{event}");
+    }
+    let (status, answer) =
+        server.api("POST", "/api/publish", Some(json!({"topic": topic, "data": "mine"})));
+    assert_eq!((status, &answer["error"]["code"]), (403, &json!("forbidden")));
+    listener.is_quiet();
 }
 
 #[test]
@@ -173,22 +170,7 @@ fn a_takeover_is_told_on_either_side_of_the_server() {
 #[test]
 fn packets_in_frames_are_split_and_merged_at_will() {
     let server = server(&[]);
-    let mut request = format!("ws://{}/mqtt", server.client);
-    request.push_str("?x=1");
-    let request = tungstenite::http::Request::builder()
-        .uri(request)
-        .header("Host", "t")
-        .header("Connection", "Upgrade")
-        .header("Upgrade", "websocket")
-        .header("Sec-WebSocket-Version", "13")
-        .header("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")
-        .header("Sec-WebSocket-Protocol", "mqttv3.1, mqtt")
-        .body(())
-        .unwrap();
-    let stream = crate::support::connect(server.client);
-    let (mut socket, answer) = tungstenite::client(request, stream).unwrap();
-    let chosen = answer.headers()["sec-websocket-protocol"].to_str().unwrap().to_string();
-    assert!(["mqtt", "mqttv3.1"].contains(&chosen.as_str()), "{chosen}");
+    let mut socket = raw::websocket(&server);
     let mut all = Connect::new(V3, "framed").bytes();
     all.extend(bytes(|out| {
         protocol::mqtt::client::subscribe(V3, 1, &[], &[filter("a/+", 1)], out)
@@ -211,25 +193,38 @@ fn packets_in_frames_are_split_and_merged_at_will() {
     assert!(heard.starts_with(&[0x20, 2, 0, 0, 0x90, 3, 0, 1, 1]), "{heard:02x?}");
     // Text is not for MQTT.
     socket.send(tungstenite::Message::Text("x".into())).unwrap();
-    let close = loop {
-        match socket.read() {
-            Ok(tungstenite::Message::Close(close)) => break close,
-            Ok(_) => {}
-            Err(error) => panic!("{error}"),
-        }
-    };
-    assert_eq!(u16::from(close.unwrap().code), 1002);
+    assert_eq!(raw::closes(&mut socket), 1002);
+}
+
+#[test]
+fn how_long_confirmed_messages_take_is_measured() {
+    let server = server(&[]);
+    let mut client = Connect::new(V5, "client").open(server.client);
+    client.subscribe(&[filter("a/+", 1)]);
+    server.publish("a/1", json!("x"));
+    assert_eq!(client.message().payload, "x");
+    let name = "throng_delivery_latency_seconds_count";
+    server.until("it is measured", |server| server.metric(name) == 1.0);
 }
 
 #[test]
 fn retained_messages_come_from_the_application_too() {
     let server = server(&[]);
-    let mut sensor = Connect::new(V5, "sensor").open(server.client);
-    let publish = Publish::new("state/1", "on", 1).retained();
-    sensor.publish_all(publish.with((id::CONTENT_TYPE, Value::Text("text/plain"))));
+    let state = |data: &str| {
+        let mqtt = json!({"retain": true, "qos": 1, "content_type": "text/plain"});
+        server.post("/api/publish", json!({"topic": "state/1", "data": data, "mqtt": mqtt}));
+    };
+    state("on");
     let mut late = Connect::new(V5, "late").open(server.client);
     late.subscribe(&[filter("state/#", 1)]);
     let message = late.message();
-    assert_eq!((message.payload.as_str(), message.retain), ("on", true));
+    assert_eq!((message.payload.as_str(), message.qos, message.retain), ("on", 1, true));
     assert_eq!(message.property(id::CONTENT_TYPE), Some("text/plain"));
+    // An empty one removes it, and is for those who are there.
+    state("");
+    let message = late.message();
+    assert_eq!((message.payload.as_str(), message.retain), ("", false));
+    let mut later = Connect::new(V5, "later").open(server.client);
+    later.subscribe(&[filter("state/#", 1)]);
+    later.is_quiet();
 }

@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use serde_json::json;
+
 use crate::mqtt_clients::{Server, Subscriber, guarded, spawn, token};
 use crate::support::printed_within;
 
@@ -64,6 +66,8 @@ fn mosquitto_pub_and_sub() {
             publish(&["-t", &topic("deep/er/still"), "-q", qos, "-m", "é"]);
             assert_eq!(sub.line(), format!("{version}/deep/er/still {qos} 0 é"));
         }
+        server.publish(&topic("1/x"), json!({"celsius": 21}));
+        assert_eq!(sub.line(), format!("{version}/1/x 2 0 {{\"celsius\":21}}"));
 
         // What is retained comes to who comes later, and no more when it was removed.
         let lamp = topic("state/lamp");

@@ -22,7 +22,7 @@ fn dying(client: &str, seconds: u32, topic: &'static str, delay_s: u32) -> Conne
 }
 
 /// Waits until these clients have a session and no connection.
-fn until_away(server: &Server, clients: &[&str]) {
+pub fn until_away(server: &Server, clients: &[&str]) {
     for client in clients {
         server.until(&format!("{client} is away"), |server| {
             let (status, session) = session(server, client);
@@ -39,6 +39,42 @@ fn until_expired(server: &Server, sessions: f64) {
 
 fn session(server: &Server, client: &str) -> (u16, serde_json::Value) {
     server.api("GET", &format!("/api/mqtt/sessions/{client}"), None)
+}
+
+/// What is to be confirmed waits for the disk, and what is not overtakes it.
+#[test]
+fn what_was_published_last_is_retained_on_disk_as_well() {
+    let folder = Folder::new();
+    let mut server = folder.serve(&[]);
+    let mut keeper = Connect::kept(V5, "keeper").open(server.client);
+    keeper.subscribe(&[filter("state/#", 1)]);
+    let mut speaker = Connect::new(V5, "speaker").open(server.client);
+    let topics: Vec<String> = (0..20).map(|n| format!("state/{n}")).collect();
+    for (topic, id) in topics.iter().zip(1..) {
+        // The last one is new in half of them, and removed in the others.
+        let last = if id % 2 == 0 { "new" } else { "" };
+        let old = Publish { id, ..Publish::new(topic, "old", 1).retained() };
+        let new = Publish::new(topic, last, 0).retained();
+        speaker.send(&[old.bytes(V5), new.bytes(V5)].concat());
+        speaker.hears(&[Heard::Confirm("PUBACK", id, 0)]);
+    }
+    // What is confirmed now is on disk, and so is all before it.
+    speaker.publish_all(Publish::new("last", "", 1).retained());
+    let mut wanted: Vec<_> =
+        topics.iter().skip(1).step_by(2).map(|it| (it.clone(), "new".to_string())).collect();
+    wanted.sort();
+    for is_killed in [false, true] {
+        if is_killed {
+            drop(server);
+            server = folder.serve(&[]);
+        }
+        let mut late = Connect::new(V5, "late").open(server.client);
+        late.subscribe(&[filter("state/#", 1)]);
+        let mut retained = late.messages(wanted.len());
+        retained.sort();
+        assert_eq!(retained, wanted);
+        late.is_quiet();
+    }
 }
 
 #[test]
@@ -190,11 +226,12 @@ fn of_many_who_come_with_one_id_at_once_one_stays() {
         let threads: Vec<_> = (0..30).map(|_| scope.spawn(come)).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    // Each is let in, or told to go: before CONNACK there is no word for it.
+    // Each is let in, or told to go: before CONNACK as that the server is unavailable.
     let mut let_in = Vec::new();
     for mut client in all {
         match client.next() {
             Heard::Connack(true, 0, _) => let_in.push(client),
+            Heard::Connack(false, 0x88, _) => client.hears(&[Heard::Closed]),
             heard => assert_eq!(heard, Heard::Closed),
         }
     }
@@ -327,4 +364,82 @@ fn what_a_client_confirms_its_user_has_acknowledged() {
         assert!(client.session_present);
         assert_eq!(client.unconfirmed().payload, "away");
     }
+}
+
+#[test]
+fn a_new_session_gets_nothing_from_before_its_subscription() {
+    let server = serve(&[("THRONG_SHARDS_COUNT", "4")]);
+    // Somebody is away, so that the topic is retained.
+    let mut first = kept("first", 100).open(server.client);
+    first.subscribe(&[filter("away/#", 1)]);
+    first.disconnect();
+    let mut speaker = Connect::new(V5, "speaker").open(server.client);
+    let mut wrong = Vec::new();
+    for round in 0..40 {
+        (0..3).for_each(|at| speaker.publish("away/a", &format!("{round} before {at}"), 1));
+        // Whatever shard it comes to: all that was said is confirmed.
+        let mut late = kept("late", 100).open(server.client);
+        assert!(!late.session_present);
+        late.subscribe(&[filter("away/#", 1)]);
+        late.disconnect();
+        speaker.publish("away/a", &format!("{round} after"), 1);
+        let mut late = kept("late", 100).open(server.client);
+        assert!(late.session_present);
+        let came = late.message().payload;
+        if came != format!("{round} after") {
+            wrong.push((round, came));
+        }
+        Connect::new(V5, "late").open(server.client).disconnect();
+    }
+    assert!(wrong.is_empty(), "{} of 40 got what was before them: {wrong:?}", wrong.len());
+}
+
+/// Many clients have a message, and the server ends. Gives how many of them get it again. The store has a queue that
+/// is much shorter than what it is told of them.
+fn count_again(end: impl FnOnce(Server, &mut [Client])) -> usize {
+    let folder = Folder::new();
+    let settings = [("THRONG_STORE_QUEUE_MESSAGES_MAX", "16")];
+    let server = folder.serve(&settings);
+    let names: Vec<String> = (0..40).map(|n| format!("client-{n}")).collect();
+    let open = |server: &Server, name: &String| Connect::kept(V5, name).open(server.client);
+    let join = |name| {
+        let mut client = open(&server, name);
+        client.subscribe(&[filter("news", 1)]);
+        client
+    };
+    let mut clients: Vec<Client> = names.iter().map(join).collect();
+    server.publish("news", serde_json::json!("x"));
+    for client in &mut clients {
+        assert_eq!(client.message().payload, "x");
+        client.ping();
+    }
+    end(server, &mut clients);
+    let server = folder.serve(&settings);
+    let mut clients: Vec<Client> = names.iter().map(|name| open(&server, name)).collect();
+    assert!(clients.iter().all(|client| client.session_present));
+    clients.iter_mut().map(|client| client.drain().len()).sum()
+}
+
+#[test]
+fn what_many_leave_at_once_is_stored() {
+    let again = count_again(|mut server, clients| {
+        server.signal("-TERM");
+        for client in clients {
+            while client.next() != Heard::Closed {}
+        }
+        assert!(wait_within(&mut server.child).success());
+    });
+    assert_eq!(again, 0);
+}
+
+#[test]
+fn what_many_have_is_stored_in_some_seconds() {
+    // A fifth of them in a second, and those once more for which there was no room. A slow machine has more time.
+    let none_comes_again = |seconds| {
+        count_again(|server, _| {
+            std::thread::sleep(Duration::from_secs(seconds));
+            drop(server);
+        }) == 0
+    };
+    assert!([12, 48].into_iter().any(none_comes_again));
 }

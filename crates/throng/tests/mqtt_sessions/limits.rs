@@ -1,8 +1,11 @@
 //! What a session of a client that is away may have.
 
+use serde_json::json;
+use token::{Algorithm, Signer};
+
 use crate::mqtt::client::*;
-use crate::mqtt_sessions::Server;
-use crate::mqtt_sessions::serve;
+use crate::mqtt_sessions::kept::until_away;
+use crate::mqtt_sessions::{Server, serve};
 
 /// The topic of the last message.
 const END: &str = "a/end";
@@ -39,9 +42,52 @@ fn numbers(client: &mut Client) -> Vec<usize> {
 fn the_newest_messages_wait_for_who_is_away() {
     let server = serve(&[("THRONG_MQTT_SESSION_MESSAGES_MAX", "5")]);
     let mut client = away(&server, "", 12);
+    // The newest of a topic, and the last message.
+    assert_eq!(server.metric("throng_mqtt_session_messages"), 6.0);
+    assert!(server.metric("throng_mqtt_session_messages_bytes") > 5.0 * 3.0);
     assert_eq!(numbers(&mut client), [7, 8, 9, 10, 11]);
     // That some are gone is counted: once for the topic.
     assert_eq!(gone(&server), 1.0);
+}
+
+#[test]
+fn what_does_not_come_again_is_released() {
+    use protocol::mqtt::write::ConfirmType::Pubcomp;
+    let server = serve(&[("THRONG_MQTT_SESSION_MESSAGES_MAX", "2")]);
+    let mut client = Connect::kept(V5, "away").open(server.client);
+    client.subscribe(&[filter("a/#", 2), filter("large", 2)]);
+    let mut speaker = Connect::new(V5, "speaker").open(server.client);
+    speaker.publish("a/1", "0 ", 2);
+    speaker.publish("large", &"x".repeat(200), 2);
+    // PUBREC of neither comes to the server.
+    let [dropped, large] = [client.unconfirmed(), client.unconfirmed()];
+    client.cut();
+    until_away(&server, &["away"]);
+    (1..4).for_each(|n| speaker.publish("a/1", &format!("{n} "), 2));
+    speaker.publish(END, "", 1);
+    let small = protocol::mqtt::Value::Number(100);
+    let small = (protocol::mqtt::id::MAXIMUM_PACKET_SIZE, small);
+    let mut client = Connect::kept(V5, "away").with(small).open(server.client);
+    for id in [dropped.id, large.id] {
+        client.hears(&[Heard::Confirm("PUBREL", id, 0)]);
+    }
+    // What ends on one connection does not come on the next.
+    client.confirm(Pubcomp, dropped.id);
+    assert_eq!(numbers(&mut client), [2, 3]);
+    client.cut();
+    let mut client = Connect::kept(V5, "away").open(server.client);
+    client.hears(&[Heard::Confirm("PUBREL", large.id, 0)]);
+    client.confirm(Pubcomp, large.id);
+    client.is_quiet();
+}
+
+#[test]
+fn the_limit_of_packets_is_the_one_in_force() {
+    let server = serve(&[]);
+    let (_, connack) = Connect::new(V5, "asks").try_open(server.client);
+    let told = connack.property(protocol::mqtt::id::MAXIMUM_PACKET_SIZE).unwrap();
+    let max = server.metric("throng_limit{name=\"mqtt.packet_bytes_max\"}");
+    assert_eq!(told.parse(), Ok(max));
 }
 
 #[test]
@@ -87,6 +133,68 @@ fn sessions_of_who_is_away_are_limited() {
 }
 
 #[test]
+fn what_they_hold_is_limited() {
+    let server = serve(&[("THRONG_MQTT_AWAY_BYTES_MAX", "4096")]);
+    let mut hears = Connect::new(V5, "hears").open(server.client);
+    hears.subscribe(&[filter("gone", 0)]);
+    let leave = |client: &str, payload: &'static str| {
+        let mut connect = Connect::kept(V5, client).will("gone", payload, 0);
+        let delay = number(protocol::mqtt::id::WILL_DELAY_INTERVAL, 1_000);
+        connect.will.as_mut().unwrap().properties.push(delay);
+        connect.open(server.client).cut();
+    };
+    leave("small", "x");
+    server.until("it is away", |server| server.metric("throng_mqtt_sessions_away") == 1.0);
+    let bytes = server.metric("throng_mqtt_sessions_away_bytes");
+    assert!(bytes > 500.0 && bytes < 4_096.0, "{bytes}");
+    // The session that is too large ends with its connection, and its will is published.
+    leave("large", Box::leak("x".repeat(4_096).into_boxed_str()));
+    assert_eq!(hears.message().payload.len(), 4_096);
+    server.until("it has ended", |server| {
+        server.metric("throng_mqtt_sessions_ended_total{why=\"full\"}") == 1.0
+            && server.metric("throng_mqtt_sessions_away_bytes") == bytes
+    });
+}
+
+#[test]
+fn one_user_does_not_take_the_place_of_others() {
+    const SECRET: &str = "a secret of more than 32 bytes for tests";
+    let settings = [
+        ("THRONG_AUTH_HMAC_KEY", SECRET),
+        ("THRONG_MQTT_SESSIONS_MAX", "4"),
+        ("THRONG_MQTT_SESSIONS_PER_USER_MAX", "2"),
+    ];
+    let server = serve(&settings);
+    let signer = Signer::new(SECRET, "HS256".parse::<Algorithm>().unwrap(), None).unwrap();
+    let open = |user: &'static str, client: &str| {
+        let token = signer.sign(&json!({"sub": user, "exp": 4_000_000_000_u64})).unwrap();
+        let connect = Connect { password: Some(token.into()), ..Connect::kept(V5, client) };
+        connect.user(user).open(server.client)
+    };
+    let until = |kept: f64, ended: f64| {
+        server.until("sessions are kept, or not", |server| {
+            server.metric("throng_mqtt_sessions_away") == kept
+                && server.metric("throng_mqtt_sessions_ended_total{why=\"full\"}") == ended
+        });
+    };
+    for (client, kept, ended) in [("1", 1.0, 0.0), ("2", 2.0, 0.0), ("3", 2.0, 1.0)] {
+        open("eve", client).cut();
+        until(kept, ended);
+    }
+    open("bob", "1").cut();
+    until(3.0, 1.0);
+    assert!(open("bob", "1").session_present);
+    // Who comes back makes room.
+    let two = open("eve", "2");
+    let three = open("eve", "3");
+    assert!(two.session_present && !three.session_present);
+    three.cut();
+    until(3.0, 1.0);
+    two.cut();
+    until(3.0, 2.0);
+}
+
+#[test]
 fn retained_messages_are_limited() {
     // What the server tells of itself does not count.
     let server = serve(&[("THRONG_MQTT_RETAINED_MESSAGES_MAX", "3")]);
@@ -113,4 +221,42 @@ fn retained_messages_are_limited() {
     speaker.publish_all(Publish::new("state/2", "", 1).retained());
     speaker.publish_all(Publish::new("state/5", "on", 1).retained());
     assert_eq!(topics("later"), ["state/1=off", "state/3=on", "state/5=on"]);
+}
+
+#[test]
+fn who_is_shut_out_while_away_has_no_last_word() {
+    const SECRET: &str = "a secret of more than 32 bytes for tests";
+    let settings = [("THRONG_AUTH_HMAC_KEY", SECRET), ("THRONG_CLIENT_PUBLISH_PREFIXES", "gone")];
+    let server = serve(&settings);
+    let signer = Signer::new(SECRET, "HS256".parse::<Algorithm>().unwrap(), None).unwrap();
+    let open = |user: &'static str, issued: u64| {
+        let topics = json!({"subscribe": ["gone"], "publish": ["gone"]});
+        let (until, issued) = (4_000_000_000_u64, 1_700_000_000 + issued);
+        let claims =
+            json!({"sub": user, "jti": user, "iat": issued, "exp": until, "throng": topics});
+        let token = signer.sign(&claims).unwrap();
+        let mut connect = Connect::kept(V5, user).will("gone", user, 1);
+        let delay = number(protocol::mqtt::id::WILL_DELAY_INTERVAL, 1_000);
+        connect.will.as_mut().unwrap().properties.push(delay);
+        Connect { password: Some(token.into()), ..connect }.user(user).open(server.client)
+    };
+    let mut hears = open("hears", 2_000);
+    hears.subscribe(&[filter("gone", 1)]);
+    for (user, issued) in [("al", 2_000), ("bo", 2_000), ("carl", 1_000), ("dan", 2_000)] {
+        open(user, issued).cut();
+    }
+    server.until("all are away", |server| server.metric("throng_mqtt_sessions_away") == 4.0);
+    for revoked in
+        [json!({"user": "al"}), json!({"jti": "bo"}), json!({"issued_before": 1_700_001_500})]
+    {
+        assert_eq!(server.post("/api/revoke", revoked)["closed"], 0);
+    }
+    assert_eq!(server.metric("throng_mqtt_sessions_away"), 4.0);
+    // The end of a session publishes a will that waits still.
+    for user in ["al", "bo", "carl", "dan"] {
+        let target = format!("/api/mqtt/sessions/{user}?owner={user}");
+        assert_eq!(server.api("DELETE", &target, None).0, 200, "{user}");
+    }
+    assert_eq!(hears.message().payload, "dan");
+    hears.is_quiet();
 }

@@ -51,15 +51,18 @@ fn what_mqtt_publishes_each_transport_hears() {
         let topic = format!("sensors/{at}");
         let query = format!("topic={topic}");
         let mut sse = server.listen(&format!("/sse?{query}"));
+        let mut told = server.listen(&format!("/sse?{query}&format=json"));
         let mut stream = server.listen(&format!("/stream?{query}"));
         let mut ws = websocket(&server, &query);
         let mut channel = Channel::join(&server, &topic);
-        server.until_members(&topic.replace('/', "%2F"), 4);
+        server.until_members(&topic.replace('/', "%2F"), 5);
         let mut sensor = Connect::new(version, "sensor").user("bob").open(server.client);
         for qos in 0..=2 {
             let text = format!("{qos} \u{e9}\n\u{1f600}");
             sensor.publish(&topic, &text, qos);
             assert_eq!(sse.data(), text, "SSE");
+            let event: Value = serde_json::from_str(&told.data()).unwrap();
+            assert_eq!((&event["topic"], &event["data"]), (&json!(topic), &json!(text)), "SSE");
             let line = loop {
                 let line = stream.object();
                 if line["type"] == "message" {
@@ -78,10 +81,13 @@ fn what_mqtt_publishes_each_transport_hears() {
         assert_eq!(receive(&mut ws)["data"], "{\"t\":1}");
         assert_eq!(channel.until("message")["data"], "{\"t\":1}");
         assert_eq!(sse.data(), "{\"t\":1}");
+        told.data();
         // Bytes are bytes where a transport has them, and Base64 elsewhere.
         let payload = [0xff, 0, 0xfe, b'x'];
         sensor.publish_all(Publish { payload: &payload, ..Publish::new(&topic, "", 1) });
         assert_eq!(sse.data(), "/wD+eA==");
+        let event: Value = serde_json::from_str(&told.data()).unwrap();
+        assert_eq!((&event["data"], &event["encoding"]), (&json!("/wD+eA=="), &json!("base64")));
         let frame = channel.bytes();
         assert!(frame.ends_with(&payload), "{frame:?}");
         sensor.disconnect();
@@ -94,7 +100,7 @@ fn what_the_application_publishes_mqtt_hears() {
     let mut phones = [V3, V5].map(|version| {
         let name = format!("phone-{version:?}");
         let mut phone = Connect::new(version, &name).user("alice").open(server.client);
-        phone.subscribe(&[filter("news/+", 2), filter("@alice", 1), filter("*", 0)]);
+        phone.subscribe(&[filter("news/+", 2), filter("@alice", 1), filter("*", 1)]);
         phone
     });
     let mut each = |call: &str, body: Value, wanted: (&str, &str, u8)| {
@@ -113,7 +119,7 @@ fn what_the_application_publishes_mqtt_hears() {
     let binary = json!({"topic": "news/1", "data": "aGkA", "encoding": "base64"});
     each(publish, binary, ("news/1", "hi\0", 2));
     each("/api/send", json!({"user": "alice", "data": "you"}), ("@alice", "you", 1));
-    each("/api/broadcast", json!({"data": ["all"]}), ("*", "[\"all\"]", 0));
+    each("/api/broadcast", json!({"data": ["all"]}), ("*", "[\"all\"]", 1));
     // Several at a time come in their order.
     let batch: Vec<Value> = (0..50).map(|n| json!({"topic": "news/2", "data": n})).collect();
     server.post(

@@ -18,9 +18,36 @@ const PATIENCE_MS = 60_000;
 const RECIPE_MS = 5 * PATIENCE_MS;
 
 const running = [];
+// All that is started has this in its environment, also a server that takes the place of another one.
+const MARK = `TEST_MARK=recipe-${process.pid}`;
+
+/** Ends all that was started. */
+function end() {
+  for (const child of running) child.kill("SIGKILL");
+  for (const pid of fs.readdirSync("/proc").filter((name) => /^[0-9]+$/.test(name))) {
+    try {
+      const environment = fs.readFileSync(`/proc/${pid}/environ`, "latin1").split("\0");
+      if (environment.includes(MARK)) process.kill(Number(pid), "SIGKILL");
+    } catch {
+      // It has ended, or is another user's.
+    }
+  }
+}
+
+// A test runner ends a test that takes too long by a signal.
+process.on("SIGTERM", () => {
+  end();
+  process.exit(143);
+});
+
+function spawnMarked(program, args, env, stdio) {
+  const [mark, value] = MARK.split("=");
+  return spawn(program, args, { env: { ...process.env, ...env, [mark]: value }, stdio });
+}
+
 /** Starts a program and returns its lines' reader. */
 function start(program, args, env) {
-  const child = spawn(program, args, { env: { ...process.env, ...env }, stdio: ["ignore", "pipe", "inherit"] });
+  const child = spawnMarked(program, args, env, ["ignore", "pipe", "inherit"]);
   running.push(child);
   const lines = readline.createInterface({ input: child.stdout });
   child.ended = new Promise((done) => child.on("exit", done));
@@ -51,14 +78,16 @@ async function lastingAddress() {
 class Throng {
   constructor(args) {
     this.args = args;
-    this.data = fs.mkdtempSync(path.join(os.tmpdir(), "throng-recipe-"));
+    this.folder = fs.mkdtempSync(path.join(os.tmpdir(), "throng-recipe-"));
+    this.data = path.join(this.folder, "data");
   }
   /** Starts it, at the same addresses each time. */
   async up() {
     this.client ??= await lastingAddress();
     this.admin ??= await lastingAddress();
     const args = ["serve", "--listen", this.client, "--admin", this.admin, "--data", this.data, ...this.args];
-    this.process = start(process.env.THRONG_BIN, args, {});
+    // A server that is killed leaves the folder of its sockets behind.
+    this.process = start(process.env.THRONG_BIN, args, { TMPDIR: this.folder });
     const [client, admin] = ["clients", "applications"].map((label) =>
       this.process.find(new RegExp(`^\\s*${label}.*?http://([0-9.:]+)`)));
     [this.client, this.admin] = [await client, await admin];
@@ -74,6 +103,12 @@ class Throng {
   }
   resume() {
     this.process.child.kill("SIGCONT");
+  }
+  /** Has a new process take its place. */
+  async upgrade() {
+    const child = spawnMarked(process.env.THRONG_BIN, ["upgrade", "--admin", `http://${this.admin}`], {}, ["ignore", "ignore", "inherit"]);
+    const code = await new Promise((done, failed) => child.on("error", failed).on("exit", done));
+    assert.equal(code, 0, "throng upgrade");
   }
   /** Leaves what it stored. */
   forget() {
@@ -91,14 +126,14 @@ class Throng {
 
 /**
  * Runs one recipe's scenario: `scenario({ throng, open, url })`. `application` is a file of its folder, or a page that
- * is opened as it is and told the server.
+ * is opened as it is and told the server. `prepare` runs in each page before its own scripts.
  */
-async function run(args, application, env, scenario) {
+async function run(args, application, env, scenario, prepare) {
   const throng = new Throng(args);
   let browser;
   setTimeout(() => {
     console.error("the recipe does not end");
-    for (const child of running) child.kill("SIGKILL");
+    end();
     process.exit(1);
   }, RECIPE_MS).unref();
   try {
@@ -116,6 +151,7 @@ async function run(args, application, env, scenario) {
       args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic"],
     });
     const context = await browser.newContext();
+    if (prepare) await context.addInitScript(prepare);
     context.setDefaultTimeout(PATIENCE_MS);
     const open = async (query = "") => {
       const page = await context.newPage();
@@ -128,8 +164,8 @@ async function run(args, application, env, scenario) {
     if (shots) for (const [n, page] of context.pages().entries()) await page.screenshot({ path: `${shots}-${n}.png` });
   } finally {
     await browser?.close();
-    for (const child of running) child.kill("SIGKILL");
-    fs.rmSync(throng.data, { recursive: true, force: true });
+    end();
+    fs.rmSync(throng.folder, { recursive: true, force: true });
   }
 }
 

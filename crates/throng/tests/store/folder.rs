@@ -9,7 +9,7 @@ use std::time::Duration;
 use random::Random;
 use serde_json::Value;
 
-use crate::support::{Lines, Scratch, Server, TIMEOUT, output_within, wait_within};
+use crate::support::{Lines, Mark, Scratch, Server, TIMEOUT, output_within, wait_within};
 
 /// A folder with a configuration and a data directory. A failed test does not remove it.
 pub struct Folder {
@@ -71,6 +71,8 @@ impl Folder {
     pub fn try_serve(&self) -> Option<Server> {
         let mut command = self.command();
         command.arg("--data").arg(self.data()).stdin(Stdio::null());
+        let mark = Mark::new();
+        mark.put(&mut command);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut lines = Lines::of(child.stdout.take().unwrap());
         let mut address = |label: &str| {
@@ -81,7 +83,7 @@ impl Folder {
         if let (Some(client), Some(admin)) = (address("clients"), address("applications")) {
             // The server prints more lines, which must be read.
             std::thread::spawn(move || lines.for_each(drop));
-            return Some(Server { child, client, admin });
+            return Some(Server { child, client, admin, mark });
         }
         assert_eq!(wait_within(&mut child).code(), Some(1));
         None

@@ -6,9 +6,14 @@ pub mod kernel;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
+
+pub use rustix::process::Signal;
 
 /// A test fails when it waits longer than this. The only deadline of these tests: a test that passes never waits so long.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
@@ -19,8 +24,8 @@ pub struct Scratch(std::path::PathBuf);
 impl Scratch {
     /// Creates a folder whose name begins with `throng-NAME-`.
     pub fn new(name: &str) -> Self {
-        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let folder = format!("throng-{name}-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(folder);
         // A process with the same id may have left one.
@@ -86,11 +91,11 @@ pub fn wait_within(child: &mut Child) -> std::process::ExitStatus {
 /// restart. It is below the ports that the kernel gives to other sockets.
 pub fn free_port() -> u16 {
     const PORTS: std::ops::Range<u32> = 20_000..32_000;
-    static STEP: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    static STEP: AtomicU32 = AtomicU32::new(0);
     // The tests run as processes with numbers one behind the other, each of which uses a few ports.
     let begin = std::process::id().wrapping_mul(13);
     for _ in 0..PORTS.len() {
-        let step = STEP.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let step = STEP.fetch_add(1, Ordering::Relaxed);
         let port = (PORTS.start + begin.wrapping_add(step) % PORTS.len() as u32) as u16;
         let is_free = |ip: &str| std::net::TcpListener::bind((ip, port)).is_ok();
         if is_free("127.0.0.1") && is_free("::1") {
@@ -157,11 +162,89 @@ pub fn printed_within(mut child: Child) -> std::process::Output {
     std::process::Output { status, stdout: bytes(stdout), stderr: bytes(stderr) }
 }
 
-/// A running `throng serve`; killed at the end of the test.
+/// Marks processes in their environment, which those that they start inherit. All that run with the mark are killed
+/// when it is dropped, or when a signal ends the tests.
+pub struct Mark(String);
+
+impl Mark {
+    const VARIABLE: &str = "TEST_MARK";
+
+    pub fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        static SIGNALS: std::sync::Once = std::sync::Once::new();
+        SIGNALS.call_once(|| {
+            use signal_hook::consts::{SIGINT, SIGTERM};
+            // A test runner ends a test that takes too long by a signal.
+            let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).unwrap();
+            std::thread::spawn(move || {
+                let signal = signals.forever().next();
+                let all = format!("{}-", std::process::id());
+                marked(|mark| mark.starts_with(&all)).iter().for_each(|pid| kill(*pid));
+                std::process::exit(128 + signal.unwrap_or_default());
+            });
+        });
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Mark(format!("{}-{number}", std::process::id()))
+    }
+
+    /// Marks the process that this command starts.
+    pub fn put(&self, command: &mut Command) {
+        command.env(Mark::VARIABLE, &self.0);
+    }
+
+    /// The processes that run with this mark. One that has ended and was not waited for is not among them.
+    pub fn processes(&self) -> Vec<u32> {
+        marked(|mark| mark == self.0)
+    }
+}
+
+/// The processes that run with such a mark.
+fn marked(is_wanted: impl Fn(&str) -> bool) -> Vec<u32> {
+    let is_marked = |pid: &u32| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let variables =
+            environment.split(|byte| *byte == 0).filter_map(|it| str::from_utf8(it).ok());
+        let mut pairs = variables.filter_map(|it| it.split_once('='));
+        pairs.any(|(name, mark)| name == Mark::VARIABLE && is_wanted(mark))
+    };
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(is_marked).collect()
+}
+
+fn kill(pid: u32) {
+    let _ = end_by(pid, Signal::KILL);
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        let end = Instant::now() + TIMEOUT;
+        // One that starts another one at this moment leaves that for the next look.
+        while let left @ [_, ..] = &self.processes()[..]
+            && Instant::now() < end
+        {
+            left.iter().for_each(|pid| kill(*pid));
+        }
+    }
+}
+
+/// Sends a signal to a process, which may be no child of this one, and waits until it has ended. Returns false after
+/// [`TIMEOUT`].
+pub fn end_by(pid: u32, signal: Signal) -> bool {
+    let pid = Pid::from_raw(pid.cast_signed()).unwrap();
+    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return true };
+    let _ = pidfd_send_signal(&process, signal);
+    // It is readable when all of the process is gone, its files and locks included.
+    let timeout = TIMEOUT.try_into().unwrap();
+    poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout)).is_ok_and(|ready| ready > 0)
+}
+
+/// A running `throng serve`; killed at the end of the test, with every process that has taken its place.
 pub struct Server {
     pub child: Child,
     pub client: SocketAddr,
     pub admin: SocketAddr,
+    pub mark: Mark,
 }
 
 impl Server {
@@ -198,6 +281,8 @@ impl Server {
     ) -> Self {
         command.current_dir(folder).stdout(Stdio::piped()).stderr(log);
         command.envs(settings.iter().copied());
+        let mark = Mark::new();
+        mark.put(&mut command);
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut address = |label: &str| -> SocketAddr {
@@ -211,7 +296,7 @@ impl Server {
         };
         let (client, admin) = (address("clients"), address("applications"));
         std::thread::spawn(move || lines.for_each(drop));
-        Server { child, client, admin }
+        Server { child, client, admin, mark }
     }
 
     pub fn connect(&self) -> TcpStream {
@@ -451,7 +536,10 @@ impl Stream {
 
     /// Reads the next JSON line of an HTTP stream that is no heartbeat: the server may send one at any time.
     pub fn next_object(&mut self) -> Value {
+        // A server that beats has no silence for a read to fail in.
+        let end = Instant::now() + TIMEOUT;
         loop {
+            assert!(Instant::now() < end, "no object comes");
             let object = self.object();
             if object["type"] != "heartbeat" {
                 return object;
@@ -510,7 +598,10 @@ pub fn websocket(server: &Server, query: &str) -> WebSocket {
 
 /// Reads the next text message as JSON.
 pub fn receive(socket: &mut WebSocket) -> Value {
+    // A server that pings has no silence for a read to fail in.
+    let end = Instant::now() + TIMEOUT;
     loop {
+        assert!(Instant::now() < end, "no text comes");
         if let tungstenite::Message::Text(text) = socket.read().unwrap() {
             return serde_json::from_str(&text).unwrap();
         }

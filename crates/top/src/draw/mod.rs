@@ -13,17 +13,18 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Paragraph};
 
 use crate::format::{clock_utc, cut, duration, plain};
+use crate::sample::Upgrade;
 use crate::state::{State, View};
 
 /// The seconds that sparklines cover.
 const SPARK_SECONDS: u64 = 300;
 
 /// The style of sparklines and bars.
-const GRAPH: Style = Style::new().fg(Color::Cyan);
+pub(crate) const GRAPH: Style = Style::new().fg(Color::Cyan);
 /// The style of alarms. A sign goes with it.
-const ALARM: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
-const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
-const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
+pub(crate) const ALARM: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
+pub(crate) const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
+pub(crate) const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
 
 const HELP: &[(&str, &str)] = &[
     ("Tab ← →", "the next view, or the one before"),
@@ -164,10 +165,24 @@ fn footer(frame: &mut Frame<'_>, area: Rect, state: &State, now_ms: u64) {
         (None, None) => {
             let keys =
                 " q quit   Tab next view   t topic or @user   p pause   ? help   sparks: 5 min";
-            Line::styled(cut(keys, width), FAINT)
+            let newest = state.data().ring.newest();
+            match newest.and_then(|sample| sample.upgrade.as_ref()) {
+                Some(upgrade) => Line::styled(cut(&upgrade_line(upgrade), width), STRONG),
+                None => Line::styled(cut(keys, width), FAINT),
+            }
         }
     };
     frame.render_widget(line, area);
+}
+
+/// An upgrade, in the place of most keys.
+fn upgrade_line(upgrade: &Upgrade) -> String {
+    let text = plain(&upgrade.text);
+    match upgrade.result.as_deref() {
+        None => format!(" upgrade: {text}"),
+        Some("done" | "possible") => format!(" q quit   ? help   {text}"),
+        Some(_) => format!(" q quit   ? help   ! {text}"),
+    }
 }
 
 fn overview(frame: &mut Frame<'_>, area: Rect, state: &State) {

@@ -48,6 +48,21 @@ fn recorded() -> State {
     state
 }
 
+#[test]
+fn an_upgrade_is_shown_while_it_is_under_way_and_when_it_is_over() {
+    let mut state = recorded();
+    for (json, want) in [
+        (r#"{"text":"shard 1 of 2\u001b"}"#, "upgrade: shard 1 of 2\u{fffd}"),
+        (r#"{"result":"done","text":"upgraded"}"#, "? help   upgraded"),
+        (r#"{"result":"nothing_moved","text":"nothing moved"}"#, "! nothing moved"),
+    ] {
+        let upgrade = serde_json::from_str(json).expect("an upgrade");
+        let sample = Sample { upgrade: Some(upgrade), ..sample() };
+        state.apply(Update::Sample(Box::new(sample)), 0).expect("no error");
+        assert_shows(&picture(&state, SMALL), &[want]);
+    }
+}
+
 fn press(state: &mut State, keys: &[KeyCode]) {
     for code in keys {
         state.key(KeyEvent::new(*code, KeyModifiers::NONE));

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ::sessions::{Found, Listing, Place, SessionInfo, Subscription, WITHOUT_END};
+use ::sessions::{Found, Listing, Place, SessionInfo, Subscription, WITHOUT_END, Will};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use broker::{Options, Publish};
+use broker::{Options, Publish, PublishError};
 use model::{ConnectionId, Name, Position};
 use serde::{Deserialize, Serialize};
 use shard::{Command, ConnectionInfo, MqttInfo};
@@ -245,9 +245,8 @@ pub(crate) async fn end(
             None => break,
             Some(Found::Away(..)) => {
                 let Some(will) = node.shared.mqtt_sessions.end(&key) else { continue };
-                if let Some(publication) = will {
-                    let publish = Publish { publication, options: Options::default() };
-                    node.broker.submit(publish, None, Box::new(|_| ()));
+                if let Some(will) = will {
+                    publish_will(&node, will);
                 }
                 false
             }
@@ -261,6 +260,17 @@ pub(crate) async fn end(
         return Ok(Json(MqttEnded { client, owner, ended: true, disconnected }));
     }
     Err(no_session())
+}
+
+fn publish_will(node: &Node, will: Will) {
+    let publication = will.publication(process::unix_ms());
+    let publish = Publish { publication, options: Options::default() };
+    let done = |result: Result<broker::Published, PublishError>| {
+        if let Err(error) = result {
+            tracing::warn!(%error, "the will of an MQTT session that was ended was not published");
+        }
+    };
+    node.broker.submit(publish, None, Box::new(done));
 }
 
 /// What the connection in this place has, if it is the session of this key.
@@ -365,7 +375,7 @@ impl MqttSession {
 
 impl From<Subscription> for MqttSubscription {
     fn from(subscription: Subscription) -> Self {
-        let Subscription { filter, group, options, id, since: _ } = subscription;
+        let Subscription { filter, group, options, id, .. } = subscription;
         MqttSubscription {
             filter: filter.into(),
             group: group.map(String::from),

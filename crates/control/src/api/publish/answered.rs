@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use auth::{Action, Principal};
 use model::name::{check_name, check_topic, personal};
 use model::{Name, Publication};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{MqttOptions, Publish, Send, checked};
+use super::{MqttOptions, Publish, Send, checked, denied};
 use crate::http::{Rejection, parse};
 use crate::node::Node;
 use crate::webhook::{AnswerCounts, Answers, ReplyTo};
@@ -112,6 +113,7 @@ fn message_of(
                 );
                 return Err(Rejection::bad_request("bad_topic", message));
             };
+            check_rules(node, &to.topic)?;
             let reply: Reply = parse(body)?;
             let (publish, topic) = (reply.with_topic(&to.topic), to.topic.clone());
             let mut publish = checked(node, publish.to(node, topic)?)?;
@@ -127,6 +129,7 @@ fn message_of(
             let publish: Publish = parse(body)?;
             let topic = &publish.topic;
             check_topic(topic).map_err(|error| Rejection::bad_request("bad_topic", error))?;
+            check_rules(node, topic)?;
             checked(node, publish.to(node, Name::from(topic.as_str()))?)
         }
         Kind { user: Some(_), reply_to: Some(_) } => {
@@ -134,6 +137,13 @@ fn message_of(
             Err(Rejection::bad_request("bad_request", message))
         }
     }
+}
+
+/// Rejects what not even such a caller may publish.
+fn check_rules(node: &Node, topic: &str) -> Result<(), Rejection> {
+    let policy = &node.live().policy;
+    let decision = policy.decide(&Principal::application(), Action::Publish, &policy.topic(topic));
+    decision.unasked().map(drop).map_err(denied)
 }
 
 impl Reply {

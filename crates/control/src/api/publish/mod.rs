@@ -8,7 +8,7 @@ mod pending;
 
 use std::sync::Arc;
 
-use auth::Action;
+use auth::{Action, Deny};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -186,13 +186,15 @@ impl Submission<'_> {
     }
 }
 
-/// Rejects a caller whose key has no scope for the topic, before anything else is said of it.
+/// Rejects what nobody publishes but the server, and a caller whose key has no scope for the topic, before
+/// anything else is said of it.
 fn check_scope(node: &Node, caller: &Caller, topic: &str) -> Result<(), Rejection> {
     let live = node.live();
     let policy = &live.policy;
     let decision = policy.decide(caller.principal(), Action::Publish, &policy.topic(topic));
     match decision.unasked() {
         Ok(_) => Ok(()),
+        Err(Deny::PublishSystem) => Err(denied(Deny::PublishSystem)),
         Err(deny) => {
             let (name, to) = (
                 caller.name().unwrap_or_default(),
@@ -209,6 +211,11 @@ fn check_scope(node: &Node, caller: &Caller, topic: &str) -> Result<(), Rejectio
             Err(Rejection { code: deny.code(), ..rejection })
         }
     }
+}
+
+/// The answer to a caller that the rules deny what it asks for.
+fn denied(deny: Deny) -> Rejection {
+    Rejection::new(StatusCode::FORBIDDEN, deny.code(), deny.to_string())
 }
 
 /// The same for the broker, checked.

@@ -8,9 +8,6 @@ use utoipa::ToSchema;
 
 use crate::http::Rejection;
 
-/// The texts that a message may have beside its payload, in bytes; a packet has to hold them.
-const PROPERTIES_BYTES_MAX: usize = 16 << 10;
-
 /// The longest text of MQTT, in bytes.
 const TEXT_BYTES_MAX: usize = 65_535;
 
@@ -23,7 +20,7 @@ pub(crate) struct MqttOptions {
     #[schema(minimum = 0, maximum = 2, default = 2, example = 1)]
     qos: Option<u8>,
     /// It is the topic's retained message: whoever subscribes later gets it at once. One without data (`""`)
-    /// takes the topic's retained message away.
+    /// takes the topic's retained message away. A topic with `+` or `#` in its name has none.
     #[serde(default)]
     #[schema(default = false)]
     retain: bool,
@@ -51,6 +48,11 @@ impl MqttOptions {
                 .ok_or_else(|| bad(format!("qos is 0, 1 or 2, and not {number}")))?;
         }
         publication.retain = self.retain;
+        if self.retain {
+            // It would come to clients of MQTT as a topic that is none there.
+            model::filter::check_name(&publication.topic)
+                .map_err(|error| bad(format!("retain: {error}")))?;
+        }
         let texts = self.content_type.iter().chain(&self.response_topic);
         let pairs = self.user_properties.iter().flat_map(|(name, value)| [name, value]);
         if texts.chain(pairs).any(|text| text.len() > TEXT_BYTES_MAX || text.contains('\0')) {
@@ -75,13 +77,7 @@ impl MqttOptions {
             correlation_data: correlation_data.transpose()?,
             user: self.user_properties.iter().map(pair).collect(),
         };
-        if properties.bytes() > PROPERTIES_BYTES_MAX {
-            let message = format!(
-                "its texts have {} bytes: {PROPERTIES_BYTES_MAX} are allowed",
-                properties.bytes()
-            );
-            return Err(bad(message));
-        }
+        properties.check().map_err(|error| bad(error.to_string()))?;
         if properties != Properties::default() {
             let attributes = publication.attributes.get_or_insert_with(Box::<Attributes>::default);
             attributes.properties = Some(Box::new(properties));
@@ -92,13 +88,17 @@ impl MqttOptions {
 
 #[cfg(test)]
 mod tests {
-    use model::Data;
+    use model::{Data, PROPERTIES_BYTES_MAX, USER_PROPERTIES_MAX};
 
     use super::*;
 
     fn applied(json: &str) -> Result<Publication, Rejection> {
+        applied_to("a", json)
+    }
+
+    fn applied_to(topic: &str, json: &str) -> Result<Publication, Rejection> {
         let options: MqttOptions = serde_json::from_str(json).unwrap();
-        options.apply(Publication::new("a", Data::Text("x".into())))
+        options.apply(Publication::new(topic, Data::Text("x".into())))
     }
 
     #[test]
@@ -120,7 +120,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_topic_of_mqtt_retains_nothing() {
+        for topic in ["a/+/b", "a/#", "a+b"] {
+            let error = applied_to(topic, r#"{"retain":true}"#).unwrap_err();
+            assert_eq!(error.code, "bad_mqtt", "{topic}");
+            assert!(error.message.starts_with("mqtt: retain: a topic's name"), "{}", error.message);
+            assert!(applied_to(topic, r#"{"qos":1}"#).is_ok(), "{topic}");
+        }
+    }
+
+    #[test]
     fn what_mqtt_can_not_say_is_refused() {
+        let pairs = vec![r#"["",""]"#; USER_PROPERTIES_MAX + 1].join(",");
+        let many = format!(r#"{{"user_properties":[{pairs}]}}"#);
         let long = format!(r#"{{"content_type":"{}"}}"#, "x".repeat(PROPERTIES_BYTES_MAX + 1));
         for (json, want) in [
             (r#"{"qos":3}"#, "qos"),
@@ -128,6 +140,7 @@ mod tests {
             (r#"{"correlation_data":"!"}"#, "correlation_data"),
             (r#"{"user_properties":[["a\u0000","b"]]}"#, "text"),
             (&long, "bytes"),
+            (&many, "user properties"),
         ] {
             let error = applied(json).unwrap_err();
             assert_eq!(error.code, "bad_mqtt", "{json}");

@@ -142,7 +142,7 @@ impl PublishOptions<'_> {
         }
         let (key, sender) = (self.key.map(Name::from), checked_sender(self.sender)?);
         let expires_ms = self.ttl_seconds.map(expires_ms).transpose()?;
-        let attributes = Attributes { tags, key, sender, expires_ms, properties: None };
+        let attributes = Attributes { tags, key, sender, expires_ms, ..Attributes::default() };
         Ok(Some(Box::new(attributes)).filter(|attributes| **attributes != Attributes::default()))
     }
 }

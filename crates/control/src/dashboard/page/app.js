@@ -179,6 +179,31 @@ function showState() {
   text(by('offline-wait'), state === 'waiting' && seconds ? `Trying again in ${seconds} s.` : 'Trying again…');
 }
 
+// An upgrade, while it is under way and until somebody has seen how it went.
+
+let seen;
+
+function showUpgrade() {
+  const upgrade = store.samples.at(-1)?.upgrade;
+  const said = upgrade?.result && upgrade.text;
+  by('upgrade').hidden = !upgrade || said === seen;
+  if (by('upgrade').hidden) return;
+  const isBad = said && (upgrade.stage === 'failed' || upgrade.lost > 0);
+  by('upgrade').classList.toggle('calm', !isBad);
+  text(by('upgrade-name'), said ? '' : 'Upgrade:');
+  text(by('upgrade-text'), upgrade.text, (upgrade.notes ?? []).join('\n'));
+  by('upgrade-bar').hidden = Boolean(said);
+  by('upgrade-bar').max = Math.max(1, upgrade.connections);
+  by('upgrade-bar').value = upgrade.connections_copied;
+  by('upgrade-close').hidden = !said;
+}
+
+by('upgrade-close').addEventListener('click', () => {
+  seen = by('upgrade-text').textContent;
+  showUpgrade();
+});
+subscribe(what => what === 'sample' && showUpgrade());
+
 by('retry').addEventListener('click', retryNow);
 subscribe(what => {
   if (what !== 'state') return;

@@ -28,7 +28,7 @@ const lines = mqtt => [
   ['Sent again', count(mqtt.repeated), 'Messages that clients were sent again when they came back, since the start'],
   ['Gone', count(mqtt.gone), 'Messages that a limit of history dropped, or whose time was over, before they could be sent'],
   ['Expired', count(mqtt.sessions_expired), 'Sessions whose time was over, since the start'],
-  ['Not kept', count(mqtt.sessions_refused), 'Sessions: there were as many as may be (mqtt.sessions_max)'],
+  ['Not kept', count(mqtt.sessions_refused), 'Sessions: there were as many as may be (mqtt.sessions_max, mqtt.sessions_per_user_max, mqtt.away_bytes_max)'],
   ['Not retained', count(mqtt.retained_refused), 'Messages: there were too many (mqtt.retained_messages_max, mqtt.retained_bytes_max)'],
 ];
 

@@ -5,6 +5,7 @@ mod key;
 mod needs;
 mod rates;
 mod sessions;
+mod sign_ins;
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +22,7 @@ pub(crate) use key::Key;
 pub(crate) use needs::{Needs, Row, Table};
 pub(crate) use rates::{COMMAND, PUBLISH, Refused};
 use sessions::{Attempt, Sessions};
+pub use sign_ins::SignIns;
 
 use super::Rejection;
 use super::host::{host_name, is_local};

@@ -93,6 +93,19 @@ impl Sessions {
         self.open.retain(|_, session| is_there(&session.key));
     }
 
+    /// All sessions: the hash of each one's id, that of its key, and when it began.
+    pub fn all(&self) -> impl Iterator<Item = ([u8; 32], [u8; 32], Instant)> {
+        self.open.iter().map(|(id, session)| (*id, session.key, session.began))
+    }
+
+    /// Takes in a session of another process in place of one with this id; nothing ends it.
+    pub fn replace(&mut self, id: [u8; 32], session: Option<([u8; 32], Instant)>) {
+        match session {
+            Some((key, began)) => _ = self.open.insert(id, Session { key, began }),
+            None => _ = self.open.remove(&id),
+        }
+    }
+
     /// Whether an address may try to sign in.
     pub fn attempt(&mut self, address: IpAddr, now: Instant) -> Attempt {
         let Some(failures) = self.failures.get(&address) else { return Attempt::May };

@@ -192,6 +192,11 @@ impl Connections {
         Ok(Permit { connections: self.clone(), number, peer, is_pressed })
     }
 
+    /// For the requests of a connection that another process has, and whose places it counts.
+    pub(crate) fn peer_elsewhere(&self, address: IpAddr) -> Arc<Peer> {
+        Arc::new(Peer::new(network(address), self.state().limits, false))
+    }
+
     /// Takes a connection's place.
     fn evict(&self, state: &mut State, number: u64) {
         if let Some(peer) = state.remove(number) {
@@ -226,6 +231,11 @@ impl Connections {
     /// Nothing of a body yet.
     pub(crate) fn held(&self) -> Held<'_> {
         Held { connections: self, bytes: 0 }
+    }
+
+    /// How many are open.
+    pub(crate) fn open(&self) -> usize {
+        self.state().open.len()
     }
 
     pub(crate) fn stats(&self) -> Stats {

@@ -1,6 +1,6 @@
 //! Sends a lane's messages, and takes the answers.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,9 +10,10 @@ use tokio::time::Instant;
 
 use super::super::client::{Client, Taken};
 use super::super::error::{ErrorKind, Log, RequestError};
+use super::super::gate::Gate;
 use super::super::signature::RequestId;
 use super::super::worker::until;
-use super::lane::{Lane, Look, Pending};
+use super::lane::{Lane, Look, Pending, UnderWay};
 use super::{Answers, body};
 
 /// The pause after the first failure; each further one makes it twice as long.
@@ -27,9 +28,21 @@ pub(super) struct Carrier {
     answers: Arc<dyn Answers>,
     /// When what waits is sent no longer.
     end: watch::Receiver<Option<Instant>>,
+    gate: Arc<Gate>,
     /// Made for the first request: a rule that nothing matches needs no certificates in memory.
     client: Option<Client>,
     log: Log,
+    /// For how long all stood still so far.
+    closed_for: Duration,
+}
+
+/// A request that is sent.
+struct Sending {
+    messages: usize,
+    body: Vec<u8>,
+    id: RequestId,
+    /// It was sent before.
+    is_again: bool,
 }
 
 impl Carrier {
@@ -37,54 +50,74 @@ impl Carrier {
         lane: Arc<Lane>,
         answers: Arc<dyn Answers>,
         end: watch::Receiver<Option<Instant>>,
+        gate: Arc<Gate>,
     ) -> Self {
-        Carrier { lane, answers, end, client: None, log: Log::default() }
+        let (client, log, closed_for) = (None, Log::default(), Duration::ZERO);
+        Carrier { lane, answers, end, gate, client, log, closed_for }
     }
 
     /// Runs until nothing can come any more and all was taken or has failed.
     pub async fn run(mut self) {
+        let (gate, lane) = (self.gate.clone(), self.lane.clone());
         loop {
-            match self.lane.look(Instant::now()) {
-                Look::Send(batch) => self.carry(batch).await,
-                Look::Until(due) => tokio::select! {
-                    () = self.lane.ready.notified() => {}
+            let due = {
+                let turn = gate.turn().await;
+                self.stood_still(turn.closed_for());
+                match lane.is_under_way() {
+                    true => None,
+                    false => match lane.look(Instant::now()) {
+                        Look::Send(batch) => {
+                            lane.begin(batch);
+                            None
+                        }
+                        Look::Until(due) => Some(due),
+                        Look::Ended => return,
+                    },
+                }
+            };
+            match due {
+                None => self.carry().await,
+                Some(due) => tokio::select! {
+                    () = lane.ready.notified() => {}
                     () = until(due) => {}
                 },
-                Look::Ended => return,
             }
         }
     }
 
-    /// Sends a batch until it is taken, or the time of its messages is over.
-    async fn carry(&mut self, mut batch: VecDeque<Pending>) {
+    /// All stood still for so long, altogether: that is nobody's time.
+    fn stood_still(&mut self, closed_for: Duration) {
+        let by = closed_for - std::mem::replace(&mut self.closed_for, closed_for);
+        if by > Duration::ZERO {
+            self.lane.later(by, Instant::now());
+        }
+    }
+
+    /// Sends what is under way until it is taken, or the time of its messages is over.
+    async fn carry(&mut self) {
+        let gate = self.gate.clone();
         let mut pause = PAUSE_MIN;
-        let (mut id, mut is_again) = (RequestId::random(), false);
-        while !batch.is_empty() {
-            let messages = batch.iter().map(|pending| (&*pending.id, &pending.request));
-            let body = body::write(messages);
-            let error = match self.send(batch.len(), body, &id, is_again).await {
-                Ok(taken) => return self.took(batch, taken),
-                Err(error) => error,
+        loop {
+            let request = {
+                let _turn = gate.turn().await;
+                self.lane.under_way(|UnderWay { id, is_again, messages }| {
+                    let all = messages.iter().map(|pending| (&*pending.id, &pending.request));
+                    let body = body::write(all);
+                    let is_again = std::mem::replace(is_again, true);
+                    Sending { messages: messages.len(), body, id: id.clone(), is_again }
+                })
             };
-            is_again = true;
-            let (rule, _) = self.lane.rule();
-            self.log.warn(&error, Some(&rule.url), batch.len() as u64);
-            let next = Instant::now() + pause;
-            let is_over = error.is_final || self.end.borrow().is_some_and(|end| next >= end);
-            let late = match is_over {
-                true => batch.len(),
-                false => batch.iter().take_while(|it| it.accepted_at + rule.retry < next).count(),
+            let Some(request) = request else { return };
+            let sent = self.send(request).await;
+            let next = {
+                let turn = gate.turn().await;
+                self.stood_still(turn.closed_for());
+                match sent {
+                    Ok(taken) => return self.took(taken),
+                    Err(error) => self.failed(&error, pause),
+                }
             };
-            if late > 0 {
-                // What is left is another request.
-                id = RequestId::random();
-            }
-            batch.drain(..late).for_each(|pending| pending.fail(error.kind));
-            // Those behind it have waited for it: they are not sent when their time is over.
-            let patience = rule.retry.max(rule.timeout);
-            let waited = self.lane.take_late(Instant::now(), patience);
-            waited.into_iter().for_each(|pending| pending.fail(ErrorKind::Timeout));
-            if !batch.is_empty() {
+            if self.lane.is_under_way() {
                 tokio::select! {
                     () = tokio::time::sleep_until(next) => {}
                     _ = self.end.changed() => {}
@@ -94,13 +127,34 @@ impl Carrier {
         }
     }
 
-    async fn send(
-        &mut self,
-        messages: usize,
-        body: Vec<u8>,
-        id: &RequestId,
-        is_again: bool,
-    ) -> Result<Taken, RequestError> {
+    /// A request has failed, and is sent again after a pause, with those messages that have time. Gives when.
+    fn failed(&self, error: &RequestError, pause: Duration) -> Instant {
+        let (rule, _) = self.lane.rule();
+        let next = Instant::now() + pause;
+        let is_over = error.is_final || self.end.borrow().is_some_and(|end| next >= end);
+        let late = self.lane.under_way(|UnderWay { id, is_again, messages }| {
+            self.log.warn(error, Some(&rule.url), messages.len() as u64);
+            let has_no_time = |it: &&Pending| it.accepted_at + rule.retry < next;
+            let late = match is_over {
+                true => messages.len(),
+                false => messages.iter().take_while(has_no_time).count(),
+            };
+            if late > 0 {
+                // What is left is another request.
+                (*id, *is_again) = (RequestId::random(), true);
+            }
+            messages.drain(..late).collect::<Vec<_>>()
+        });
+        late.into_iter().flatten().for_each(|pending| pending.fail(error.kind));
+        // Those behind it have waited for it: they are not sent when their time is over.
+        let patience = rule.retry.max(rule.timeout);
+        let waited = self.lane.take_late(Instant::now(), patience);
+        waited.into_iter().for_each(|pending| pending.fail(ErrorKind::Timeout));
+        next
+    }
+
+    async fn send(&mut self, request: Sending) -> Result<Taken, RequestError> {
+        let Sending { messages, body, id, is_again } = request;
         let client = match &self.client {
             Some(client) => client.clone(),
             None => {
@@ -117,7 +171,7 @@ impl Carrier {
         self.lane.bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
         let deadline = Instant::now() + rule.timeout;
         let deadline = self.end.borrow().map_or(deadline, |end| end.min(deadline));
-        let request = client.forward(&rule.url, id, &proof, messages, body);
+        let request = client.forward(&rule.url, &id, &proof, messages, body);
         match tokio::time::timeout_at(deadline, request).await {
             Ok(result) => result,
             Err(_) => {
@@ -128,7 +182,8 @@ impl Carrier {
     }
 
     /// The back end has taken a batch: what it answers is published, and who waits is told.
-    fn took(&mut self, batch: VecDeque<Pending>, taken: Taken) {
+    fn took(&mut self, taken: Taken) {
+        let batch = self.lane.take_under_way();
         let by_id: HashMap<&str, &Pending> =
             batch.iter().map(|pending| (&*pending.id, pending)).collect();
         let reply_to = |id: &str| by_id.get(id).and_then(|pending| pending.reply_to());

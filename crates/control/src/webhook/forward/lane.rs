@@ -12,8 +12,10 @@ use tokio::time::Instant;
 
 use super::super::client::Proof;
 use super::super::error::ErrorKind;
+use super::super::gate::{Gate, later};
 use super::super::queue::BATCH_BYTES_MAX;
-use super::{Forward, ReplyTo, body};
+use super::super::signature::RequestId;
+use super::{Forward, ReplyTo, Restored, body};
 
 /// What was counted of a rule's messages so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,9 +54,11 @@ pub struct AnswerCounts {
 }
 
 /// A message that is answered once, with what became of it: dropped without that, the node shuts down.
-pub(super) struct Pending {
+pub(in crate::webhook) struct Pending {
     pub request: ForwardRequest,
     pub id: String,
+    /// Those that come later have higher ones.
+    pub number: u64,
     pub accepted_at: Instant,
     pub bytes: usize,
     lane: Arc<Lane>,
@@ -94,16 +98,17 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        // What has ended holds nothing.
-        if self.bytes > 0 {
+        // What has ended holds nothing. While all stands still, another process is to end it.
+        if self.bytes > 0 && !self.lane.gate.is_closed() {
             self.end(ErrorKind::Stopped.response());
         }
     }
 }
 
 /// A rule's queue.
-pub(super) struct Lane {
+pub(in crate::webhook) struct Lane {
     state: Mutex<State>,
+    gate: Arc<Gate>,
     /// Notified when there is something to look at.
     pub ready: Notify,
     pub taken: AtomicU64,
@@ -120,10 +125,28 @@ struct State {
     rule: Arc<Forward>,
     proof: Proof,
     open: bool,
+    /// What is sent until it is taken, or its time is over.
+    under_way: Option<UnderWay>,
     waiting: VecDeque<Pending>,
     /// Those that wait, and those that are under way.
     held: usize,
     held_bytes: usize,
+}
+
+/// Messages of one request.
+pub(super) struct UnderWay {
+    pub id: RequestId,
+    /// It was sent before.
+    pub is_again: bool,
+    pub messages: VecDeque<Pending>,
+}
+
+/// A message that is not taken yet.
+#[derive(Clone, Copy)]
+pub(in crate::webhook) struct Waits<'a> {
+    pub pending: &'a Pending,
+    /// The request in which it is under way, if it is.
+    pub sent_in: Option<&'a RequestId>,
 }
 
 /// What is to be done in a lane.
@@ -137,17 +160,19 @@ pub(super) enum Look {
 }
 
 impl Lane {
-    pub fn new(rule: Forward, proof: Proof) -> Self {
+    pub fn new(rule: Forward, proof: Proof, gate: Arc<Gate>) -> Self {
         let state = State {
             rule: rule.into(),
             proof,
             open: true,
+            under_way: None,
             waiting: VecDeque::new(),
             held: 0,
             held_bytes: 0,
         };
         Lane {
             state: state.into(),
+            gate,
             ready: Notify::new(),
             taken: AtomicU64::new(0),
             failed: AtomicU64::new(0),
@@ -184,14 +209,19 @@ impl Lane {
     pub fn abandon(&self) {
         let mut state = self.lock();
         state.open = false;
-        let waiting = std::mem::take(&mut state.waiting);
+        let gone = (state.under_way.take(), std::mem::take(&mut state.waiting));
         drop(state);
         // Their replies are called here, without the lock.
-        drop(waiting);
+        drop(gone);
     }
 
     /// Puts a message behind the others, unless as many are there as may be.
-    pub fn put(self: Arc<Self>, request: ForwardRequest, id: String) -> Result<(), Full> {
+    pub fn put(
+        self: Arc<Self>,
+        request: ForwardRequest,
+        id: String,
+        number: u64,
+    ) -> Result<(), Full> {
         let bytes = body::held_bytes(&request);
         let mut state = self.lock();
         let fits = state.held < state.rule.queue_messages_max
@@ -204,7 +234,8 @@ impl Lane {
         }
         (state.held, state.held_bytes) = (state.held + 1, state.held_bytes + bytes);
         let lane = self.clone();
-        state.waiting.push_back(Pending { request, id, accepted_at: Instant::now(), bytes, lane });
+        let accepted_at = Instant::now();
+        state.waiting.push_back(Pending { request, id, number, accepted_at, bytes, lane });
         let waiting = state.waiting.len();
         // A wake-up is a system call: only what begins or fills a batch wakes.
         let wakes = waiting == 1 || waiting == state.rule.batch_messages_max;
@@ -216,7 +247,7 @@ impl Lane {
     }
 
     /// What is to be done now.
-    pub fn look(&self, now: Instant) -> Look {
+    pub(super) fn look(&self, now: Instant) -> Look {
         let mut state = self.lock();
         let Some(first) = state.waiting.front() else {
             return if state.open { Look::Until(None) } else { Look::Ended };
@@ -234,6 +265,70 @@ impl Lane {
         });
         let fitting = fitting.count();
         Look::Send(state.waiting.drain(..fitting).collect())
+    }
+
+    /// Messages are under way until they are taken, or their time is over.
+    pub fn begin(&self, messages: VecDeque<Pending>) {
+        let under_way = UnderWay { id: RequestId::random(), is_again: false, messages };
+        self.lock().under_way = Some(under_way);
+    }
+
+    /// Whether messages are under way.
+    pub fn is_under_way(&self) -> bool {
+        self.lock().under_way.is_some()
+    }
+
+    /// Looks at what is under way, and may change it; it is so no longer where none is left.
+    pub(super) fn under_way<T>(&self, look: impl FnOnce(&mut UnderWay) -> T) -> Option<T> {
+        let mut state = self.lock();
+        let looked = look(state.under_way.as_mut()?);
+        state.under_way.take_if(|under_way| under_way.messages.is_empty());
+        Some(looked)
+    }
+
+    /// Takes out all that is under way.
+    pub fn take_under_way(&self) -> VecDeque<Pending> {
+        self.lock().under_way.take().map(|it| it.messages).unwrap_or_default()
+    }
+
+    /// Looks at all that is not taken yet.
+    pub fn each(&self, look: &mut dyn FnMut(Waits<'_>)) {
+        let state = self.lock();
+        for UnderWay { id, messages, .. } in state.under_way.iter() {
+            messages.iter().for_each(|pending| look(Waits { pending, sent_in: Some(id) }));
+        }
+        state.waiting.iter().for_each(|pending| look(Waits { pending, sent_in: None }));
+    }
+
+    /// Takes in a message of another process; they come in their order.
+    pub fn restore(self: Arc<Self>, message: Restored) {
+        let Restored { request, id, number, sent_in } = message;
+        let bytes = body::held_bytes(&request);
+        let (lane, accepted_at) = (self.clone(), Instant::now());
+        let pending = Pending { request, id, number, accepted_at, bytes, lane };
+        let mut state = self.lock();
+        (state.held, state.held_bytes) = (state.held + 1, state.held_bytes + bytes);
+        match (sent_in, &mut state.under_way) {
+            (Some(id), Some(under_way)) if under_way.id == id => {
+                under_way.messages.push_back(pending);
+            }
+            (Some(id), none @ None) => {
+                *none = Some(UnderWay { id, is_again: true, messages: [pending].into() });
+            }
+            // Only one request is under way at a time.
+            (Some(_) | None, _) => state.waiting.push_back(pending),
+        }
+        drop(state);
+        self.ready.notify_one();
+    }
+
+    /// Time of this length counted for nothing.
+    pub fn later(&self, by: Duration, now: Instant) {
+        let mut state = self.lock();
+        let State { under_way, waiting, .. } = &mut *state;
+        let sent = under_way.iter_mut().flat_map(|it| &mut it.messages);
+        let all = sent.chain(waiting);
+        all.for_each(|pending| pending.accepted_at = later(pending.accepted_at, by, now));
     }
 
     /// Takes out what has waited so long, to be failed without the lock.

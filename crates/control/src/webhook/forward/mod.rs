@@ -16,18 +16,21 @@ mod tests;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use model::Name;
-use shard::{ForwardRequest, Full, WebhookResponse};
+use shard::{ForwardRequest, Full};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::client::Proof;
+use super::gate::Gate;
+use super::signature::RequestId;
 use carrier::Carrier;
 use lane::Lane;
+pub(super) use lane::Waits;
 pub use lane::{AnswerCounts, ForwardStats};
 
 /// At the end, what waits is sent for so long.
@@ -79,26 +82,42 @@ pub trait Answers: Send + Sync {
     ) -> Result<(), String>;
 }
 
+/// A message that another process had accepted.
+pub(super) struct Restored {
+    pub request: ForwardRequest,
+    pub id: String,
+    /// Its number: those that come later have higher ones.
+    pub number: u64,
+    /// The request in which it is under way, if it is.
+    pub sent_in: Option<RequestId>,
+}
+
 /// The shards' side: the lanes, by their filters.
 pub(super) struct Forwards {
     /// With what ids begin: that of another run is another.
     node: String,
+    gate: Arc<Gate>,
     lanes: RwLock<HashMap<Arc<str>, Arc<Lane>>>,
     /// Those that nobody serves yet.
     begun: Mutex<Vec<Arc<Lane>>>,
+    /// Those whose rules are gone, and which may have something to send yet.
+    closed: Mutex<Vec<Weak<Lane>>>,
     changed: Notify,
-    next: AtomicU64,
+    /// The number of the next message.
+    pub next: AtomicU64,
     /// When what waits is sent no longer; nothing before the end.
     end: watch::Sender<Option<Instant>>,
 }
 
 impl Forwards {
     /// Without rules. Ids of messages begin with the node's name.
-    pub fn new(node: String) -> Self {
+    pub fn new(node: String, gate: Arc<Gate>) -> Self {
         Forwards {
             node,
+            gate,
             lanes: RwLock::default(),
             begun: Mutex::default(),
+            closed: Mutex::default(),
             changed: Notify::new(),
             next: AtomicU64::new(1),
             end: watch::Sender::new(None),
@@ -116,7 +135,7 @@ impl Forwards {
                     lane
                 }
                 None => {
-                    let lane = Arc::new(Lane::new(rule.clone(), proof.clone()));
+                    let lane = Arc::new(Lane::new(rule.clone(), proof.clone(), self.gate.clone()));
                     let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
                     begun.push(lane.clone());
                     lane
@@ -125,27 +144,46 @@ impl Forwards {
             lanes.insert(rule.filter.clone(), lane);
         }
         drop(lanes);
-        before.into_values().for_each(|lane| lane.close());
+        let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        closed.retain(|lane| lane.strong_count() > 0);
+        for lane in before.into_values() {
+            lane.close();
+            closed.push(Arc::downgrade(&lane));
+        }
+        drop(closed);
         self.changed.notify_one();
     }
 
-    /// Puts a message into its lane. One whose rule is gone goes nowhere, and nobody waits for it.
-    pub fn put(&self, mut request: ForwardRequest) -> Result<(), Full> {
+    /// Puts a message into its lane. For one whose rule is gone there is no room, as in a lane that closes: its
+    /// shard has not heard of that yet, and what is published again goes by the rules that are there then.
+    pub fn put(&self, request: ForwardRequest) -> Result<(), Full> {
         let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
         let lane = lanes.get(&request.filter).cloned();
         drop(lanes);
-        match lane {
-            Some(lane) => {
-                let id = format!("{}-{}", self.node, self.next.fetch_add(1, Ordering::Relaxed));
-                lane.put(request, id)
-            }
-            None => {
-                if let Some(reply) = request.reply.take() {
-                    reply(WebhookResponse::yes());
-                }
-                Ok(())
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let id = format!("{}-{number}", self.node);
+        lane.ok_or(Full)?.put(request, id, number)
+    }
+
+    /// All lanes, those included whose rules are gone.
+    pub fn all_lanes(&self) -> Vec<Arc<Lane>> {
+        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        lanes.values().cloned().chain(closed.iter().filter_map(Weak::upgrade)).collect()
+    }
+
+    /// Takes in the messages of another process, in their order and without regard to limits. They count as if
+    /// they came now. Gives those whose rules are not there.
+    pub fn restore(&self, messages: Vec<Restored>) -> Vec<Restored> {
+        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        let mut homeless = Vec::new();
+        for message in messages {
+            match lanes.get(&message.request.filter).cloned() {
+                Some(lane) => lane.restore(message),
+                None => homeless.push(message),
             }
         }
+        homeless
     }
 
     /// Takes nothing any more, and ends when all was sent, or soon.
@@ -193,7 +231,10 @@ impl Forwarder {
         let mut end = self.forwards.end.subscribe();
         loop {
             for lane in self.forwards.begun() {
-                lanes.spawn(Carrier::new(lane, answers.clone(), end.clone()).run());
+                lanes.spawn(
+                    Carrier::new(lane, answers.clone(), end.clone(), self.forwards.gate.clone())
+                        .run(),
+                );
             }
             if end.borrow_and_update().is_some() && lanes.is_empty() {
                 return;

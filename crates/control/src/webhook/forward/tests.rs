@@ -1,6 +1,7 @@
 use std::sync::atomic::AtomicUsize;
 
 use model::{Data, Publication};
+use shard::WebhookResponse;
 use tokio::time::advance;
 
 use super::lane::{Look, Pending};
@@ -30,6 +31,7 @@ fn message(data: &str, told: Option<&Arc<AtomicUsize>>) -> ForwardRequest {
         transport: "mqtt",
         client: None,
         at_ms: 0,
+        hook: shard::HookPlace::default(),
         reply: told.map(|told| -> shard::Reply<WebhookResponse> {
             Box::new(move |_| _ = told.fetch_add(1, Ordering::Relaxed))
         }),
@@ -37,11 +39,11 @@ fn message(data: &str, told: Option<&Arc<AtomicUsize>>) -> ForwardRequest {
 }
 
 fn lane() -> Arc<Lane> {
-    Arc::new(Lane::new(rule("a"), Proof::default()))
+    Arc::new(Lane::new(rule("a"), Proof::default(), Arc::default()))
 }
 
 fn put(lane: &Arc<Lane>, data: &str, told: Option<&Arc<AtomicUsize>>) -> Result<(), Full> {
-    lane.clone().put(message(data, told), data.into())
+    lane.clone().put(message(data, told), data.into(), 0)
 }
 
 fn sent(lane: &Lane) -> Vec<Pending> {
@@ -97,8 +99,9 @@ async fn a_full_lane_refuses_who_waits_and_drops_the_rest() {
 }
 
 #[tokio::test]
-async fn rules_come_and_go_and_nobody_waits_for_one_that_is_gone() {
-    let (forwards, told) = (Forwards::new("n".into()), Arc::new(AtomicUsize::new(0)));
+async fn rules_come_and_go_and_what_is_for_one_that_is_gone_is_refused() {
+    let (forwards, told) =
+        (Forwards::new("n".into(), Arc::default()), Arc::new(AtomicUsize::new(0)));
     let proof = Proof::default();
     forwards.set(&[rule("a"), rule("b")], &proof);
     assert_eq!((forwards.begun().len(), forwards.stats().len()), (2, 2));
@@ -109,15 +112,16 @@ async fn rules_come_and_go_and_nobody_waits_for_one_that_is_gone() {
     forwards.set(&[], &proof);
     assert!(forwards.begun().is_empty());
     assert_eq!(told.load(Ordering::Relaxed), 0);
-    forwards.put(message("x", Some(&told))).unwrap();
-    assert_eq!(told.load(Ordering::Relaxed), 1);
+    // Who waits would take an answer for that of the back end.
+    assert_eq!(forwards.put(message("x", Some(&told))), Err(Full));
+    assert_eq!((forwards.put(message("x", None)), told.load(Ordering::Relaxed)), (Err(Full), 0));
 }
 
 #[test]
 fn an_answer_goes_where_its_client_said_or_to_its_user() {
     let reply_to = |request: ForwardRequest| {
         let lane = lane();
-        lane.clone().put(request, "1".into()).unwrap();
+        lane.clone().put(request, "1".into(), 0).unwrap();
         lane.close();
         let to = sent(&lane)[0].reply_to();
         to.map(|to| (to.topic, to.correlation_data))

@@ -2,6 +2,7 @@
 
 mod end;
 mod errors;
+mod upgrade;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -33,6 +34,7 @@ pub fn ask(slot: u32) -> WebhookRequest {
         url: None,
         question: Question { event: Some("say".into()), payload, ..about },
         connection: ConnectionId { node: model::NodeId(9), shard: 0, slot, serial: 3 },
+        hook: shard::HookPlace::default(),
         reply: Box::new(|_| ()),
     }
 }
@@ -90,7 +92,8 @@ async fn app(
 
 async fn hook(State(app): State<Arc<App>>, headers: HeaderMap, body: String) -> Response {
     let mut body: Value = serde_json::from_str(&body).unwrap();
-    let Value::Array(events) = body["events"].take() else { panic!("no events") };
+    let key = if body.get("messages").is_some() { "messages" } else { "events" };
+    let Value::Array(events) = body[key].take() else { panic!("no events") };
     let answer = (app.answer)(&events);
     let under_way = app.under_way.fetch_add(1, Ordering::Relaxed) + 1;
     app.under_way_max.fetch_max(under_way, Ordering::Relaxed);
@@ -317,13 +320,13 @@ async fn a_queue_is_there_while_something_is_in_it() {
     let settings = Settings { batch_events_max: 1, ..settings(&app.url) };
     for waiting in [1, 0] {
         worker.send(&touched[0], &settings, &mut batches);
-        assert_eq!(worker.queues.len(), 1);
+        assert_eq!(dispatcher.queues().len(), 1);
         let done = batches.join_next_with_id().await.unwrap();
         assert_eq!(worker.finish(done).as_ref(), Some(&touched[0]));
         assert_eq!(dispatcher.stats().waiting, waiting);
     }
     worker.send(&touched[0], &settings, &mut batches);
-    assert!(worker.queues.is_empty() && batches.is_empty());
+    assert!(dispatcher.queues().is_empty() && batches.is_empty());
 }
 
 #[tokio::test]

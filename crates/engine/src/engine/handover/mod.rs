@@ -12,37 +12,50 @@
 //! are keyed.
 //!
 //! # The order
-//! 1. The driver lets its engines work until each of them [is quiet](Engine::is_quiet), and reads no
-//!    socket any more. An engine that drains is never quiet: it ends instead.
-//! 2. It exports the engine's own record, and then one for each connection. An export changes nothing.
-//! 3. The new engines have the numbers and the node of the old ones. Each takes the engine's record first,
-//!    and then the connections, each in its old slot: slots are part of connections' ids. An import only
-//!    takes state: nobody is sent anything.
+//! 1. The new engines have the numbers and the node of the old ones. While the old ones serve, the driver
+//!    gives each new one the record of its old one ([`Engine::export_engine`]), and then connections as they
+//!    are just then, each in its old slot: slots are part of connections' ids. An export changes nothing, and
+//!    an import only takes state: nobody is sent or told anything, and no limit keeps anybody out.
+//! 2. The old engines [stand still](Engine::stand_still), and the driver reads no socket any more. When all of
+//!    them [are still](Engine::is_still), it [takes what is owed](Engine::take_owed): what fan-outs have not
+//!    done. If anything fails from here on, it gives that back, and the old engines [go on](Engine::go_on).
+//! 3. It exports all connections again. Where one's record is another one than before, or the connection is
+//!    gone, the new engine [forgets the import](Engine::forget_imported) and takes the new one, if there is one.
+//!    The engine's own record comes again as well.
 //! 4. The driver puts each socket in the connection's slot, with the outbox that it had, and counts the
 //!    peer's address where those are limited.
-//! 5. When all engines have all of their connections, the driver calls [`Engine::restart`], performs the
-//!    outputs, and tells the engine [`drained`](Engine::drained) of each connection whose bytes have all
-//!    left. Connections that were about to close are closed again by an output.
+//! 5. When all new engines have all of their connections, each [is given what is owed](Engine::give_owed) to these,
+//!    and then the driver calls [`Engine::restart`], which says what is to be done after it.
+//!
+//! # What changes all the time
+//! When a connection was last heard, and whether something was sent to it lately, stands in the engine's
+//! record for all slots, three bytes each, and not in the connections': so the records of those that rest
+//! stay the same.
+//!
+//! # What others hold
+//! The registry of presence and that of MQTT sessions begin empty in another process. An import enters
+//! there what the connection has, of which members know, and which others find; the rest of them comes by
+//! their parts of the crate `handover`. What all engines count of users, addresses and sessions is counted by
+//! the imports.
 //!
 //! # What goes on without a record
-//! Answers that are under way come by the mailbox, with the connection's slot and serial: those of
-//! webhooks, of a publish that waits for the disk, of a registry of presence on other nodes. Who hands
-//! over to another process waits for them, or passes them on. What was asked of the history is asked
-//! again, and an answer to the old query is passed over. The node's clock goes on, for times are its
-//! times. A connection that waits for slow members of a topic goes on at once.
+//! Answers that are under way come by the mailbox, with the connection's slot and serial. Those of webhooks
+//! are passed on by who asks them. Those of the disk, and of a registry of presence on other nodes, are
+//! waited for. What was asked of the history is asked again, and an answer to the old query is passed over.
+//! The node's clock goes on, for times are its times. A connection that waits for slow members of a topic
+//! goes on at once.
 
 #[cfg(test)]
 mod tests;
 
+use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
 
 use super::Engine;
 use super::sweep::STRIPES;
 use crate::cbor::{ImportError, VERSION};
-use crate::connections::{Connections, Restart};
+use crate::connections::{Connections, SLOTS_MAX};
 use crate::count::count;
-use crate::page_reads::PageReads;
-use crate::poll::Polls;
 use crate::record::Record;
 
 /// The version and the length.
@@ -80,20 +93,21 @@ struct EngineRecord {
     /// All slots are below this.
     #[n(9)]
     slots_end: u32,
+    /// What changes all the time, of each slot: when it was last heard, in seconds of the node's clock that
+    /// wrap around (two bytes, little endian), and whether something was sent since the sweep passed. It
+    /// counts in place of what is in the connections' records.
+    #[n(10)]
+    vitals: Option<ByteVec>,
 }
 
-/// No engine has so many slots. A record that says otherwise is damaged.
-const SLOTS_MAX: u32 = 1 << 28;
-
-/// Puts the version and the length before a record.
-fn frame<T: Encode<()>>(record: &T) -> Vec<u8> {
-    let mut bytes = vec![0; HEAD_BYTES];
-    // Writing to a vector does not fail.
-    let _ = minicbor::encode(record, &mut bytes);
+/// Puts the version and the length before a record, in place of what is in `bytes`.
+fn frame<T: Encode<()>>(record: &T, bytes: &mut Vec<u8>) {
+    bytes.clear();
+    bytes.extend_from_slice(&[0; HEAD_BYTES]);
+    ::handover::encode_into(record, bytes);
     let length = count(bytes.len() - HEAD_BYTES);
     bytes[..2].copy_from_slice(&VERSION.to_le_bytes());
     bytes[2..HEAD_BYTES].copy_from_slice(&length.to_le_bytes());
-    bytes
 }
 
 fn unframe<T: for<'b> Decode<'b, ()>>(bytes: &[u8]) -> Result<T, ImportError> {
@@ -107,12 +121,7 @@ fn unframe<T: for<'b> Decode<'b, ()>>(bytes: &[u8]) -> Result<T, ImportError> {
     if body.len() != u32::from_le_bytes(*length) as usize {
         return Err(ImportError::damaged("it has not the length that it says"));
     }
-    let mut decoder = minicbor::Decoder::new(body);
-    let record = decoder.decode().map_err(ImportError::damaged)?;
-    match decoder.position() == body.len() {
-        true => Ok(record),
-        false => Err(ImportError::damaged("there is something behind its end")),
-    }
+    ::handover::decode(body).map_err(ImportError::damaged)
 }
 
 impl Engine {
@@ -131,13 +140,13 @@ impl Engine {
             && core.resumed.is_empty()
     }
 
-    /// Writes out what the engine itself goes on with. Only for an engine that is quiet.
+    /// Writes out what the engine itself goes on with, at any time between two inputs. Changes nothing.
     pub fn export_engine(&self) -> Vec<u8> {
-        debug_assert!(self.is_quiet());
         let Connections { core, recovery, serial, .. } = &self.connections;
         let (query, taken) = recovery.catchups.export_numbers();
         let (stripes_passed, last, swept) = self.sweep.export();
-        frame(&EngineRecord {
+        let mut bytes = Vec::new();
+        let record = EngineRecord {
             node: core.shared.node.0,
             number: core.number,
             serial: *serial,
@@ -148,10 +157,14 @@ impl Engine {
             stripes_last: last.into(),
             swept: Some(swept),
             slots_end: core.table.end(),
-        })
+            vitals: Some(self.connections.export_vitals().into()),
+        };
+        frame(&record, &mut bytes);
+        bytes
     }
 
-    /// Takes up what [`Engine::export_engine`] wrote, before any connection.
+    /// Takes up what [`Engine::export_engine`] wrote: once before any connection, and again as often as it
+    /// comes; the newest counts.
     ///
     /// # Errors
     /// When the record is damaged, of another version, or of another engine or node.
@@ -169,20 +182,37 @@ impl Engine {
             record.stripes_last.try_into().map_err(|_| ImportError::damaged("its stripes"))?;
         *serial = record.serial;
         restarts.slots_end = record.slots_end;
+        restarts.vitals = record.vitals.map(Vec::from).unwrap_or_default();
         recovery.catchups.import_numbers(record.query, record.taken);
         core.mqtt_taken = record.taken;
-        // They come with their connections.
-        core.broker.leave_filters(core.number);
+        if !std::mem::replace(&mut restarts.has_engine, true) {
+            // They come with their connections.
+            core.broker.leave_filters(core.number);
+        }
         core.joins.set_requests(record.join_request);
         self.sweep.import(record.stripes_passed, last, record.swept, core.now_us);
         Ok(())
     }
 
-    /// Writes out a connection; nothing where there is none. Changes nothing. Only for an engine that is
-    /// quiet.
+    /// Writes out a connection, at any time between two inputs; nothing where there is none. Changes nothing,
+    /// and what has not changed is written with the same bytes again.
     pub fn export(&self, slot: u32) -> Option<Vec<u8>> {
-        debug_assert!(self.is_quiet());
-        self.connections.export(slot).map(|record| frame(&record))
+        let mut bytes = Vec::new();
+        self.export_into(slot, &mut bytes).then_some(bytes)
+    }
+
+    /// The same in place of what is in `bytes`. False where there is no connection, and nothing is written.
+    pub fn export_into(&self, slot: u32, bytes: &mut Vec<u8>) -> bool {
+        let Some(record) = self.connections.export(slot) else {
+            return false;
+        };
+        frame(&record, bytes);
+        true
+    }
+
+    /// All slots are below this.
+    pub fn slots_end(&self) -> u32 {
+        self.connections.core.table.end()
     }
 
     /// The slots of all connections, for [`Engine::export`].
@@ -192,7 +222,7 @@ impl Engine {
     }
 
     /// Takes in a connection that [`Engine::export`] wrote, and gives its slot: the same as before.
-    /// Nothing is sent or asked before [`Engine::restart`].
+    /// Nothing is sent, asked or told before [`Engine::restart`].
     ///
     /// # Errors
     /// When the record is damaged or of another version, nobody here speaks the protocol, or the slot is
@@ -204,18 +234,32 @@ impl Engine {
         Ok(slot)
     }
 
-    /// All engines have all of their connections: what these asked of the history is asked again, and who
-    /// was about to close is closed.
+    /// Whether the engine waits for the word that a connection's bytes have all left. Of a connection that was
+    /// taken over they may have, with nobody to say so.
+    pub fn awaits_drained(&self, slot: u32) -> bool {
+        self.connections.core.table.get(slot).is_some_and(|found| found.is_backlogged())
+    }
+
+    /// Takes a connection out again that [`Engine::import`] took in, as if it had never been here: it has
+    /// gone meanwhile, or its record is another one by now. Nobody is told, and nothing counts it. False where
+    /// the slot is empty. Only before [`Engine::restart`].
+    pub fn forget_imported(&mut self, slot: u32) -> bool {
+        self.connections.forget_imported(slot)
+    }
+
+    /// All engines have all of their connections, and what was owed to these: what they asked of the history is
+    /// asked again, and who was about to close is closed. The application's side hears which topics have
+    /// members here, as from any engine.
+    ///
+    /// Afterwards the driver performs the outputs; tells the engine [`drained`](Engine::drained) of each
+    /// connection that [awaits that](Engine::awaits_drained) and whose bytes have all left; watches all
+    /// sockets, reading those that are not [paused](Engine::is_paused) as if something had come; and goes
+    /// on with its turns.
     pub fn restart(&mut self) {
-        for Restart { slot, reads_poll, reads } in self.connections.restarts.take() {
-            Polls { connections: &mut self.connections }.restart(slot, reads_poll);
-            self.connections.recover(|recovery, core| recovery.restart(core, slot, reads));
-            PageReads { connections: &mut self.connections }.next(slot);
-            self.connections.close_again(slot);
-        }
+        self.connections.restart();
         self.resume_inputs();
         let core = &self.connections.core;
-        tracing::info!(
+        tracing::debug!(
             shard = core.number,
             connections = core.table.count(),
             "connections were taken over"

@@ -1,68 +1,58 @@
-//! Clients that publish and subscribe with QoS 1 and 2 over connections that are cut at any byte, taken over,
-//! and moved to new engines: nothing is lost, and with QoS 2 nothing comes twice.
+//! Clients that publish and subscribe over connections that are cut at any byte in both directions, taken over,
+//! and moved to new engines, and a server that dies at any moment and begins again with what its disk holds.
+//!
+//! What must hold: nothing is lost that was confirmed. With QoS 2 nothing comes twice or out of order, to one client or
+//! to the members of a group. Nothing comes that was there before, that has expired, or that the client has
+//! unsubscribed from; sessions end when their time is over, and not before. Wills come once, and what is
+//! retained is the newest. Nobody gets more than it takes, or an alias that it was not told.
 //!
 //! `SHARD_SEED=n cargo test -p engine mqtt::simulation` replays a run; `SHARD_SEEDS=n` runs so many, `SHARD_TRACE=1`
 //! tells what each client heard and sent.
 
+mod check;
 mod client;
+mod disk;
+mod node;
+mod writes;
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::rc::Rc;
+use std::sync::Arc;
 
-use broker::Router;
-use history::{History, Implicit};
-use history_local::{Begin, HistoryLimits};
-use model::filter::matches;
-use model::{HistoryRule, NodeId, Qos, Rules};
+use history::History;
+use model::{CloseReason, Qos};
 use protocol::Listener;
-use protocol::mqtt::Version;
+use protocol::mqtt::{Connect, Mqtt, Version};
 use random::Random;
-use sessions::{Done, Interests, LocalRetained, Part, Storage};
 
 use crate::peers::Arrival;
-use crate::recovery::simulation::late::Late;
-use crate::testing::{self, Driver};
-use crate::{Handle, Shared};
-use client::Client;
-
-/// A disk for sessions, which takes its time.
-#[derive(Default)]
-struct Disk(Mutex<Vec<Done>>);
-
-impl Storage for Disk {
-    fn put(&self, _: Part, _: &str, _: Option<Vec<u8>>, done: Option<Done>) {
-        self.0.lock().unwrap().extend(done);
-    }
-
-    fn settle(&self, done: Done) {
-        self.0.lock().unwrap().push(done);
-    }
-}
-
-impl Disk {
-    /// The next one is written.
-    fn write(&self) -> bool {
-        let mut waiting = self.0.lock().unwrap();
-        let next = if waiting.is_empty() { None } else { Some(waiting.remove(0)) };
-        drop(waiting);
-        let is_some = next.is_some();
-        next.into_iter().for_each(|done| done(true));
-        is_some
-    }
-}
+use crate::testing::{self, Upgrade};
+use client::{Client, Ends, Message, SHARED, Terms};
+use disk::Disk;
+use node::{Node, Setup};
 
 struct World {
     random: Random,
-    drivers: Vec<Driver>,
+    setup: Setup,
+    node: Node,
+    /// New engines, to which connections have been copied.
+    upgrading: Option<Upgrade>,
+    /// How many messages were published when the server died, each time.
+    crashes: Vec<usize>,
     clients: Vec<Client>,
-    disk: Option<Arc<Disk>>,
-    late: Option<Arc<Late>>,
-    history: Arc<history_local::Local>,
+    /// What was published to the end.
+    done: Ends,
     now_us: u64,
-    published: usize,
-    /// Each message that was published: its topic, its QoS, and who had confirmed subscriptions then.
-    log: Vec<(String, Qos, String, Vec<usize>)>,
+    log: Vec<Published>,
+    /// From this number on nothing was cut.
+    calm: usize,
+}
+
+/// A message that was published, or a will.
+struct Published {
+    message: Message,
+    by: usize,
+    /// Who had confirmed subscriptions then.
+    ready: Vec<usize>,
 }
 
 const TOPICS: [&str; 5] = ["a", "a/b", "a/c", "b/x/y", "c"];
@@ -72,124 +62,169 @@ fn qos(random: &mut Random) -> Qos {
     [Qos::AtMostOnce, Qos::AtLeastOnce, Qos::ExactlyOnce, Qos::ExactlyOnce][random.below(4)]
 }
 
+/// The filters of a client.
+fn filters(random: &mut Random) -> Vec<(String, Qos)> {
+    let mut filters = Vec::new();
+    for _ in 0..1 + random.below(3) {
+        let filter = FILTERS[random.below(FILTERS.len())].to_string();
+        if filters.iter().all(|(known, _)| *known != filter) {
+            filters.push((filter, qos(random)));
+        }
+    }
+    filters
+}
+
+/// Those who are there: some for themselves, and perhaps a group.
+fn clients(random: &mut Random, done: &Ends) -> Vec<Client> {
+    let mut wanted: Vec<_> = (0..2 + random.below(5)).map(|_| filters(random)).collect();
+    if random.one_in(2) {
+        let shared = format!("{SHARED}{}", FILTERS[random.below(FILTERS.len())]);
+        let members = 2 + random.below(2);
+        wanted.extend((0..members).map(|_| vec![(shared.clone(), Qos::ExactlyOnce)]));
+    }
+    let client = |(name, filters)| {
+        let version = if random.one_in(2) { Version::V5 } else { Version::V3 };
+        Client::new(name, version, filters, !random.one_in(5), Rc::clone(done))
+    };
+    wanted.into_iter().enumerate().map(client).collect()
+}
+
 impl World {
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let handles: Vec<Handle> =
-            (0..1 + random.below(3)).map(|_| testing::handle(1_000)).collect();
-        let interests = Arc::new(Interests::default());
-        let disk = random.one_in(2).then(Arc::<Disk>::default);
-        let storage = disk.clone().map(|disk| disk as Arc<dyn Storage>);
-        let sessions = sessions::Local::new(NodeId(1), interests.clone(), storage);
-        let retained = Arc::new(LocalRetained::new(None));
-        let router = Arc::new(Router::new(handles.iter().map(Handle::inbox).collect()));
-        let limits = broker::Limits {
-            recent_messages_max: 10,
-            recent_bytes_max: 1 << 20,
-            recent_seconds_max: 1_000,
-        };
-        let started = Instant::now();
-        let begin = Begin::in_memory(broker::epoch(&[7; 20]));
-        let held = HistoryLimits { history_bytes_max: 1 << 30, ..HistoryLimits::default() };
-        let history =
-            Arc::new(history_local::Local::new(router.clone(), begin, started, held, limits));
-        history.set_rules(Arc::new(Rules::default()), 60);
-        let (any, wants) = (interests.clone(), interests);
-        history.set_implicit(Some(Implicit {
-            rule: Arc::new(HistoryRule {
-                messages_max: 1_000_000,
-                bytes_max: 1 << 30,
-                seconds_max: 1_000_000,
-                durable: false,
-                compact: false,
-                acknowledge: None,
-            }),
-            any: Arc::new(move || any.count() > 0),
-            wants: Arc::new(move |topic| wants.holds(topic)),
-        }));
-        let broker =
-            Arc::new(broker::Local::new(router, [7; 20], started, limits, history.clone()));
-        let late = random.one_in(2).then(|| Late::new((*history).clone(), seed));
-        let asked: Arc<dyn History> = match &late {
-            Some(late) => late.clone(),
-            None => history.clone(),
-        };
-        let presence = presence::Limits {
-            users_max: 0,
-            list_bytes_max: 0,
-            interval_us: 1_000,
-            members_per_ms: 0,
-        };
-        let presence = Arc::new(presence::Local::new(presence, presence::NodeId(1)));
-        let kept = (Arc::new(sessions) as _, retained as _);
-        let shared = Shared::new(NodeId(1), protocol::standard(), presence, Arc::default(), kept);
-        let rules = Rules { publish_prefixes: vec![String::new()], ..Rules::default() };
-        let policy = auth::Policy::new(rules, auth::LoginRule::Allow);
-        let mut settings = crate::Settings::for_tests(policy);
-        if let Some(mqtt) = &mut settings.session.mqtt {
-            mqtt.inflight_max = [1, 2, 3, 4][random.below(4)];
-            mqtt.queue_messages_max = 1_000;
-        }
-        let drivers = testing::drivers(&handles, settings, broker, asked, Arc::new(shared));
-        let clients = (0..2 + random.below(5)).map(|name| {
-            let version = if random.one_in(2) { Version::V5 } else { Version::V3 };
-            let mut filters = Vec::new();
-            for _ in 0..1 + random.below(3) {
-                let filter = FILTERS[random.below(FILTERS.len())].to_string();
-                if filters.iter().all(|(known, _)| *known != filter) {
-                    filters.push((filter, qos(&mut random)));
-                }
-            }
-            Client::new(name, version, filters, !random.one_in(5))
-        });
-        let clients = clients.collect();
-        let (now_us, published, log) = (1_000_000, 0, Vec::new());
-        World { clients, random, drivers, disk, late, history, now_us, published, log }
+        let (engines, inflight_max) = (1 + random.below(3), [1, 2, 3, 4][random.below(4)]);
+        let (is_late, is_durable) = (random.one_in(2), random.one_in(2));
+        let disk = is_durable.then(Arc::<Disk>::default);
+        let holds_history = is_durable;
+        let setup = Setup { seed, engines, inflight_max, is_late, is_durable, disk, holds_history };
+        World::of(setup, random)
+    }
+
+    fn of(setup: Setup, mut random: Random) -> Self {
+        let (done, now_us, calm) = (Ends::default(), 1_000_000, usize::MAX);
+        let (crashes, log) = (Vec::new(), Vec::new());
+        let clients = clients(&mut random, &done);
+        let node = Node::start(&setup, 0, Default::default(), now_us);
+        World { random, setup, node, upgrading: None, crashes, clients, done, now_us, log, calm }
+    }
+
+    /// A client is about to do something, and knows what all know.
+    fn turn_of(&mut self, name: usize) -> &mut Client {
+        self.clients[name].now = (self.log.len(), self.now_us);
+        &mut self.clients[name]
     }
 
     fn connect(&mut self, name: usize) {
         let (end, server) = testing::pair();
-        let at = self.random.below(self.drivers.len());
-        let receive_max = [1, 2, 3, 4, 5][self.random.below(5)];
-        self.clients[name].connect(end, receive_max);
-        self.drivers[at].connect_by(server, Listener::Mqtt, Arrival::Direct(None));
+        let at = self.random.below(self.node.drivers.len());
+        let will = self.random.one_in(3).then(|| self.message(name, 'w'));
+        let terms = Terms {
+            receive_max: [1, 2, 3, 4, 5][self.random.below(5)],
+            aliases_max: [0, 1, 3][self.random.below(3)],
+            ends: self.random.one_in(8),
+            expiry_s: self.random.one_in(6).then(|| 1 + self.random.below(3)),
+            will,
+        };
+        self.turn_of(name).connect(end, terms);
+        let driver = &mut self.node.drivers[at];
+        driver.engine.set_now(self.now_us);
+        driver.connect_by(server, Listener::Mqtt, Arrival::Direct(None));
     }
 
-    fn step(&mut self, cuts: bool) {
+    fn step(&mut self) {
         let name = self.random.below(self.clients.len());
-        match self.random.below(20) {
-            0 if cuts => self.clients[name].cut(),
-            0 | 1 => {
-                if !self.clients[name].is_open() || (cuts && self.random.one_in(6)) {
+        self.turn_of(name);
+        match self.random.below(22) {
+            0 => self.clients[name].cut(&mut self.random),
+            1 => {
+                if !self.clients[name].is_open() || self.random.one_in(6) {
                     self.connect(name);
                 }
             }
-            2..=4 if cuts => self.publish(name),
-            5 if cuts && self.random.one_in(8) => testing::upgrade(&mut self.drivers),
-            2..=7 => {
+            2..=4 => self.publish(name),
+            5 => match self.random.below(24) {
+                0..=2 => self.upgrade(),
+                3 => self.crash(),
+                _ => {}
+            },
+            6 => match self.random.below(24) {
+                0..=2 => self.clients[name].subscribe_again(),
+                3 => self.clients[name].unsubscribe(),
+                4 => self.clients[name].goodbye(),
+                _ => {}
+            },
+            7 | 8 => {
                 let bytes_max = 1 + self.random.below(40);
                 self.clients[name].read(bytes_max);
             }
-            8..=10 => _ = self.clients[name].answer(),
-            11 => _ = self.disk.as_ref().map(|disk| disk.write()),
-            12 if self.random.one_in(4) => self.history.sweep(),
-            12 => {
+            9..=11 => _ = self.clients[name].answer(),
+            12 | 13 => self.write(),
+            14 if self.random.one_in(4) => self.node.history.sweep(),
+            14 => {
                 self.now_us += 1_000 * self.random.below(2_000u64);
-                for driver in &mut self.drivers {
-                    driver.engine.set_now(self.now_us);
-                    driver.sweep();
-                }
+                self.sweep();
             }
-            13 => _ = self.late.as_ref().map(|late| late.turn()),
+            15 => _ = self.node.late.as_ref().map(|late| late.turn()),
             _ => {
-                let at = self.random.below(self.drivers.len());
+                let at = self.random.below(self.node.drivers.len());
                 self.turn(at);
             }
         }
     }
 
+    fn sweep(&mut self) {
+        for driver in &mut self.node.drivers {
+            driver.engine.set_now(self.now_us);
+            driver.sweep();
+        }
+    }
+
+    /// The disk does something.
+    fn write(&mut self) {
+        let Some(disk) = &self.setup.disk else { return };
+        match self.random.one_in(3) {
+            true => _ = disk.commit(),
+            false => _ = disk.tell(),
+        }
+    }
+
+    /// New engines are given some of the connections as they are; or they take the place of the old ones, or
+    /// don't.
+    fn upgrade(&mut self) {
+        let (random, disk) = (&mut self.random, &self.setup.disk);
+        let Node { drivers, services, .. } = &mut self.node;
+        let mut upgrade = match self.upgrading.take() {
+            Some(upgrade) => upgrade,
+            None => Upgrade::begin(drivers, services),
+        };
+        let around = || disk.iter().for_each(|disk| _ = disk.commit() || disk.tell());
+        match random.below(4) {
+            0 | 1 => {
+                upgrade.copy(drivers, services, |_| !random.one_in(3));
+                self.upgrading = Some(upgrade);
+            }
+            2 if random.one_in(2) => upgrade.give_up(drivers, around),
+            _ => upgrade.finish(drivers, services, false, around),
+        }
+    }
+
+    /// The server is dead, and another one begins with what was written.
+    fn crash(&mut self) {
+        let Some(disk) = &self.setup.disk else { return };
+        client::tell(|| "the server dies".into());
+        self.upgrading = None;
+        let written = disk.crash();
+        // A will that was about to be published may be gone.
+        self.done.borrow_mut().retain(|payload, _| client::kind(payload) != 'w');
+        for name in 0..self.clients.len() {
+            self.turn_of(name).survive();
+        }
+        self.crashes.push(self.log.len());
+        self.node = Node::start(&self.setup, self.crashes.len(), written, self.now_us);
+    }
+
     fn turn(&mut self, at: usize) {
-        let driver = &mut self.drivers[at];
+        let driver = &mut self.node.drivers[at];
         driver.engine.set_now(self.now_us);
         driver.resume();
         let (slots, _) = driver.events();
@@ -197,43 +232,70 @@ impl World {
         driver.work();
     }
 
-    fn publish(&mut self, name: usize) {
-        let topic = TOPICS[self.random.below(TOPICS.len())];
-        let (qos, payload) = (qos(&mut self.random), format!("m{}", self.published));
-        let ready: Vec<usize> =
-            self.clients.iter().filter(|client| client.ready).map(|client| client.name).collect();
-        if self.clients[name].publish(topic, qos, payload.clone()) {
-            self.published += 1;
-            self.log.push((topic.into(), qos, payload, ready));
-        }
+    /// A message of a client.
+    fn message(&mut self, by: usize, kind: char) -> Message {
+        let topic = TOPICS[self.random.below(TOPICS.len())].to_string();
+        let (qos, payload) = (qos(&mut self.random), format!("{kind}{}", self.log.len()));
+        let expiry_s = match kind {
+            'x' => Some(1 + self.random.below(3)),
+            'm' if self.random.one_in(6) => Some(client::FOR_EVER_S),
+            _ => None,
+        };
+        let expiry_s = expiry_s.filter(|_| self.clients[by].version == Version::V5);
+        let message = Message { topic, qos, payload, retain: kind == 'r', expiry_s };
+        let ready = self.clients.iter().filter(|it| it.ready).map(|it| it.name).collect();
+        self.log.push(Published { message: message.clone(), by, ready });
+        message
     }
 
-    /// Everything comes to rest: all connect, and read and answer all that there is.
+    fn publish(&mut self, name: usize) {
+        if !self.clients[name].may_publish() {
+            return;
+        }
+        let kind = ['m', 'm', 'm', 'm', 'r', 'x'][self.random.below(6)];
+        let message = self.message(name, kind);
+        self.turn_of(name).publish(message);
+    }
+
+    /// Everything comes to rest: all connect and subscribe, and read and answer all that there is.
     fn settle(&mut self) {
+        // What is due in the next seconds is done.
+        for _ in 0..3 {
+            self.now_us += 1_000_000;
+            self.sweep();
+        }
         for round in 0.. {
             assert!(round < 3_000, "it does not come to rest");
             let mut is_busy = false;
             for name in 0..self.clients.len() {
-                if !self.clients[name].is_open() {
+                if !self.turn_of(name).is_open() {
                     self.connect(name);
                     is_busy = true;
                 }
-                is_busy |= self.clients[name].read(usize::MAX);
-                while self.clients[name].answer() {
+                let client = &mut self.clients[name];
+                is_busy |= client.read(usize::MAX);
+                while client.answer() {
                     is_busy = true;
                 }
-                is_busy |= !self.clients[name].is_done();
+                if client.is_unsubscribed() {
+                    client.subscribe_again();
+                }
+                is_busy |= !client.is_done();
             }
-            while self.disk.as_ref().is_some_and(|disk| disk.write()) {
-                is_busy = true;
+            if let Some(disk) = &self.setup.disk {
+                is_busy |= disk.commit();
+                while disk.tell() {
+                    is_busy = true;
+                }
             }
-            if let Some(late) = &self.late {
+            if let Some(late) = &self.node.late {
                 late.turn();
                 is_busy |= late.waits();
             }
-            for at in 0..self.drivers.len() {
-                let (slots, commands) = self.drivers[at].events();
-                is_busy |= commands || !slots.is_empty() || !self.drivers[at].engine.is_quiet();
+            for at in 0..self.node.drivers.len() {
+                let driver = &self.node.drivers[at];
+                let (slots, commands) = driver.events();
+                is_busy |= commands || !slots.is_empty() || !driver.engine.is_quiet();
                 self.turn(at);
             }
             self.now_us += 10_000;
@@ -243,39 +305,23 @@ impl World {
         }
     }
 
-    fn check(&self) {
-        let done: HashSet<&str> =
-            self.clients.iter().flat_map(|it| &it.done).map(String::as_str).collect();
-        for client in &self.clients {
-            let counts = client.counts();
-            for (topic, qos, payload, ready) in &self.log {
-                let matching = client.filters.iter().filter(|(filter, _)| matches(filter, topic));
-                let wanted = matching.map(|(_, qos)| *qos).max();
-                let count = counts.get(payload.as_str()).copied().unwrap_or(0);
-                let Some(wanted) = wanted else {
-                    assert_eq!(count, 0, "client {} got {payload} of {topic}", client.name);
-                    continue;
-                };
-                let surely = wanted.min(*qos);
-                let is_done = done.contains(payload.as_str());
-                let was_there = client.kept && ready.contains(&client.name) && is_done;
-                let what = format!("{payload} of {topic} came {count} times to {}", client.name);
-                match surely {
-                    // Whoever publishes with QoS 1 may publish again; and who comes back to another engine
-                    // may be there before the message is.
-                    Qos::AtMostOnce => {
-                        let max =
-                            if *qos == Qos::AtLeastOnce { usize::MAX } else { client.connects };
-                        assert!(count <= max, "{what}");
-                    }
-                    Qos::AtLeastOnce => assert!(count >= 1 || !was_there, "{what}"),
-                    Qos::ExactlyOnce if client.kept => {
-                        assert!(count <= 1 && (count == 1 || !was_there), "{what}");
-                    }
-                    Qos::ExactlyOnce => {}
-                }
-            }
+    /// All are there, and what is said now reaches everyone.
+    fn talk(&mut self) {
+        self.node.late.iter().for_each(|late| late.answer_at_once());
+        self.calm = self.log.len();
+        for name in 0..self.clients.len() {
+            self.publish(name);
         }
+        self.settle();
+    }
+
+    /// Somebody comes who has never been there, and finds what is retained.
+    fn look(&mut self) -> Client {
+        let name = self.clients.len();
+        let all = vec![("#".into(), Qos::ExactlyOnce)];
+        self.clients.push(Client::new(name, Version::V5, all, false, Rc::clone(&self.done)));
+        self.settle();
+        self.clients.pop().unwrap()
     }
 }
 
@@ -285,14 +331,17 @@ fn run(seed: u64) {
         world.connect(name);
     }
     for _ in 0..1_500 {
-        world.step(true);
+        world.step();
     }
     world.settle();
+    world.talk();
     world.check();
+    let witness = world.look();
+    world.check_retained(&witness);
 }
 
 #[test]
-fn nothing_is_lost_and_with_qos_2_nothing_comes_twice() {
+fn what_is_confirmed_is_not_lost_and_with_qos_2_nothing_comes_twice() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     if let Some(seed) = number("SHARD_SEED") {
         return run(seed);
@@ -303,4 +352,42 @@ fn nothing_is_lost_and_with_qos_2_nothing_comes_twice() {
             std::panic::resume_unwind(error);
         }
     }
+}
+
+#[test]
+fn who_goes_while_it_waits_for_a_session_keeps_nobody_from_it() {
+    let mut world = World::new(1);
+    let open = |world: &mut World, client: &mut Client| {
+        let (end, server) = testing::pair();
+        let terms =
+            Terms { receive_max: 1, aliases_max: 0, ends: false, expiry_s: None, will: None };
+        client.connect(end, terms);
+        let slot = world.node.drivers[0].connect_by(server, Listener::Mqtt, Arrival::Direct(None));
+        testing::quiet(&mut world.node.drivers);
+        slot
+    };
+    let [mut old, mut other, mut new] =
+        [0, 1, 0].map(|name| Client::new(name, Version::V5, Vec::new(), false, Rc::default()));
+    open(&mut world, &mut old);
+    let slot = open(&mut world, &mut other);
+    // It is about to end when it wants the first one's session.
+    let connections = &mut world.node.drivers[0].engine.connections;
+    connections.say_goodbye(slot, CloseReason::Drain);
+    let connect = Connect {
+        encoding: Mqtt { version: Version::V5, framed: false }.number(),
+        principal: auth::Principal::anonymous(Vec::new()),
+        is_proved: false,
+        client: "client-0".into(),
+        is_assigned: false,
+        clean: true,
+        seconds: 0,
+        keep_alive_s: 0,
+        will: None,
+        limits: Default::default(),
+        method: None,
+    };
+    connections.mqtt_connect(slot, Box::new(connect), &mut Vec::new());
+    open(&mut world, &mut new);
+    new.read(1_000);
+    assert!(new.is_connected(), "it waits for ever");
 }

@@ -33,9 +33,9 @@ use random::Random;
 
 use crate::command::{Command, Target};
 use crate::count::count as in_32_bits;
-use crate::handle::{Handle, Shared};
+use crate::handle::Handle;
 use crate::settings::Settings;
-use crate::testing::{self, Driver};
+use crate::testing::{self, Driver, Services, Upgrade};
 use client::{Client, key_of};
 use heard::Wants;
 use late::Late;
@@ -71,7 +71,7 @@ impl Swarm {
         while !random.one_in(8) && topics.len() > 1 {
             topics.swap_remove(random.below(topics.len()));
         }
-        let weights = [25, 40, 22, 4, 3, 3, 8, 3, 1, 1].map(|it| it * (1 + random.below(7)));
+        let weights = [25, 40, 22, 4, 3, 3, 8, 3, 1, 2].map(|it| it * (1 + random.below(7)));
         Swarm { kinds, topics, weights }
     }
 }
@@ -85,6 +85,9 @@ struct World {
     late: Option<Arc<Late>>,
     handles: Vec<Handle>,
     shards: Vec<Driver>,
+    services: Services,
+    /// New engines, to which connections have been copied.
+    upgrading: Option<Upgrade>,
     /// Which part of its turn each shard has come to.
     parts: Vec<usize>,
     clients: Vec<Client>,
@@ -135,14 +138,8 @@ impl World {
             interval_us: 1_000,
             members_per_ms: 0,
         };
-        let presence = Arc::new(presence::Local::new(presence, presence::NodeId(1)));
-        let shared = Arc::new(Shared::new(
-            model::NodeId(1),
-            protocol::standard(),
-            presence,
-            Arc::default(),
-            sessions::in_memory(model::NodeId(1)),
-        ));
+        let services = Services::new(model::NodeId(1), presence);
+        let shared = Arc::new(services.shared());
         let mut shards = testing::drivers(&handles, settings(), broker.clone(), asked, shared);
         for shard in &mut shards {
             // These tell connections and follows apart that had a place in turn, and wrap around.
@@ -163,6 +160,8 @@ impl World {
             handles,
             parts: vec![0; shards.len()],
             shards,
+            services,
+            upgrading: None,
             log: Log::new(),
             acknowledged: BTreeMap::new(),
             leaving: BTreeMap::new(),
@@ -457,13 +456,53 @@ impl World {
         self.handles.iter().for_each(|it| it.send(Command::Settings(settings.clone())));
     }
 
-    /// New engines take the connections of all the old ones.
+    /// All that is in the mailboxes is done. An engine that stands still takes it all, and who leaves a
+    /// topic then may be owed more than an outbox holds.
+    fn empty_mailboxes(&mut self) {
+        let publishes = std::mem::replace(&mut self.publishes, false);
+        let waits = |shard: &Driver| {
+            let core = &shard.engine.connections.core;
+            !core.commands.is_empty() || !core.handle.inbox.queue.is_empty()
+        };
+        while let Some(at) = self.shards.iter().position(waits) {
+            self.part(at);
+        }
+        self.publishes = publishes;
+    }
+
+    /// New engines are given some of the connections as they are; or they take the place of the old ones, or
+    /// don't.
     fn upgrade(&mut self) {
-        trace(|| "upgrade".into());
-        self.closed_before = self.closed_as_slow();
-        (0..self.shards.len()).for_each(|at| self.end_turn(at));
-        self.shards.iter_mut().for_each(|shard| shard.engine.set_now(self.now_us));
-        testing::upgrade(&mut self.shards);
+        if self.swarm.topics.iter().all(|topic| conflates(*topic)) {
+            self.empty_mailboxes();
+        }
+        let (random, shards, services) = (&mut self.random, &mut self.shards, &mut self.services);
+        let Some(mut upgrade) = self.upgrading.take() else {
+            trace(|| "an upgrade begins".into());
+            let mut upgrade = Upgrade::begin(shards, services);
+            upgrade.copy(shards, services, |_| !random.one_in(3));
+            self.upgrading = Some(upgrade);
+            return;
+        };
+        match random.below(6) {
+            0 => {
+                trace(|| "more is copied".into());
+                upgrade.copy(shards, services, |_| !random.one_in(3));
+                self.upgrading = Some(upgrade);
+            }
+            1 => {
+                trace(|| "the upgrade is given up".into());
+                shards.iter_mut().for_each(|shard| shard.engine.set_now(self.now_us));
+                upgrade.give_up(shards, || ());
+            }
+            _ => {
+                trace(|| "upgrade".into());
+                self.closed_before = self.closed_as_slow();
+                let (shards, services) = (&mut self.shards, &mut self.services);
+                shards.iter_mut().for_each(|shard| shard.engine.set_now(self.now_us));
+                upgrade.finish(shards, services, false, || ());
+            }
+        }
     }
 
     /// How many connections were closed because they read too slowly.

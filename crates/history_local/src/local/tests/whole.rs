@@ -163,18 +163,6 @@ fn large_topics(dir: &Dir, topics: &[&str]) -> (Store, Node) {
     (store, node_of(Some(begin)).1)
 }
 
-/// Has the store's reader wait. It has come there when the first end says so, and goes on with the other.
-fn gate(store: &Store) -> (mpsc::Receiver<()>, mpsc::Sender<()>) {
-    let (reaches, reached) = mpsc::channel();
-    let (open, opened) = mpsc::channel();
-    let wait = move |_: &store::Reader| {
-        reaches.send(()).unwrap();
-        opened.recv_timeout(Duration::from_secs(10)).unwrap();
-    };
-    store.read_later(Box::new(wait)).unwrap();
-    (reached, open)
-}
-
 #[test]
 fn others_read_while_the_newest_are_counted() {
     let dir = Dir::new("counted-in-steps");

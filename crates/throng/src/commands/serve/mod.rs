@@ -3,9 +3,14 @@
 mod demo;
 mod log;
 mod mqtt;
+mod parts;
+mod ports;
+mod services;
 mod settings;
+mod start;
 mod storage;
 pub(crate) mod tokens;
+mod upgrade;
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -14,30 +19,72 @@ use std::time::Instant;
 
 use ::history::History;
 use config::{Config, Loaded};
-use history_local::{Begin, Local};
-use protocol::{Listener, Protocols};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use protocol::Protocols;
+use signal_hook::consts::{SIGHUP, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use crate::cli::Serve;
+use crate::commands::parent;
 use crate::error::CommandError;
 use crate::notify::{self, State};
 use crate::sources;
 
 use log::{Log, ms};
 use settings::{Fixed, live, options, settings};
+use start::Start;
 use tokens::Tokens;
+use upgrade::{Forwarded, Upgrade, Waiting};
 
-/// Serves until SIGINT or SIGTERM. A second signal ends the process without a drain.
+/// Serves until SIGINT or SIGTERM, or until another process has taken over. A second signal ends the process
+/// without a drain.
 pub fn run(args: &Serve, protocols: &'static Protocols) -> Result<(), CommandError> {
+    if let Some(path) = &args.take_over {
+        return take_over(path, args, protocols);
+    }
     let loaded = sources::load(&args.settings)?;
     let log = Log::start(&loaded.config)?;
     warn(&loaded);
-    let (server, signals) = Server::start(&loaded, args, protocols, log)?;
+    let (server, signals) = Start { loaded: &loaded, args, protocols, log }.begin()?;
     server.print_hello(&loaded.config);
     notify::tell(State::Ready);
     server.run(loaded, signals, args);
     Ok(())
+}
+
+/// Waits at this path for the process whose place this one takes, and serves on in its place.
+fn take_over(
+    path: &std::path::Path,
+    args: &Serve,
+    protocols: &'static Protocols,
+) -> Result<(), CommandError> {
+    let mut waiting = Waiting::at(path)?;
+    loop {
+        let old = waiting.old_process()?;
+        // The configuration counts as it is now.
+        let checked = sources::load(&args.settings).and_then(|loaded| {
+            let notes = old.check(&loaded, &options(&loaded.config))?;
+            old.accept(&parts::NAMES, notes).map_err(|error| failed(&error))?;
+            Ok(loaded)
+        });
+        let loaded = checked.inspect_err(|error| old.refuse(error))?;
+        if old.is_check() {
+            waiting = old.wait_again();
+            continue;
+        }
+        let log = Log::start(&loaded.config)?;
+        warn(&loaded);
+        let started = Start { loaded: &loaded, args, protocols, log }.take_over(old);
+        let (server, signals) = started.inspect_err(|error| {
+            tracing::error!(error = error.text(), "this process does not take over");
+        })?;
+        notify::tell(State::Ready);
+        server.run(loaded, signals, args);
+        return Ok(());
+    }
+}
+
+fn failed(error: &std::io::Error) -> CommandError {
+    CommandError::Runtime(format!("the upgrade failed: {error}"))
 }
 
 /// Logs what is wrong with a configuration that is good all the same.
@@ -75,153 +122,14 @@ struct Server {
     mqtt: Option<SocketAddr>,
     admin: SocketAddr,
     connections_max: u64,
+    upgrade: Arc<Upgrade>,
+    /// This process stays in its place after an upgrade.
+    stay: bool,
+    /// Where the processes before this one forward requests to.
+    forwarded: Option<Forwarded>,
 }
 
 impl Server {
-    fn start(
-        loaded: &Loaded,
-        args: &Serve,
-        protocols: &'static Protocols,
-        log: Log,
-    ) -> Result<(Self, Signals), CommandError> {
-        let config = &loaded.config;
-        let _span = tracing::info_span!("start").entered();
-        let started = Instant::now();
-        // Each shard's descriptor table starts as a copy of the current one. Everything that shards
-        // and signal handlers write to must be open before that, and nothing else should be.
-        let runtime = control::Runtime::new().map_err(|error| {
-            CommandError::Runtime(format!("the admin port can't start: {error}"))
-        })?;
-        crate::allocator::start();
-        let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
-            .map_err(|error| CommandError::Runtime(format!("signals can't be handled: {error}")))?;
-        let connections_max = config.limits.connections_max;
-        if config.mqtt.listen.is_some() && protocols.begin(Listener::Mqtt).is_none() {
-            return Err(CommandError::Usage(
-                "this server was built without MQTT: leave mqtt.listen (--mqtt) away".into(),
-            ));
-        }
-        let prepared = shard::prepare(options(config), connections_max).map_err(cannot_prepare)?;
-        let random = random::<40>()?;
-        let (epoch, random) = random.split_at(4);
-        let opened = storage::open(config, number(epoch) as u32)?;
-        let begin = storage::begin(&opened);
-        let subscriptions =
-            Arc::new(subscriptions::Subscriptions::new(config.subscriptions.by_topic));
-        let (key, node) = random.split_at(32);
-        let node = model::NodeId(number(node) as u32);
-        let kept = mqtt::Mqtt::new(node, opened.as_ref().map(|(store, ..)| store));
-        let (broker, history) = broker(config, &prepared.handles, started, begin, &kept)?;
-        let (store, reader) = opened.map(|(store, reader, _)| (store, reader)).unzip();
-        let client = prepared.address(Listener::Client).unwrap_or(config.client.listen);
-        let (mqtt, handles) = (prepared.address(Listener::Mqtt), prepared.handles.clone());
-        let (_, capacity) = prepared.capacity();
-        let presence = presence::Local::new(settings::presence(config), node);
-        let presence = Arc::new(presence);
-        let (subscribed, outlives) = (subscriptions.clone(), kept.shared());
-        let shared = shard::Shared::new(node, protocols, presence, subscribed, outlives);
-        let shared = Arc::new(shared);
-        shared.set_time(started.elapsed().as_micros() as u64, control::unix_us());
-        kept.retained.set_clock(shared.unix_ms(0));
-        let longpoll_key = protocol::phoenix::token::Key(std::array::from_fn(|at| key[at]));
-        let fixed = Fixed { ws_echo: args.ws_echo, demo: args.demo, longpoll_key };
-        let left = reader.as_ref().map(storage::events).transpose()?.unwrap_or_default();
-        let told = control::webhook::Told {
-            store: store.clone().map(|store| {
-                Arc::new(storage::SavedEvents(store)) as Arc<dyn control::webhook::EventStore>
-            }),
-            left,
-            node: node.to_string(),
-        };
-        let (webhook, workers) = control::webhook::Dispatcher::new(
-            settings::webhook_fixed(config),
-            settings::webhook(config),
-            told,
-        );
-        let asked: Arc<dyn shard::Webhook> = webhook.clone();
-        let tokens = Tokens::default();
-        let auth = tokens.auth(config, None)?;
-        let settings = Arc::new(settings(config, &fixed, auth.authenticator));
-        let keys_seconds = config.history.idempotency_seconds_max;
-        let rules = Arc::new(settings.session.policy.rules().clone());
-        history.set_rules(rules.clone(), keys_seconds);
-        kept.set_rules(rules);
-        kept.configure(&*history, settings.session.mqtt.as_ref(), store.is_some());
-        if let Some(reader) = reader {
-            storage::load(&reader, &*broker, &history, &subscriptions, &tokens.revocations)?;
-            kept.load(&reader, &*broker, control::unix_us() / 1_000_000)?;
-        }
-        let shards = prepared
-            .start(settings, broker.clone(), history.clone(), Some(asked), shared.clone(), started)
-            .map_err(|error| CommandError::Runtime(format!("a shard can't start: {error}")))?;
-        if capacity < connections_max {
-            tracing::warn!(
-                capacity,
-                connections_max,
-                "descriptors allow fewer connections than limits.connections_max: use more shards, \
-                 or raise the limit on open files (ulimit -n)"
-            );
-        }
-        let listener = std::net::TcpListener::bind(config.admin.listen).map_err(|error| {
-            cannot_listen(config.admin.listen, ("admin.listen", "--admin"), &error)
-        })?;
-        let admin = listener.local_addr().unwrap_or(config.admin.listen);
-        let live = Arc::new(RwLock::new(live(loaded, &fixed, auth.jwks)));
-        let connections = control::Connections::new(settings::admin(config));
-        let access = control::Access::new(settings::access(config));
-        let node = control::Node {
-            broker: broker.clone(),
-            history: history.clone(),
-            store: store.clone(),
-            shards: handles.clone(),
-            shared: shared.clone(),
-            started,
-            client_url: format!("http://{client}"),
-            body_bytes_max: settings::held(config.admin.body_bytes_max),
-            connections: connections.clone(),
-            access: access.clone(),
-            anonymous_at_start: control::anonymous_bytes(),
-            give_back: Some(crate::allocator::give_back),
-            live: live.clone(),
-            revocations: tokens.revocations.clone(),
-            token_stats: tokens.stats.clone(),
-            keys: tokens.fetcher.clone(),
-            webhook: webhook.clone(),
-            subscriptions,
-            subscription_turns: control::Turns::default(),
-            keep_subscriptions: store.clone().map(|store| {
-                Arc::new(storage::SavedSubscriptions(store))
-                    as Arc<dyn subscriptions::SubscriptionStore>
-            }),
-        };
-        let control = control::spawn(runtime, listener, node, workers).map_err(|error| {
-            CommandError::Runtime(format!("the admin port can't start: {error}"))
-        })?;
-        let connections_max = connections_max.min(capacity);
-        let server = Server {
-            history,
-            store,
-            handles,
-            shards,
-            control,
-            shared,
-            started,
-            live,
-            connections,
-            access,
-            webhook,
-            kept,
-            fixed,
-            tokens,
-            log,
-            client,
-            mqtt,
-            admin,
-            connections_max,
-        };
-        Ok((server, signals))
-    }
-
     fn print_hello(&self, config: &Config) {
         let (client, admin) = (self.client, self.admin);
         let key = match config.admin.api_key.is_empty() && config.keys.is_empty() {
@@ -275,11 +183,16 @@ impl Server {
         );
     }
 
-    /// Handles signals until one ends the server.
+    /// Handles signals until one ends the server, or another process has taken over.
     fn run(self, mut loaded: Loaded, mut signals: Signals, args: &Serve) {
         for signal in signals.forever() {
-            if signal != SIGHUP {
-                break;
+            match signal {
+                SIGHUP => {}
+                SIGUSR2 => {
+                    self.upgrade.begin_by_signal();
+                    continue;
+                }
+                _ => break,
             }
             notify::tell(State::Reloading);
             let span = tracing::info_span!("reload").entered();
@@ -295,8 +208,11 @@ impl Server {
             drop(span);
             notify::tell(State::Ready);
         }
+        if self.upgrade.cancel() {
+            return self.leave();
+        }
         std::thread::spawn(move || {
-            if signals.forever().any(|signal| signal != SIGHUP) {
+            if signals.forever().any(|signal| signal != SIGHUP && signal != SIGUSR2) {
                 tracing::warn!("told to end again: ending without waiting for anyone");
                 std::process::exit(130);
             }
@@ -350,6 +266,23 @@ impl Server {
         Ok(new)
     }
 
+    /// Another process serves now: ends when all calls that came here are answered.
+    fn leave(mut self) {
+        self.forwarded.iter_mut().for_each(Forwarded::let_go);
+        let stays = parent::must_stay(self.upgrade.is_parent(), self.stay);
+        if stays {
+            parent::pass_signals_on();
+        }
+        self.shards.join();
+        self.control.end_forwarding();
+        if stays {
+            tracing::info!("another process serves: this one only waits for its end");
+            let error = parent::become_parent(&crate::binary::path());
+            tracing::error!(%error, "this process can't wait for the one that serves");
+        }
+        tracing::info!("ended: another process serves");
+    }
+
     fn drain(self, seconds: u32) {
         notify::tell(State::Stopping);
         let _span = tracing::info_span!("stop").entered();
@@ -368,74 +301,12 @@ impl Server {
         // What has happened until now is told, or stored.
         self.webhook.end();
         self.control.stop();
-        if let Some(store) = &self.store
-            && let Err(error) = store.close()
-        {
-            tracing::error!(%error, "the store could not be closed in order");
+        if let Some(store) = &self.store {
+            self.kept.end(store);
+            if let Err(error) = store.close() {
+                tracing::error!(%error, "the store could not be closed in order");
+            }
         }
         tracing::info!(duration_ms = ms(began.elapsed()), "ended");
     }
-}
-
-fn cannot_prepare(error: shard::PrepareError) -> CommandError {
-    match error {
-        shard::PrepareError::Listen(listener, address, error) => {
-            let setting = match listener {
-                Listener::Client => ("client.listen", "--listen"),
-                Listener::Mqtt => ("mqtt.listen", "--mqtt"),
-            };
-            cannot_listen(address, setting, &error)
-        }
-        shard::PrepareError::System(error) => {
-            CommandError::Runtime(format!("the shards can't be made: {error}"))
-        }
-    }
-}
-
-fn cannot_listen(
-    address: SocketAddr,
-    (key, flag): (&str, &str),
-    error: &std::io::Error,
-) -> CommandError {
-    let advice = match error.kind() {
-        std::io::ErrorKind::AddrInUse => {
-            format!("something else listens there: stop it, or choose another with {flag}")
-        }
-        std::io::ErrorKind::PermissionDenied => {
-            format!("ports below 1024 need a privilege: choose another with {flag}")
-        }
-        std::io::ErrorKind::AddrNotAvailable => {
-            format!("this machine has no such address: choose another with {flag}")
-        }
-        _ => format!("choose another with {flag} if it is the address"),
-    };
-    CommandError::Runtime(format!("can't listen on {address} ({key}): {error}; {advice}"))
-}
-
-fn random<const N: usize>() -> Result<[u8; N], CommandError> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| CommandError::Runtime(format!("the system has no randomness: {error}")))?;
-    Ok(bytes)
-}
-
-fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
-}
-
-fn broker(
-    config: &Config,
-    handles: &[shard::Handle],
-    started: Instant,
-    begin: Option<Begin>,
-    kept: &mqtt::Mqtt,
-) -> Result<(Arc<dyn broker::Broker>, Arc<Local>), CommandError> {
-    let secret = random::<{ broker::SECRET_BYTES }>()?;
-    let inboxes: Vec<_> = handles.iter().map(shard::Handle::inbox).collect();
-    let (recent, held) = (settings::broker(config), storage::limits(config));
-    let begin = begin.unwrap_or_else(|| Begin::in_memory(broker::epoch(&secret)));
-    let router = kept.router(inboxes);
-    let history = Arc::new(Local::new(router.clone(), begin, started, held, recent));
-    let broker = broker::Local::new(router, secret, started, recent, history.clone());
-    Ok((Arc::new(broker), history))
 }

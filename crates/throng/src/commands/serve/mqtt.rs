@@ -3,7 +3,9 @@
 // A cast would silently truncate a value that the type can't hold: see `held`.
 #![deny(clippy::as_conversions)]
 
+use std::fmt::Display;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use broker::{Broker, Inbox, Router};
 use history::{History, Implicit};
@@ -13,12 +15,17 @@ use sessions::{
     Done, Interests, Limits, Local, LocalRetained, Part, RETAINED, Retained, Sessions, Storage,
 };
 use store::{Reader, Store};
+use throttle::Throttle;
 
 use crate::error::CommandError;
+
+/// For how long the end waits for the store.
+const END_WAIT: Duration = Duration::from_secs(10);
 
 /// What outlives MQTT connections.
 pub(super) struct Mqtt {
     router: OnceLock<Arc<Router>>,
+    /// Those that this node has.
     pub sessions: Arc<Local>,
     pub retained: Arc<LocalRetained>,
     interests: Arc<Interests>,
@@ -28,21 +35,34 @@ impl Mqtt {
     /// Nothing yet; what comes is kept in the store, where there is one.
     pub fn new(node: NodeId, store: Option<&Store>) -> Self {
         let interests = Arc::new(Interests::default());
-        let storage = store.map(|store| -> Arc<dyn Storage> { Arc::new(Saved(store.clone())) });
         let keep = store.cloned().map(|store| -> sessions::Keep {
-            let keep = move |topic: &str, value: Option<Vec<u8>>| {
+            let log = Log::new();
+            let keep = move |topic: &str, value: Option<Vec<u8>>, done: Done| {
                 let puts = vec![(topic.into(), value.map(Into::into))];
-                if let Err(error) = store.put_records(RETAINED, puts, Box::new(|_| ())) {
-                    tracing::warn!(topic, %error, "a retained message was not stored");
+                if let Err(error) = store.put_records(RETAINED, puts, written(Some(done))) {
+                    log.unwritten("a retained message waits to be stored", error);
                 }
             };
             Box::new(keep)
         });
-        Mqtt {
-            router: OnceLock::new(),
-            sessions: Arc::new(Local::new(node, interests.clone(), storage)),
-            retained: Arc::new(LocalRetained::new(keep)),
-            interests,
+        let retained = Arc::new(LocalRetained::new(keep));
+        let storage = store.map(|store| -> Arc<dyn Storage> {
+            let (store, retained) = (store.clone(), retained.clone());
+            Arc::new(Saved { store, retained, log: Log::new() })
+        });
+        let sessions = Arc::new(Local::new(node, interests.clone(), storage));
+        let router = OnceLock::new();
+        Mqtt { router, sessions, retained, interests }
+    }
+
+    /// Nobody is here any more: what the store did not take so far it takes now, unless it has come to a stand.
+    pub fn end(&self, store: &Store) {
+        let began = Instant::now();
+        let is_stored = || self.sessions.is_all_stored() && self.retained.is_stored();
+        while !is_stored() && store.write_error().is_none() && began.elapsed() < END_WAIT {
+            self.sessions.store_again();
+            self.retained.store_again();
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -50,16 +70,18 @@ impl Mqtt {
     pub fn router(&self, inboxes: Vec<Arc<dyn Inbox>>) -> Arc<Router> {
         let retained = self.retained.clone();
         let retain = Arc::new(move |message: &Arc<Envelope>| retained.retain(message));
-        self.router.get_or_init(|| Arc::new(Router::new(inboxes).retaining(retain))).clone()
+        let router = || Arc::new(Router::new(inboxes).retaining(retain));
+        self.router.get_or_init(router).clone()
     }
 
     /// Takes new rules.
     pub fn set_rules(&self, rules: Arc<Rules>) {
         self.router.get().into_iter().for_each(|router| router.set_rules(rules.clone()));
+        self.interests.set_rules(rules);
     }
 
     /// The same for those who use them.
-    pub fn shared(&self) -> (Arc<dyn Sessions>, Arc<dyn Retained>) {
+    pub fn for_shards(&self) -> (Arc<dyn Sessions>, Arc<dyn Retained>) {
         (self.sessions.clone(), self.retained.clone())
     }
 
@@ -74,8 +96,13 @@ impl Mqtt {
         let Some(settings) = settings else {
             return history.set_implicit(None);
         };
-        let (sessions_max, seconds_max) = (settings.sessions_max, settings.session_seconds_max);
-        self.sessions.set_limits(Limits { sessions_max, seconds_max });
+        let seconds_max = settings.session_seconds_max;
+        self.sessions.set_limits(Limits {
+            sessions_max: settings.sessions_max,
+            sessions_per_owner_max: settings.sessions_per_user_max,
+            bytes_max: settings.away_bytes_max,
+            seconds_max,
+        });
         self.retained.set_limits(settings.retained_messages_max, settings.retained_bytes_max);
         let rule = HistoryRule {
             messages_max: most(settings.session_messages_max),
@@ -129,31 +156,61 @@ fn most(number: usize) -> u64 {
 }
 
 /// Sessions in the store.
-struct Saved(Store);
+struct Saved {
+    store: Store,
+    /// These are there as well.
+    retained: Arc<LocalRetained>,
+    log: Log,
+}
 
 impl Storage for Saved {
-    fn put(&self, part: Part, key: &str, value: Option<Vec<u8>>, done: Option<Done>) {
+    fn put(&self, part: Part, key: &str, value: Option<Vec<u8>>, done: Option<Done>) -> bool {
         let puts = vec![(key.into(), value.map(Into::into))];
-        // Whoever waits is told in either case: the store drops what it does not take.
-        let done = Answered(done);
-        let written = Box::new(move |result: Result<(), store::StoreError>| {
-            done.with(result.is_ok());
-        });
-        if let Err(error) = self.0.put_records(part.name(), puts, written) {
-            tracing::warn!(%error, "a session of MQTT was not stored");
-        }
+        let result = self.store.put_records(part.name(), puts, written(done));
+        result
+            .map_err(|error| self.log.unwritten("a session of MQTT was not stored", error))
+            .is_ok()
+    }
+
+    fn has_room(&self) -> bool {
+        self.store.has_room()
     }
 
     fn settle(&self, done: Done) {
-        let done = Answered(Some(done));
-        let written = Box::new(move |result: Result<(), store::StoreError>| {
-            done.with(result.is_ok());
-        });
+        if !self.retained.is_stored() {
+            return done(false);
+        }
         // The store writes in order: when nothing at all is written, what came before it is.
-        if let Err(error) = self.0.put_records(Part::Session.name(), Vec::new(), written) {
-            tracing::warn!(%error, "a retained message of MQTT may not be stored");
+        let part = Part::Session.name();
+        if let Err(error) = self.store.put_records(part, Vec::new(), written(Some(done))) {
+            self.log.unwritten("a retained message of MQTT may not be stored", error);
         }
     }
+}
+
+/// What the log is told of the store. Clients can cause it with each message.
+struct Log {
+    began: Instant,
+    lines: Throttle,
+}
+
+impl Log {
+    fn new() -> Self {
+        Log { began: Instant::now(), lines: Throttle::new(1, 1_000_000) }
+    }
+
+    fn unwritten(&self, what: &'static str, error: impl Display) {
+        let now_us = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        if let Some(suppressed) = self.lines.pass(now_us, 1) {
+            tracing::warn!(%error, suppressed, "{what}");
+        }
+    }
+}
+
+/// Tells whoever waits what became of a write. In either case: the store drops what it does not take.
+fn written(done: Option<Done>) -> store::Done {
+    let done = Answered(done);
+    Box::new(move |result: Result<(), store::StoreError>| done.with(result.is_ok()))
 }
 
 /// Tells whoever waits for the store that it failed, unless something else is told.

@@ -252,6 +252,7 @@ fn forwards(config: &Config) -> shard::Forwards {
     let rule = |rule: &config::ForwardRule| shard::ForwardRule {
         filter: rule.filter.as_str().into(),
         deliver: rule.deliver,
+        answer_filters: rule.answer_filters.iter().map(|filter| filter.as_str().into()).collect(),
     };
     shard::Forwards::new(config.forwards.iter().map(rule).collect())
 }
@@ -343,6 +344,8 @@ fn mqtt(config: &Config) -> Option<protocol::MqttSettings> {
         keep_alive_seconds_max: held(mqtt.keep_alive_seconds_max),
         session_seconds_max: held(mqtt.session_seconds_max),
         sessions_max: held(mqtt.sessions_max),
+        sessions_per_user_max: held(mqtt.sessions_per_user_max),
+        away_bytes_max: held(mqtt.away_bytes_max),
         session_messages_max: held(mqtt.session_messages_max),
         session_bytes_max: held(mqtt.session_bytes_max),
         packet_bytes_max: held(config.mqtt_packet_bytes_max()),
@@ -416,6 +419,7 @@ pub(super) fn settings(
             ws_echo: fixed.ws_echo,
             status_page: client.status_page,
             wildcards: client.wildcards,
+            filter_levels_max: held(config.mqtt.filter_levels_max),
             longpoll_key: fixed.longpoll_key.clone(),
             files: if fixed.demo { demo::files(config.admin.listen).into() } else { [].into() },
         },
@@ -466,8 +470,20 @@ const LIMITS: [&str; 11] = [
     "mqtt.",
 ];
 
+/// The limits by name.
+pub(super) fn limits(loaded: &Loaded) -> Vec<(String, u64)> {
+    let limits = LIMITS.into_iter().flat_map(|section| loaded.numbers(section));
+    limits.map(|(name, max)| (name.to_owned(), max)).collect()
+}
+
 pub(super) fn live(loaded: &Loaded, fixed: &Fixed, jwks: Arc<token::Jwks>) -> control::Live {
     let config = &loaded.config;
+    let limits = LIMITS.into_iter().flat_map(|section| loaded.numbers(section));
+    let in_force = |(key, max)| match key {
+        // Its 0 is as much as a message needs.
+        "mqtt.packet_bytes_max" => (key, config.mqtt_packet_bytes_max()),
+        _ => (key, max),
+    };
     control::Live {
         message_bytes_max: held(config.limits.message_bytes_max),
         memory_bytes_max: config.limits.memory_bytes_max,
@@ -480,7 +496,7 @@ pub(super) fn live(loaded: &Loaded, fixed: &Fixed, jwks: Arc<token::Jwks>) -> co
         revocation_seconds: config.auth.revocation_seconds,
         sys_seconds: config.mqtt.listen.map_or(0, |_| config.mqtt.sys_seconds),
         backups: backups(&config.store),
-        limits: LIMITS.into_iter().flat_map(|section| loaded.numbers(section)).collect(),
+        limits: limits.map(in_force).collect(),
         config: config::effective(loaded),
     }
 }

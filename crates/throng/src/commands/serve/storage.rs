@@ -6,7 +6,7 @@ use broker::Broker;
 use config::Config;
 use history_local::{Begin, HistoryLimits};
 use model::Epoch;
-use store::{OpenInfo, Reader, Store};
+use store::{Reader, Store};
 use subscriptions::{Change, OnSaved, SubscriptionStore, Subscriptions};
 use token::{Revocation, Revoked};
 
@@ -15,13 +15,21 @@ use crate::error::CommandError;
 use super::log::ms;
 use super::settings::held;
 
-/// An open store, the reader that loads its content, and the state in which it was found.
-pub(super) type Opened = (Store, Reader, OpenInfo);
+/// What there is of a store at the start.
+#[derive(Default)]
+pub(super) struct Found {
+    /// Nothing where the configuration has none.
+    pub store: Option<Store>,
+    /// Loads its content.
+    pub reader: Option<Reader>,
+    /// Where topics with history continue.
+    pub begin: Option<Begin>,
+}
 
 /// Opens the store, if the configuration has one. `new_epoch` is the epoch of a new store.
-pub(super) fn open(config: &Config, new_epoch: u32) -> Result<Option<Opened>, CommandError> {
+pub(super) fn open(config: &Config, new_epoch: u32) -> Result<Found, CommandError> {
     if config.store.data.is_empty() {
-        return Ok(None);
+        return Ok(Found::default());
     }
     let started = std::time::Instant::now();
     let (store, reader, found) = Store::open(options(config, new_epoch))
@@ -32,7 +40,20 @@ pub(super) fn open(config: &Config, new_epoch: u32) -> Result<Option<Opened>, Co
         duration_ms = ms(started.elapsed()),
         "the store is open"
     );
-    Ok(Some((store, reader, found)))
+    let epoch = Epoch(found.epoch);
+    let begin = Begin { epoch, last: found.last_offset, store: Some(store.clone()) };
+    Ok(Found { store: Some(store), reader: Some(reader), begin: Some(begin) })
+}
+
+/// A store that another process has until it passes it on, if the configuration has one.
+pub(super) fn waiting(config: &Config, new_epoch: u32) -> Found {
+    if config.store.data.is_empty() {
+        return Found::default();
+    }
+    let store = Store::waiting(&options(config, new_epoch));
+    // Where topics with history continue is among what the other process passes on.
+    let begin = Begin { epoch: Epoch(0), last: 0, store: Some(store.clone()) };
+    Found { store: Some(store), reader: None, begin: Some(begin) }
 }
 
 pub(super) fn options(config: &Config, new_epoch: u32) -> store::Options {
@@ -47,12 +68,6 @@ pub(super) fn options(config: &Config, new_epoch: u32) -> store::Options {
     }
 }
 
-/// The epoch and the offset from which topics with history continue.
-pub(super) fn begin(opened: &Option<Opened>) -> Option<Begin> {
-    let (store, _, found) = opened.as_ref()?;
-    Some(Begin { epoch: Epoch(found.epoch), last: found.last_offset, store: Some(store.clone()) })
-}
-
 pub(super) fn limits(config: &Config) -> HistoryLimits {
     HistoryLimits {
         history_bytes_max: held(config.history.bytes_max),
@@ -62,17 +77,35 @@ pub(super) fn limits(config: &Config) -> HistoryLimits {
     }
 }
 
-/// Loads cursors, idempotency keys, subscriptions and revocations.
+fn to_error(error: String) -> CommandError {
+    CommandError::Runtime(format!("the store can't be read: {error}"))
+}
+
+/// Loads which tokens are revoked.
+pub(super) fn load_revocations(
+    store: &Reader,
+    revocations: &token::Revocations,
+) -> Result<(), CommandError> {
+    let each = |part: &str, key: &str, value: &[u8]| {
+        let (revoked, until) = (Revoked::of_key(key), value.try_into().map(u64::from_le_bytes));
+        if part == control::REVOCATIONS
+            && let (Some(revoked), Ok(until)) = (revoked, until)
+        {
+            // There were no more than might be.
+            revocations.add(&Revocation { revoked, until }, usize::MAX);
+        }
+    };
+    store.each_record(each).map_err(|error| to_error(error.to_string()))
+}
+
+/// Loads cursors, idempotency keys and subscriptions.
 pub(super) fn load(
     store: &Reader,
     broker: &dyn Broker,
     history: &history_local::Local,
     subscriptions: &Subscriptions,
-    revocations: &token::Revocations,
 ) -> Result<(), CommandError> {
     let started = std::time::Instant::now();
-    let to_error =
-        |error: String| CommandError::Runtime(format!("the store can't be read: {error}"));
     let (mut cursors, mut keys) = (Vec::new(), Vec::new());
     let mut load_error: Option<String> = None;
     store
@@ -98,17 +131,6 @@ pub(super) fn load(
         })
         .map_err(|error| to_error(error.to_string()))?;
     subscriptions.loaded();
-    store
-        .each_record(|part, key, value| {
-            let (revoked, until) = (Revoked::of_key(key), value.try_into().map(u64::from_le_bytes));
-            if part == control::REVOCATIONS
-                && let (Some(revoked), Ok(until)) = (revoked, until)
-            {
-                // There were no more than might be.
-                revocations.add(&Revocation { revoked, until }, usize::MAX);
-            }
-        })
-        .map_err(|error| to_error(error.to_string()))?;
     if let Some(error) = load_error {
         let advice = "restore the file from a backup, or move it away to begin anew";
         return Err(to_error(format!("{error}; {advice}")));
@@ -117,7 +139,6 @@ pub(super) fn load(
         cursors = cursors.len(),
         idempotency_keys = keys.len(),
         subscribers = subscriptions.users(),
-        revocations = revocations.count(),
         duration_ms = ms(started.elapsed()),
         "the store is loaded"
     );

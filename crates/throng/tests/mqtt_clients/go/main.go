@@ -1,5 +1,5 @@
-// The clients of Eclipse in Go: version 3.1.1 by paho.mqtt.golang, version 5 by paho.golang. Arguments: host and port,
-// and the address of WebSocket.
+// The clients of Eclipse in Go: version 3.1.1 by paho.mqtt.golang, version 5 by paho.golang; each by TCP and by
+// WebSocket. Arguments: host and port, and the address of WebSocket.
 package main
 
 import (
@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
@@ -99,12 +100,32 @@ func three(broker, name string) {
 	leave(one)
 }
 
-func five(at string) {
+// A connection by TCP, or by WebSocket where the address is one.
+func dial(at string) net.Conn {
+	if strings.HasPrefix(at, "ws:") {
+		socket, err := mqtt.NewWebsocket(at, nil, timeout, nil, nil)
+		check("dial", err)
+		return socket
+	}
+	socket, err := net.Dial("tcp", at)
+	check("dial", err)
+	return socket
+}
+
+func five(at, name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	open := func(id string) (*paho.Client, chan *paho.Publish, *paho.Connack) {
-		socket, err := net.Dial("tcp", at)
-		check("dial", err)
+	next := func(messages chan *paho.Publish) *paho.Publish {
+		select {
+		case message := <-messages:
+			return message
+		case <-ctx.Done():
+			check("a message", ctx.Err())
+			return nil
+		}
+	}
+	open := func(id string, will *paho.WillMessage) (*paho.Client, chan *paho.Publish, *paho.Connack) {
+		socket := dial(at)
 		messages := make(chan *paho.Publish, 100)
 		client := paho.NewClient(paho.ClientConfig{
 			Conn:          socket,
@@ -119,30 +140,24 @@ func five(at string) {
 		expiry := uint32(100)
 		answer, err := client.Connect(ctx, &paho.Connect{
 			ClientID: id, KeepAlive: 30, CleanStart: false, UsernameFlag: true, Username: "alice",
-			Properties: &paho.ConnectProperties{SessionExpiryInterval: &expiry},
+			Properties:  &paho.ConnectProperties{SessionExpiryInterval: &expiry},
+			WillMessage: will,
+			// Of all that can be said of a will, this client sends the user properties alone.
+			WillProperties: &paho.WillProperties{User: paho.UserProperties{{Key: "a", Value: "1"}}},
 		})
 		check("connect", err)
 		return client, messages, answer
 	}
-	next := func(messages chan *paho.Publish) *paho.Publish {
-		select {
-		case message := <-messages:
-			return message
-		case <-ctx.Done():
-			check("a message", ctx.Err())
-			return nil
-		}
-	}
-	one, messages, answer := open("paho-go-5")
+	one, messages, answer := open(name, nil)
 	must("it is a new session", !answer.SessionPresent)
 	granted, err := one.Subscribe(ctx, &paho.Subscribe{
-		Subscriptions: []paho.SubscribeOptions{{Topic: "five/+", QoS: 2}},
+		Subscriptions: []paho.SubscribeOptions{{Topic: name + "/+", QoS: 2}},
 	})
 	check("subscribe", err)
 	must("QoS 2 is granted", granted.Reasons[0] == 2)
 	for qos := byte(0); qos < 3; qos++ {
 		_, err := one.Publish(ctx, &paho.Publish{
-			Topic: "five/a", QoS: qos, Payload: []byte(fmt.Sprint("qos ", qos)),
+			Topic: name + "/a", QoS: qos, Payload: []byte(fmt.Sprint("qos ", qos)),
 			Properties: &paho.PublishProperties{
 				ContentType: "text/plain", ResponseTopic: "answers/1", CorrelationData: []byte{1},
 				User: paho.UserProperties{{Key: "a", Value: "1"}},
@@ -155,17 +170,24 @@ func five(at string) {
 			got.Properties.ResponseTopic == "answers/1" && got.Properties.User.Get("a") == "1")
 	}
 	check("disconnect", one.Disconnect(&paho.Disconnect{ReasonCode: 0}))
-	other, _, _ := open("paho-go-other")
+	other, _, _ := open(name+"-other", nil)
 	for at := 0; at < 5; at++ {
-		_, err := other.Publish(ctx, &paho.Publish{Topic: "five/b", QoS: 1, Payload: []byte(fmt.Sprint(at))})
+		_, err := other.Publish(ctx, &paho.Publish{Topic: name + "/b", QoS: 1, Payload: []byte(fmt.Sprint(at))})
 		check("publish", err)
 	}
-	one, messages, answer = open("paho-go-5")
+	one, messages, answer = open(name, nil)
 	must("the session goes on", answer.SessionPresent)
 	for at := 0; at < 5; at++ {
 		got := next(messages)
 		must("what came meanwhile", string(got.Payload) == fmt.Sprint(at))
 	}
+	// A will: the client says goodbye, and wants it published all the same.
+	will := &paho.WillMessage{Topic: name + "/will", Payload: []byte("gone"), QoS: 1}
+	dying, _, _ := open(name+"-dying", will)
+	check("disconnect", dying.Disconnect(&paho.Disconnect{ReasonCode: 4}))
+	got := next(messages)
+	must("the will comes", string(got.Payload) == "gone" && got.QoS == 1 && got.Topic == name+"/will")
+	must("what is said of it comes", got.Properties.User.Get("a") == "1")
 	check("disconnect", one.Disconnect(&paho.Disconnect{ReasonCode: 0}))
 	check("disconnect", other.Disconnect(&paho.Disconnect{ReasonCode: 0}))
 }
@@ -174,6 +196,7 @@ func main() {
 	at, socket := os.Args[1], os.Args[2]
 	three("tcp://"+at, "paho-go-tcp")
 	three(socket, "paho-go-ws")
-	five(at)
+	five(at, "paho-go-5-tcp")
+	five(socket, "paho-go-5-ws")
 	fmt.Println("ok")
 }

@@ -29,7 +29,8 @@ const [url] = process.argv.slice(2);
     const page = await browser.newPage();
     page.setDefaultTimeout(60000);
     await page.goto(`http://127.0.0.1:${site.address().port}/`);
-    for (const version of [4, 5]) {
+    // MQTT 3.1, 3.1.1 and 5.0.
+    for (const version of [3, 4, 5]) {
       await page.evaluate(
         ([url, version]) => {
           const equal = (found, wanted) => {

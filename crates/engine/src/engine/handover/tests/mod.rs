@@ -5,6 +5,7 @@ mod connect;
 mod lives;
 mod mqtt;
 mod records;
+mod still;
 mod tokens;
 mod waiting;
 
@@ -22,16 +23,15 @@ use model::{
 use protocol::Protocols;
 use protocol::websocket::frame::{Opcode, encode_masked};
 use random::Random;
-use subscriptions::Subscriptions;
 
 use super::*;
 use crate::command::{Command, Revocation, Target};
 use crate::connection::Phase;
 use crate::forward::{ForwardRequest, ForwardRule, Forwards};
-use crate::handle::{Handle, Shared};
+use crate::handle::Handle;
 use crate::recovery::simulation::late::Late;
 use crate::settings::Settings;
-use crate::testing::{self, ClientEnd, Driver};
+use crate::testing::{self, ClientEnd, Driver, Services, Upgrade};
 use crate::webhook::{Full, Refusal, Webhook, WebhookRequest, WebhookResponse};
 
 /// An application that answers when the scene says so.
@@ -105,7 +105,11 @@ fn settings() -> Settings {
         publishes_per_second_max: 4,
         longpoll_seconds: 5,
         presence_meta_bytes_max: 32 << 10,
-        forwards: Forwards::new(vec![ForwardRule { filter: "sent/#".into(), deliver: true }]),
+        forwards: Forwards::new(vec![ForwardRule {
+            filter: "sent/#".into(),
+            deliver: true,
+            answer_filters: [].into(),
+        }]),
         ..simulated
     }
 }
@@ -179,6 +183,9 @@ const CLIENTS: usize = 6;
 
 struct Scene {
     drivers: Vec<Driver>,
+    services: Services,
+    /// New engines, to which connections have been copied.
+    upgrading: Option<Upgrade>,
     handles: Vec<Handle>,
     broker: Arc<broker::Local>,
     late: Option<Arc<Late>>,
@@ -191,6 +198,24 @@ struct Scene {
     now_us: u64,
     /// In which phases connections were when engines were replaced, by encoding.
     phases: BTreeSet<(u8, Phase)>,
+}
+
+/// When new engines take the place of the old ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    Never,
+    /// After a step, with connections that were copied before it.
+    After,
+    /// While the engines are busy with the step.
+    Within,
+}
+
+/// Whether they do so at last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    TakeOver,
+    /// The old ones have only stood still, and have said who is present before they would have.
+    GiveUp,
 }
 
 impl Scene {
@@ -226,25 +251,19 @@ impl Scene {
             interval_us: 1_000,
             members_per_ms: 0,
         };
-        let presence = Arc::new(presence::Local::new(presence, NodeId(1)));
-        let subscriptions = Arc::new(Subscriptions::default());
+        let services = Services::new(NodeId(1), presence);
         for user in ["u0", "w"] {
-            subscriptions.edit(user, &["stored"], &[], 9).unwrap();
+            services.subscriptions().edit(user, &["stored"], &[], 9).unwrap();
         }
-        let protocols = protocol::standard();
-        let shared = Arc::new(Shared::new(
-            NodeId(1),
-            protocols,
-            presence,
-            subscriptions,
-            sessions::in_memory(NodeId(1)),
-        ));
+        let shared = Arc::new(services.shared());
         let mut drivers =
             testing::drivers(&handles, settings, broker.clone(), asked, shared.clone());
         let app = Arc::new(App::default());
         drivers.iter_mut().for_each(|driver| driver.engine.webhook = Some(app.clone()));
         Scene {
             drivers,
+            services,
+            upgrading: None,
             handles,
             broker,
             late,
@@ -298,6 +317,11 @@ impl Scene {
     }
 
     fn step(&mut self, step: &Step) {
+        self.act(step);
+        (0..12).for_each(|_| self.turn());
+    }
+
+    fn act(&mut self, step: &Step) {
         match step {
             Open(client, at, bytes) => self.open(*client, *at, false, bytes),
             Beyond(client, bytes) => self.open(*client, 0, true, bytes),
@@ -367,7 +391,6 @@ impl Scene {
             Login(client, user) => self.users(*client, user, true),
             Logout(client, user) => self.users(*client, user, false),
         }
-        (0..12).for_each(|_| self.turn());
     }
 
     fn users(&mut self, client: usize, user: &str, login: bool) {
@@ -388,31 +411,53 @@ impl Scene {
         self.drivers.iter().flat_map(of).collect()
     }
 
-    fn upgrade(&mut self) {
-        testing::quiet(&mut self.drivers);
-        let before = self.exports();
-        for record in &before {
+    /// Connections are copied as they are now.
+    fn copy(&mut self) {
+        let (drivers, services) = (&self.drivers, &self.services);
+        let upgrade = self.upgrading.get_or_insert_with(|| Upgrade::begin(drivers, services));
+        upgrade.copy(drivers, services, |_| true);
+    }
+
+    fn upgrade(&mut self, what: What) {
+        for record in &self.exports() {
             let record: Record = unframe(record).unwrap();
             let phase = Phase::ALL.into_iter().find(|phase| *phase as u8 == record.phase);
             self.phases.insert((record.encoding, phase.unwrap()));
         }
-        testing::upgrade(&mut self.drivers);
-        if self.late.is_none() {
-            assert_eq!(self.exports(), before);
+        let (drivers, services) = (&mut self.drivers, &mut self.services);
+        let upgrade = self.upgrading.take();
+        let upgrade = upgrade.unwrap_or_else(|| Upgrade::begin(drivers, services));
+        match what {
+            What::TakeOver => upgrade.finish(drivers, services, self.late.is_none(), || ()),
+            What::GiveUp => upgrade.give_up(drivers, || ()),
         }
     }
 
     /// All of it, to the end of each connection that ends.
-    fn play(steps: &[Step], is_late: bool, upgrades: impl Fn(usize) -> bool) -> Self {
+    fn play(steps: &[Step], is_late: bool, upgrades: impl Fn(usize) -> When) -> Self {
         Scene::new(is_late).played(steps, upgrades)
     }
 
-    fn played(self, steps: &[Step], upgrades: impl Fn(usize) -> bool) -> Self {
+    fn played(self, steps: &[Step], upgrades: impl Fn(usize) -> When) -> Self {
+        self.played_with(steps, What::TakeOver, upgrades)
+    }
+
+    fn played_with(self, steps: &[Step], what: What, upgrades: impl Fn(usize) -> When) -> Self {
         let mut scene = self;
         for (at, step) in steps.iter().enumerate() {
-            scene.step(step);
-            if upgrades(at) {
-                scene.upgrade();
+            let when = upgrades(at);
+            if when == When::After {
+                scene.copy();
+            }
+            scene.act(step);
+            if when == When::Within {
+                scene.copy();
+                scene.turn();
+                scene.upgrade(what);
+            }
+            (0..12).for_each(|_| scene.turn());
+            if when == When::After {
+                scene.upgrade(what);
             }
         }
         (0..CLIENTS).for_each(|client| scene.read(client));
@@ -438,15 +483,36 @@ impl Scene {
     }
 }
 
-/// Plays a scene without an upgrade, with one after each of its steps, and with one after every step.
-fn check(name: &str, is_late: bool, steps: &[Step]) -> BTreeSet<(u8, Phase)> {
-    let want = Scene::play(steps, is_late, |_| false).texts();
+/// Plays a scene without an upgrade, with one at each of its steps, and with one at every step. Gives what
+/// each client heard, and in which phases connections were moved.
+fn compare(
+    name: &str,
+    scene: impl Fn() -> Scene,
+    steps: &[Step],
+) -> ([String; CLIENTS], BTreeSet<(u8, Phase)>) {
+    let want = scene().played(steps, |_| When::Never).texts();
     let mut phases = BTreeSet::new();
-    for upgrade in (0..steps.len()).map(Some).chain([None]) {
-        let scene = Scene::play(steps, is_late, |at| upgrade.is_none_or(|only| only == at));
-        let after = upgrade.map(|at| &steps[at]);
-        assert_eq!(scene.texts(), want, "{name}: an upgrade after {upgrade:?}: {after:?}");
-        phases.extend(scene.phases);
+    for when in [When::After, When::Within] {
+        for upgrade in (0..steps.len()).map(Some).chain([None]) {
+            let upgrades =
+                |at| if upgrade.is_none_or(|only| only == at) { when } else { When::Never };
+            let with = scene().played(steps, upgrades);
+            phases.extend(&with.phases);
+            let (found, is_told) = (with.texts(), want.iter().any(|it| it.contains("presence_")));
+            if found == want {
+                continue;
+            }
+            let without = match is_told {
+                true => scene().played_with(steps, What::GiveUp, upgrades).texts(),
+                false => want.clone(),
+            };
+            let step = upgrade.map(|at| &steps[at]);
+            assert_eq!(found, without, "{name}: an upgrade {when:?} {upgrade:?}: {step:?}");
+        }
     }
-    phases
+    (want, phases)
+}
+
+fn check(name: &str, is_late: bool, steps: &[Step]) -> BTreeSet<(u8, Phase)> {
+    compare(name, || Scene::new(is_late), steps).1
 }

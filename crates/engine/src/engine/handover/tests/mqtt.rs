@@ -197,6 +197,48 @@ fn plain_topic() -> SubscribeParts<'static> {
     }
 }
 
+/// What a group has given to a member whose session ends with it: under way, and waiting.
+#[test]
+fn what_a_group_gave_is_somebody_elses_as_before() {
+    let peer = Peer { version: Version::V5, framed: false };
+    let connect = |client, receive_max| {
+        let properties = [(id::RECEIVE_MAXIMUM, Value::Number(receive_max))];
+        let parts = ConnectParts {
+            version: peer.version,
+            is_3_1: false,
+            clean: true,
+            keep_alive_s: 0,
+            properties: &properties,
+            client,
+            will: None,
+            user: Some("u0"),
+            password: None,
+        };
+        packet(|out| client::connect(&parts, out))
+    };
+    let member = SubscribeParts {
+        filter: "$share/g/+/2",
+        qos: Qos::AtLeastOnce,
+        no_local: false,
+        retain_as_published: false,
+        retain_handling: 0,
+    };
+    let subscribe = packet(|out| client::subscribe(peer.version, 7, &[], &[member], out));
+    let begins = |at, client, receive_max| {
+        let connect = connect(client, receive_max);
+        let first = String::from_utf8(connect[..1].to_vec()).unwrap();
+        let rest = Send(at, [&connect[1..], &subscribe].concat());
+        [Open(at, at, first), rest, Read(at)]
+    };
+    let mut steps = Vec::from(begins(0, "first", 2));
+    let shared = ["one", "two", "three", "four"].map(|text| Publish("x/2", text.into()));
+    steps.extend(shared);
+    steps.extend([Wait(1), Read(0), peer.confirm(ConfirmType::Puback, 1), Wait(1), Read(0)]);
+    steps.extend(begins(1, "second", 9));
+    steps.extend([Cut(0), Wait(10), Read(1), Wait(10), Read(1)]);
+    check("a group", false, &steps);
+}
+
 /// Messages that a back end takes, or does not, and one that came twice meanwhile.
 #[test]
 fn what_a_back_end_has_to_take_waits_as_before() {
@@ -234,4 +276,33 @@ fn what_a_back_end_has_to_take_waits_as_before() {
         ]);
         check("forward", false, &steps);
     }
+}
+
+/// The old connection lets go of the session only after the drain has begun where the new one waits for it.
+#[test]
+fn a_client_that_waits_for_its_session_is_sent_away_by_a_drain() {
+    let peer = Peer { version: Version::V5, framed: false };
+    let connect = peer.connect(false);
+    let first = String::from_utf8(connect[..1].to_vec()).unwrap();
+    let mut scene = Scene::new(false);
+    let comes = |scene: &mut Scene, client, at| {
+        scene.step(&Open(client, at, first.clone()));
+        scene.clients[client].as_ref().unwrap().send(&connect[1..]);
+    };
+    comes(&mut scene, 0, 0);
+    scene.step(&Read(0));
+    comes(&mut scene, 1, 1);
+    let there = &mut scene.drivers[1];
+    there.events().0.into_iter().for_each(|slot| there.ready(slot));
+    scene.handles[1].send(Command::Drain { seconds: 10 });
+    scene.drivers[1].work();
+    assert_eq!(scene.drivers[1].engine.connections.core.mqtt.waiters.len(), 1);
+    scene.step(&Read(1));
+    let (connack, code) = (&scene.heard[1][..1], scene.heard[1][3]);
+    assert_eq!((connack, code), (&[0x20][..], ReasonCode::ServerUnavailable.number()));
+    assert!(scene.heard[1].ends_with(b"<end>"));
+    // What it has waited for is there.
+    comes(&mut scene, 2, 0);
+    scene.step(&Read(2));
+    assert_eq!(scene.heard[2][2..4], [1, 0], "{:02x?}", scene.heard[2]);
 }

@@ -70,13 +70,7 @@ fn scene(required: bool) -> Scene {
 
 /// As `check`, with tokens. Gives what each client heard.
 fn check_tokens(name: &str, required: bool, steps: &[Step]) -> [String; CLIENTS] {
-    let want = scene(required).played(steps, |_| false).texts();
-    for upgrade in (0..steps.len()).map(Some).chain([None]) {
-        let found = scene(required).played(steps, |at| upgrade.is_none_or(|only| only == at));
-        let after = upgrade.map(|at| &steps[at]);
-        assert_eq!(found.texts(), want, "{name}: an upgrade after {upgrade:?}: {after:?}");
-    }
-    want
+    compare(name, || scene(required), steps).0
 }
 
 fn subscribe(of: usize, id: u32, topic: &str) -> Step {

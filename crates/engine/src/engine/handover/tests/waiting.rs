@@ -95,7 +95,7 @@ fn a_state_is_complete_once_whoever_sends_it() {
         }
         steps.extend([Set("state/1", "a", "live".into()), Read(0), Read(1), Read(3), Read(4)]);
         check("state", is_late, &steps);
-        let texts = Scene::play(&steps, is_late, |_| false).texts();
+        let texts = Scene::play(&steps, is_late, |_| When::Never).texts();
         let told = |client: usize, text: &str| texts[client].matches(text).count();
         let marker = r#"\"type\":\"state_complete\""#;
         let markers = [0, 1, 3, 4].map(|client| told(client, marker));
@@ -137,7 +137,7 @@ fn pages_that_wait_for_the_history_come_in_order() {
     steps.extend([Send(0, get("/history?topic=plain").into()), History, Read(0)]);
     for is_late in [false, true] {
         check("pages", is_late, &steps);
-        let texts = Scene::play(&steps, is_late, |_| false).texts();
+        let texts = Scene::play(&steps, is_late, |_| When::Never).texts();
         let pages = [0, 1, 2].map(|client| texts[client].matches(r#"\"complete\":true"#).count());
         assert_eq!(pages, [1, 3, 2], "{is_late}: {texts:?}");
         let errors = [(0, "no_history"), (1, "epoch_changed"), (2, "limit is"), (3, "no_history")];
@@ -210,7 +210,7 @@ fn nothing_is_read_for_whoever_has_left() {
     // Another engine asks again: whoever waits for it is there.
     let mut scene = Scene::new(true);
     asks.iter().for_each(|step| scene.step(step));
-    scene.upgrade();
+    scene.upgrade(What::TakeOver);
     (0..4).for_each(|_| scene.step(&History));
     (0..4).for_each(|client| scene.read(client));
     assert!(scene.texts()[..4].iter().all(|text| text.contains("one")), "{:?}", scene.texts());
@@ -252,7 +252,7 @@ fn a_poll_is_told_what_is_gone_by_whichever_engine_answers() {
         steps.iter().for_each(|step| scene.step(step));
         if upgrade {
             scene.late.iter().for_each(|late| late.answer_at_once());
-            scene.upgrade();
+            scene.upgrade(What::TakeOver);
         }
         (0..3).for_each(|_| scene.step(&History));
         scene.read(0);
@@ -275,7 +275,7 @@ fn errors_of_old_queries_close_nobody() {
         Read(0),
         Read(1),
     ];
-    let want = Scene::play(&steps, true, |_| false).texts();
+    let want = Scene::play(&steps, true, |_| When::Never).texts();
     for upgrade in 1..5 {
         let mut scene = Scene::new(true);
         for (at, step) in steps.iter().enumerate() {
@@ -284,7 +284,7 @@ fn errors_of_old_queries_close_nobody() {
                 continue;
             }
             let query_max = scene.drivers[0].engine.connections.recovery.catchups.query();
-            scene.upgrade();
+            scene.upgrade(What::TakeOver);
             for (slot, query) in (0..2).flat_map(|slot| (0..=query_max).map(move |n| (slot, n))) {
                 let core = &scene.drivers[0].engine.connections.core;
                 let Some(serial) = core.table.get(slot).map(|it| it.serial) else { continue };
@@ -408,7 +408,7 @@ fn what_the_application_is_asked_waits_as_before() {
         for is_late in [false, true] {
             check("hooks", is_late, &steps);
         }
-        let texts = Scene::play(&steps, false, |_| false).texts();
+        let texts = Scene::play(&steps, false, |_| When::Never).texts();
         for (client, text) in texts.iter().enumerate().take(5) {
             assert_eq!(text.contains("heard by members"), ok && client != 2, "{client}: {text}");
         }
@@ -446,7 +446,7 @@ fn lists_wait_on_every_transport_as_before() {
     for client in [1, 2, 3, 0, 1, 2, 3, 1, 2, 3, 0] {
         steps.extend([Read(client), Wait(2)]);
     }
-    let texts = Scene::play(&steps, false, |_| false).texts();
+    let texts = Scene::play(&steps, false, |_| When::Never).texts();
     for (client, text) in texts.iter().enumerate().take(4).skip(1) {
         let lists = text.matches("presence_state").count();
         assert!(lists >= 3, "{lists} lists came to client {client}");
@@ -500,8 +500,8 @@ fn a_message_may_be_cut_anywhere() {
         let open = Open(0, 0, socket("/ws?user=u0&topic=plain", ""));
         let (first, rest) = frames.split_at(cut);
         let steps = [open, Send(0, first.to_vec()), Send(0, rest.to_vec()), Read(0)];
-        let want = Scene::play(&steps, false, |_| false);
-        let with = Scene::play(&steps, false, |at| at == 1);
+        let want = Scene::play(&steps, false, |_| When::Never);
+        let with = Scene::play(&steps, false, |at| if at == 1 { When::After } else { When::Never });
         assert_eq!(with.texts(), want.texts(), "cut after {cut} bytes");
         let heard = String::from_utf8_lossy(&want.heard[0]).into_owned();
         assert!(heard.contains("€uro") && heard.contains("between"), "{heard}");

@@ -85,6 +85,9 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
         "mqtt.keep_alive_seconds_max" => mqtt.keep_alive_seconds_max.into(),
         "mqtt.session_seconds_max" => mqtt.session_seconds_max.into(),
         "mqtt.sessions_max" => mqtt.sessions_max as u128,
+        "mqtt.sessions_per_user_max" => mqtt.sessions_per_user_max as u128,
+        "mqtt.away_bytes_max" => mqtt.away_bytes_max as u128,
+        "mqtt.filter_levels_max" => session.filter_levels_max as u128,
         "mqtt.session_messages_max" => mqtt.session_messages_max as u128,
         "mqtt.session_bytes_max" => mqtt.session_bytes_max as u128,
         // 0 is what the largest message needs.

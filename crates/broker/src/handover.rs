@@ -1,0 +1,167 @@
+//! The recent window on its way to another process, which goes on in the same epoch with the next offset.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use handover::{Again, Part, PartError, decode, encode, message};
+use minicbor::{Decode, Encode};
+use model::Envelope;
+
+use crate::local::SCANNED;
+use crate::recent::DROPPED_PLACES;
+use crate::{Broker, Local};
+
+const NAME: &str = "recent";
+
+/// The record of all but the messages, whose keys are their offsets in 8 bytes, the highest first.
+const STATE: &[u8] = b"state";
+
+/// The record of the places of [`Dropped`](crate::recent::Dropped): a number of 8 bytes each, the lowest
+/// byte first.
+const DROPPED: &[u8] = b"dropped";
+
+/// The recent window and the place in the order, as a part that goes to another process. That process goes
+/// on with both, within its own limits; the keys of its hashes are its own.
+pub struct RecentPart {
+    broker: Arc<Local>,
+    coming: Mutex<Coming>,
+}
+
+/// What has come from another process.
+#[derive(Default)]
+struct Coming {
+    state: Option<State>,
+    dropped: Option<Box<[u64; DROPPED_PLACES]>>,
+    messages: BTreeMap<u64, Arc<Envelope>>,
+}
+
+#[derive(Clone, Encode, Decode)]
+#[cbor(map)]
+struct State {
+    #[n(0)]
+    epoch: u32,
+    /// The last offset that was drawn.
+    #[n(1)]
+    last: u64,
+    /// When the newest dropped message was published.
+    #[cbor(n(2), default)]
+    gone_us: u64,
+    /// The key of the hash that gives topics their places among the dropped.
+    #[cbor(n(3), default)]
+    key: (u64, u64),
+}
+
+impl RecentPart {
+    /// The part of this broker.
+    pub fn new(broker: Arc<Local>) -> Self {
+        RecentPart { broker, coming: Mutex::default() }
+    }
+
+    fn coming(&self) -> MutexGuard<'_, Coming> {
+        self.coming.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn damaged(what: impl ToString) -> PartError {
+    PartError::new(NAME, what)
+}
+
+impl Part for RecentPart {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn export(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
+        self.export_again(&mut |key, value| {
+            value.into_iter().for_each(|value| each(key, value));
+            false
+        });
+    }
+
+    fn export_again(&self, each: &mut Again<'_>) {
+        let mut after = 0;
+        loop {
+            let piece: Vec<_> = self.broker.order().window.after(after, SCANNED).cloned().collect();
+            let Some(last) = piece.last() else { break };
+            after = last.id.offset;
+            for found in piece {
+                let key = found.id.offset.to_be_bytes();
+                if !each(&key, None) {
+                    each(&key, Some(&message::encode(&found)));
+                }
+            }
+        }
+        let mut dropped = Vec::with_capacity(8 * DROPPED_PLACES);
+        let order = self.broker.order();
+        let places = order.window.dropped.places.iter();
+        places.for_each(|place| dropped.extend(place.to_le_bytes()));
+        let state = State {
+            epoch: self.broker.epoch().0,
+            last: order.last,
+            gone_us: order.window.gone_us,
+            key: order.window.dropped.key.unwrap_or(self.broker.hash_key),
+        };
+        drop(order);
+        each(DROPPED, Some(&dropped));
+        each(STATE, Some(&encode(state)));
+    }
+
+    fn import(&self, key: &[u8], value: Option<&[u8]>) -> Result<(), PartError> {
+        let mut coming = self.coming();
+        match (key, value) {
+            (STATE, value) => {
+                let state = value.map(decode).transpose();
+                coming.state = state.map_err(damaged)?;
+            }
+            (DROPPED, value) => coming.dropped = value.map(places).transpose()?,
+            (key, value) => {
+                let Ok(offset) = key.try_into().map(u64::from_be_bytes) else {
+                    // Of a later version, which says beforehand what this one would lose.
+                    return Ok(());
+                };
+                let Some(value) = value else {
+                    coming.messages.remove(&offset);
+                    return Ok(());
+                };
+                let found = message::decode(value, &|topic| self.broker.hash(topic));
+                let found = found.map_err(damaged)?;
+                if found.id.offset != offset {
+                    return Err(damaged(format!("offset {offset} has another message")));
+                }
+                coming.messages.insert(offset, Arc::new(found));
+            }
+        }
+        Ok(())
+    }
+
+    fn complete(&self) -> Result<(), PartError> {
+        let Coming { state, dropped, messages } = std::mem::take(&mut *self.coming());
+        let State { epoch, last, gone_us, key } =
+            state.ok_or_else(|| damaged("nothing says where it goes on"))?;
+        if messages.keys().next_back().is_some_and(|newest| *newest > last) {
+            return Err(damaged("a message is behind the last one"));
+        }
+        self.broker.epoch.store(epoch, Ordering::Relaxed);
+        let mut order = self.broker.order();
+        order.last = last;
+        let window = &mut order.window;
+        // The places are those of this process where the keys are the same.
+        window.dropped.key = Some(key).filter(|key| *key != self.broker.hash_key);
+        window.dropped.places = dropped.unwrap_or_else(|| Box::new([0; DROPPED_PLACES]));
+        window.restore(gone_us, messages.into_values());
+        Ok(())
+    }
+}
+
+fn places(value: &[u8]) -> Result<Box<[u64; DROPPED_PLACES]>, PartError> {
+    let (numbers, rest) = value.as_chunks::<8>();
+    let numbers: Box<[u64]> = numbers.iter().map(|it| u64::from_le_bytes(*it)).collect();
+    match numbers.try_into() {
+        Ok(places) if rest.is_empty() => Ok(places),
+        _ => Err(damaged("what was dropped has another length")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

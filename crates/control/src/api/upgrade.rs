@@ -1,0 +1,107 @@
+//! Goes on with another binary: begins that, and says how far it is.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body as Streamed, Bytes};
+use axum::extract::{ConnectInfo, State};
+use axum::http::{HeaderName, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use futures_util::stream;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::http::listener::On;
+use crate::http::{Body, ErrorBody, Rejection};
+use crate::node::Node;
+use crate::upgrade::{UpgradeProgress, UpgradeRejection, UpgradeRequest, UpgradeState};
+
+/// What nginx in front does with the answer.
+const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// Between two lines while much changes.
+const LINE_REST: Duration = Duration::from_millis(100);
+
+/// Between two lines while nothing changes: whoever reads them knows that they still come.
+const LINE_MAX: Duration = Duration::from_secs(5);
+
+impl From<UpgradeRejection> for Rejection {
+    fn from(error: UpgradeRejection) -> Self {
+        let (status, code) = match error {
+            UpgradeRejection::UnderWay => (StatusCode::CONFLICT, "upgrade_under_way"),
+            UpgradeRejection::Ending(_) => (StatusCode::SERVICE_UNAVAILABLE, "going_down"),
+            UpgradeRejection::Bad(_) => (StatusCode::BAD_REQUEST, "bad_upgrade"),
+        };
+        Rejection::new(status, code, error.to_string())
+    }
+}
+
+/// How far an upgrade is, or how the last one went. The process that came to life by it answers so, too.
+#[utoipa::path(get, path = "/api/upgrade", tag = "operate", responses(
+    (status = 200, body = UpgradeState)))]
+pub(crate) async fn progress(State(node): State<Arc<Node>>) -> Json<UpgradeState> {
+    Json(node.upgrades.progress().into())
+}
+
+/// Go on with another binary, and keep every connection. The answer is a line of JSON for each step, the
+/// last of which has a `result`. Until the new process serves nothing is given up: whatever goes wrong, the
+/// old one serves on. Whoever closes this answer doesn't end the upgrade.
+#[utoipa::path(post, path = "/api/upgrade", tag = "operate", request_body = UpgradeRequest, responses(
+    (status = 200, body = UpgradeState, content_type = "application/x-ndjson"),
+    (status = 400, body = ErrorBody, description = "There is no such binary, or one that others can write"),
+    (status = 409, body = ErrorBody, description = "An upgrade is under way"),
+    (status = 501, body = ErrorBody, description = "This server can't be upgraded while it runs")))]
+pub(crate) async fn begin(
+    State(node): State<Arc<Node>>,
+    on: Option<Extension<ConnectInfo<On>>>,
+    Body(request): Body<UpgradeRequest>,
+) -> Result<Response, Rejection> {
+    let Some(upgrader) = &node.upgrades.upgrader else {
+        let message = "this server can't be upgraded while it runs: restart it";
+        return Err(Rejection::new(StatusCode::NOT_IMPLEMENTED, "no_upgrade", message));
+    };
+    upgrader.begin(request)?;
+    if let Some(Extension(ConnectInfo(On(peer, _)))) = on {
+        peer.set_stream();
+    }
+    let reader = Reader { progress: upgrader.progress(), told: None, is_over: false };
+    let headers = [
+        (header::CONTENT_TYPE, "application/x-ndjson"),
+        (header::CACHE_CONTROL, "no-store, no-transform"),
+        (X_ACCEL_BUFFERING, "no"),
+    ];
+    let lines = stream::unfold(reader, Reader::next);
+    Ok((headers, Streamed::from_stream(lines)).into_response())
+}
+
+/// Who waits for the end of an upgrade.
+struct Reader {
+    progress: watch::Receiver<UpgradeProgress>,
+    /// What the last line has said.
+    told: Option<UpgradeProgress>,
+    is_over: bool,
+}
+
+impl Reader {
+    async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
+        if self.is_over {
+            return None;
+        }
+        if let Some(told) = &self.told {
+            // The end is told at once.
+            let end = self.progress.wait_for(|now| now.stage.is_rest());
+            let _ = timeout(LINE_REST, end).await;
+            // After so long, or when nobody does the upgrade any more, the same is told again.
+            let _ = timeout(LINE_MAX, self.progress.wait_for(|now| now != told)).await;
+        }
+        let now = self.progress.borrow().clone();
+        self.told = Some(now.clone());
+        let state = UpgradeState::from(now);
+        self.is_over = state.result.is_some() || self.progress.has_changed().is_err();
+        let mut line = serde_json::to_vec(&state).unwrap_or_default();
+        line.push(b'\n');
+        Some((Ok(line.into()), self))
+    }
+}

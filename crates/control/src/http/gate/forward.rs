@@ -1,0 +1,107 @@
+//! Forwards a request to the process that serves now.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+
+use super::super::Rejection;
+use super::{Forwarding, until_end};
+
+/// The address of who is connected here. The process behind the socket takes it, for nobody else can
+/// reach that socket.
+pub(super) const PEER: HeaderName = HeaderName::from_static("x-throng-peer");
+
+/// How long the new process may take to accept.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+
+/// Between two attempts, where more wait than the socket's queue takes.
+const CONNECT_REST: Duration = Duration::from_millis(5);
+
+/// Headers that are about one connection, and not about the request.
+const HOP_BY_HOP: [HeaderName; 7] = [
+    header::CONNECTION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    // The head is answered here where the client waits for that.
+    header::EXPECT,
+    HeaderName::from_static("keep-alive"),
+];
+
+/// Has the process that listens at this socket answer a request, and the connection closed after it. It
+/// sees the request as it came, with the address of the peer.
+pub(crate) async fn forward(
+    mut request: Request,
+    peer: Option<SocketAddr>,
+    to: &Path,
+    forwarding: Forwarding,
+) -> Response {
+    let headers = request.headers_mut();
+    strip(headers);
+    headers.remove(PEER);
+    if let Some(peer) = peer.and_then(|peer| HeaderValue::try_from(peer.to_string()).ok()) {
+        headers.insert(PEER, peer);
+    }
+    let mut response = match exchange(request, to).await {
+        Ok(response) => until_end(response, forwarding),
+        Err(error) => {
+            tracing::warn!(%error, "a request can't be forwarded to the process that serves now");
+            let message = "the server has been upgraded, and the process that serves now did not \
+                           answer: it may or may not have done this; try again";
+            Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "going_down", message).into_response()
+        }
+    };
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+fn strip(headers: &mut HeaderMap) {
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+/// What went wrong between the two processes.
+#[derive(Debug, thiserror::Error)]
+enum ForwardError {
+    #[error("it does not accept: {0}")]
+    Connect(#[from] io::Error),
+    #[error("it does not accept in time")]
+    Timeout,
+    #[error("it does not answer: {0}")]
+    Http(#[from] hyper::Error),
+}
+
+async fn exchange(mut request: Request, to: &Path) -> Result<Response, ForwardError> {
+    *request.version_mut() = axum::http::Version::HTTP_11;
+    let stream = tokio::time::timeout(CONNECT_MAX, connect(to));
+    let stream = stream.await.map_err(|_| ForwardError::Timeout)??;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    // It ends with the answer.
+    tokio::spawn(connection);
+    let mut response = sender.send_request(request).await?;
+    strip(response.headers_mut());
+    Ok(response.map(Body::new))
+}
+
+async fn connect(to: &Path) -> io::Result<UnixStream> {
+    loop {
+        match UnixStream::connect(to).await {
+            // The queue is full: the others in it are accepted in a moment.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                tokio::time::sleep(CONNECT_REST).await;
+            }
+            result => return result,
+        }
+    }
+}

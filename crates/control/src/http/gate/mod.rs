@@ -1,0 +1,278 @@
+//! Holds back the requests of the admin port while all that the node has is passed to another process,
+//! and afterwards hands them over.
+//!
+//! Whoever passes the node's state on needs it to stand still. A request that begins meanwhile waits,
+//! and is answered by whichever process has the state then.
+
+mod arrival;
+mod forward;
+pub(crate) mod receive;
+
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::response::Response;
+use http_body_util::BodyExt;
+use hyper::body::{Frame, SizeHint};
+use tokio::sync::watch;
+
+pub(crate) use arrival::{Arrival, Moved};
+pub(crate) use forward::forward;
+
+/// After the new process serves, connections that say nothing are closed after so long.
+pub(crate) const END_WAIT: Duration = Duration::from_secs(10);
+
+/// What becomes of requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Mode {
+    /// They are answered here.
+    Open,
+    /// They wait.
+    Held,
+    /// They are answered by the process that listens at this socket.
+    Forwarded(Arc<PathBuf>),
+}
+
+/// Lets requests through, holds them back, or says where they go.
+pub struct Gate {
+    mode: watch::Sender<Mode>,
+    /// Requests that are worked on here.
+    working: AtomicUsize,
+    /// Requests that are forwarded, until their answers are sent.
+    forwarding: AtomicUsize,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        let mode = watch::Sender::new(Mode::Open);
+        Gate { mode, working: AtomicUsize::new(0), forwarding: AtomicUsize::new(0) }
+    }
+}
+
+/// What to do with a request.
+pub(crate) enum Pass {
+    /// Work on it; the request is counted until this is dropped.
+    Here(Working),
+    /// Forward it to the process that listens at this socket.
+    To(Arc<PathBuf>, Forwarding),
+}
+
+impl Gate {
+    /// Holds back requests that begin from now on. Those under way go on: see [`Gate::is_quiet`].
+    pub fn hold(&self) {
+        self.change(|mode| *mode == Mode::Open, Mode::Held);
+    }
+
+    /// Lets requests through again, and those that were held: the state stays here.
+    pub fn release(&self) {
+        self.change(|mode| *mode == Mode::Held, Mode::Open);
+    }
+
+    /// Forwards requests that were held, and all that come later, to the process that listens at this
+    /// socket. There is no way back: the port accepts no more connections here.
+    pub fn forward(&self, to: PathBuf) {
+        self.change(|_| true, Mode::Forwarded(Arc::new(to)));
+    }
+
+    fn change(&self, may: impl Fn(&Mode) -> bool, to: Mode) {
+        self.mode.send_if_modified(|mode| may(mode) && std::mem::replace(mode, to.clone()) != to);
+    }
+
+    /// Whether requests are held, and none is worked on. Streams of figures and of an upgrade's progress
+    /// don't count, neither do health checks, nor requests whose bodies are still coming.
+    pub fn is_quiet(&self) -> bool {
+        // A request counts itself before it looks whether it is held.
+        *self.mode.borrow() != Mode::Open && self.working.load(Ordering::SeqCst) == 0
+    }
+
+    /// Whether requests go to another process.
+    pub fn is_forwarding(&self) -> bool {
+        matches!(*self.mode.borrow(), Mode::Forwarded(_))
+    }
+
+    /// How many requests are being forwarded.
+    pub(crate) fn forwarding(&self) -> usize {
+        self.forwarding.load(Ordering::SeqCst)
+    }
+
+    /// Work for the node that doesn't come from a request: `None` while it must stand still.
+    pub(crate) fn work(self: &Arc<Self>) -> Option<Working> {
+        let working = Working::new(self);
+        (*self.mode.borrow() == Mode::Open).then_some(working)
+    }
+
+    /// Waits until a request may be worked on, or is to be forwarded. `waits` is called once before the
+    /// first wait.
+    pub(crate) async fn pass(self: &Arc<Self>, waits: impl FnOnce()) -> Pass {
+        if let Some(working) = self.work() {
+            return Pass::Here(working);
+        }
+        waits();
+        let mut mode = self.mode.subscribe();
+        loop {
+            match &*mode.borrow_and_update() {
+                Mode::Held => {}
+                Mode::Open => {}
+                Mode::Forwarded(to) => return Pass::To(to.clone(), Forwarding::new(self)),
+            }
+            if let Some(working) = self.work() {
+                return Pass::Here(working);
+            }
+            // The gate has the sender.
+            let _ = mode.changed().await;
+        }
+    }
+
+    /// Where a request goes that is answered here even while others are held.
+    pub(crate) fn pass_vital(self: &Arc<Self>) -> Option<(Arc<PathBuf>, Forwarding)> {
+        match &*self.mode.borrow() {
+            Mode::Forwarded(to) => Some((to.clone(), Forwarding::new(self))),
+            Mode::Open | Mode::Held => None,
+        }
+    }
+
+    /// Ends when requests go to another process.
+    pub(crate) async fn forwarded(&self) {
+        let mut mode = self.mode.subscribe();
+        let _ = mode.wait_for(|mode| matches!(mode, Mode::Forwarded(_))).await;
+    }
+}
+
+/// A request that is worked on.
+pub(crate) struct Working(Arc<Gate>);
+
+impl Working {
+    fn new(gate: &Arc<Gate>) -> Self {
+        gate.working.fetch_add(1, Ordering::SeqCst);
+        Working(gate.clone())
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.0.working.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A request that is forwarded.
+pub(crate) struct Forwarding(Arc<Gate>);
+
+impl Forwarding {
+    fn new(gate: &Arc<Gate>) -> Self {
+        gate.forwarding.fetch_add(1, Ordering::SeqCst);
+        Forwarding(gate.clone())
+    }
+}
+
+impl Drop for Forwarding {
+    fn drop(&mut self) {
+        self.0.forwarding.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Keeps something until an answer's body has ended. A body whose length is known is whole: what is left
+/// of its work is to send it.
+pub(crate) fn until_end<T: Send + Unpin + 'static>(response: Response, kept: T) -> Response {
+    if response.body().size_hint().exact().is_some() {
+        return response;
+    }
+    response.map(|body| Body::new(Kept { body, _kept: kept }))
+}
+
+/// A body, and what lives as long as it.
+pub(crate) struct Kept<T> {
+    pub body: Body,
+    pub _kept: T,
+}
+
+impl<T: Unpin> HttpBody for Kept<T> {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// An empty body.
+pub(crate) fn empty() -> Body {
+    Body::new(
+        http_body_util::Empty::new().map_err(|never: std::convert::Infallible| match never {}),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_under_way_is_waited_for_and_one_that_begins_waits() {
+        let gate = Arc::new(Gate::default());
+        let Pass::Here(working) = gate.pass(|| panic!("open")).await else { panic!("forwarded") };
+        assert!(!gate.is_quiet());
+        gate.hold();
+        assert!(!gate.is_quiet());
+        drop(working);
+        assert!(gate.is_quiet() && gate.work().is_none());
+        let other = gate.clone();
+        let waits = tokio::spawn(async move { matches!(other.pass(|| ()).await, Pass::Here(_)) });
+        tokio::task::yield_now().await;
+        assert!(gate.is_quiet() && !waits.is_finished());
+        gate.release();
+        assert!(waits.await.unwrap());
+        assert!(!gate.is_quiet() && gate.work().is_some());
+    }
+
+    #[tokio::test]
+    async fn what_was_held_goes_where_the_state_went() {
+        let gate = Arc::new(Gate::default());
+        gate.hold();
+        assert!(gate.pass_vital().is_none());
+        let other = gate.clone();
+        let waits = tokio::spawn(async move {
+            match other.pass(|| ()).await {
+                Pass::To(path, _) => path.to_path_buf(),
+                Pass::Here(_) => panic!("here"),
+            }
+        });
+        tokio::task::yield_now().await;
+        gate.forward("/a".into());
+        assert_eq!(waits.await.unwrap(), PathBuf::from("/a"));
+        gate.release();
+        assert!(gate.is_forwarding() && gate.pass_vital().is_some() && gate.work().is_none());
+        assert_eq!(gate.forwarding(), 0);
+        gate.forwarded().await;
+    }
+
+    #[test]
+    fn a_body_without_a_known_length_is_work_until_it_has_ended() {
+        let gate = Arc::new(Gate::default());
+        let whole = until_end(Response::new(Body::from("x")), gate.work());
+        gate.hold();
+        assert!(gate.is_quiet());
+        drop(whole);
+        gate.release();
+        let pieces = futures_util::stream::empty::<Result<Bytes, std::io::Error>>();
+        let streamed = until_end(Response::new(Body::from_stream(pieces)), gate.work());
+        gate.hold();
+        assert!(!gate.is_quiet());
+        drop(streamed);
+        assert!(gate.is_quiet());
+    }
+}

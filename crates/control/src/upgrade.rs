@@ -1,0 +1,245 @@
+//! A live upgrade as those see it who begin and watch it. What does it is handed in by the server.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use utoipa::ToSchema;
+
+use crate::http::gate::Gate;
+
+/// Passes all that this process holds to another one, while it serves.
+pub trait Upgrader: Send + Sync {
+    /// Begins an upgrade, or a check of one, and returns at once. Its progress has left
+    /// [`UpgradeStage::Idle`], or the end of the one before, when this returns.
+    ///
+    /// # Errors
+    /// Why it can't begin. Then nothing has happened, and the progress is as it was.
+    fn begin(&self, request: UpgradeRequest) -> Result<(), UpgradeRejection>;
+
+    /// How far it is: the newest one, or the last. Of a process that came to life by an upgrade it
+    /// begins with how that one went.
+    fn progress(&self) -> watch::Receiver<UpgradeProgress>;
+}
+
+/// What the node has for upgrades.
+#[derive(Default)]
+pub struct Upgrades {
+    /// Does them; `None` where the server can't.
+    pub upgrader: Option<Arc<dyn Upgrader>>,
+    /// Holds back requests meanwhile.
+    pub gate: Arc<Gate>,
+    /// Where the process before this one forwards requests to: a bound socket in a folder that
+    /// nobody else can reach, for who speaks there says from where a request comes. It is taken
+    /// when the control thread starts.
+    pub forwarded: Mutex<Option<std::os::unix::net::UnixListener>>,
+}
+
+impl Upgrades {
+    /// How far the upgrade is.
+    pub(crate) fn progress(&self) -> UpgradeProgress {
+        let newest = |upgrader: &Arc<dyn Upgrader>| upgrader.progress().borrow().clone();
+        self.upgrader.as_ref().map(newest).unwrap_or_default()
+    }
+
+    pub(crate) fn take_forwarded(&self) -> Option<std::os::unix::net::UnixListener> {
+        self.forwarded.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// To which program.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schema(as = UpgradeRequest)]
+pub struct UpgradeRequest {
+    /// The binary to start; the one that this process was started as by default. A path on the
+    /// node's host, of a file that only root or the server's own user can write.
+    #[schema(value_type = Option<String>, nullable = false, example = "/usr/local/bin/throng")]
+    pub binary: Option<PathBuf>,
+    /// The socket at which another process waits, started as `throng serve --take-over SOCKET`,
+    /// instead of one that this process starts.
+    #[schema(value_type = Option<String>, nullable = false, example = "/run/throng/take-over")]
+    pub to: Option<PathBuf>,
+    /// Only find out whether it would work, and what it would change. Nothing moves.
+    pub check: bool,
+}
+
+/// Why an upgrade can't begin.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UpgradeRejection {
+    /// One is under way already.
+    #[error("an upgrade is under way: GET /api/upgrade says how far it is")]
+    UnderWay,
+    /// This process has given away what it had, or is ending.
+    #[error("{0}")]
+    Ending(String),
+    /// The request names something that can't be upgraded to.
+    #[error("{0}")]
+    Bad(String),
+}
+
+/// Where an upgrade is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum UpgradeStage {
+    /// There was none.
+    #[default]
+    Idle,
+    /// The new process starts, and says whether it can go on with what there is.
+    Starting,
+    /// Connections are copied while they are served.
+    Copying,
+    /// All stands still, and what has changed since is passed.
+    Switching,
+    /// The new process serves.
+    Done,
+    /// It was given up. The old process serves on.
+    Failed,
+    /// It was only looked at, and would work.
+    Checked,
+}
+
+impl UpgradeStage {
+    /// All, in the order of the numbers that the metric has.
+    pub const ALL: [(UpgradeStage, &'static str); 7] = [
+        (UpgradeStage::Idle, "idle"),
+        (UpgradeStage::Starting, "starting"),
+        (UpgradeStage::Copying, "copying"),
+        (UpgradeStage::Switching, "switching"),
+        (UpgradeStage::Done, "done"),
+        (UpgradeStage::Failed, "failed"),
+        (UpgradeStage::Checked, "checked"),
+    ];
+
+    /// Whether nothing is under way.
+    pub fn is_rest(self) -> bool {
+        !matches!(self, Self::Starting | Self::Copying | Self::Switching)
+    }
+}
+
+/// The figures of an upgrade that is under way, or of the last one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
+#[schema(as = UpgradeProgress)]
+pub struct UpgradeProgress {
+    /// Where it is.
+    pub stage: UpgradeStage,
+    /// How many this process has begun, checks included.
+    pub begun: u64,
+    /// How many of them were given up.
+    pub failed: u64,
+    /// Shards that are copied whole.
+    pub shards_done: usize,
+    /// All shards.
+    pub shards: usize,
+    /// Connections that are copied.
+    pub connections_copied: u64,
+    /// All connections.
+    pub connections: u64,
+    /// Connections that could not be passed, and were closed.
+    pub lost: u64,
+    /// How long all stood still, in microseconds; null before that.
+    pub pause_us: Option<u64>,
+    /// How long it took so far.
+    pub seconds: f64,
+    /// The version that serves, or served before.
+    #[schema(example = "1.4.0")]
+    pub from_version: String,
+    /// The version of the new process; empty until it says so.
+    #[schema(example = "1.5.0")]
+    pub to_version: String,
+    /// The new process.
+    pub pid: Option<u32>,
+    /// Why it was given up.
+    pub error: Option<String>,
+    /// What the new process doesn't go on with, and which settings it has otherwise.
+    pub notes: Vec<String>,
+}
+
+impl UpgradeProgress {
+    /// The result in one word, for programs; `None` while it is under way.
+    pub fn result(&self) -> Option<&'static str> {
+        match self.stage {
+            UpgradeStage::Done if self.lost > 0 => Some("partly_lost"),
+            UpgradeStage::Done => Some("done"),
+            UpgradeStage::Checked => Some("possible"),
+            UpgradeStage::Idle | UpgradeStage::Failed => Some("nothing_moved"),
+            UpgradeStage::Starting | UpgradeStage::Copying | UpgradeStage::Switching => None,
+        }
+    }
+
+    /// The same in a sentence, for people; what is under way otherwise.
+    pub fn text(&self) -> String {
+        let (from, to) = (&self.from_version, &self.to_version);
+        let versions = if from == to { from.clone() } else { format!("{from} to {to}") };
+        match self.stage {
+            UpgradeStage::Idle => "there was no upgrade".into(),
+            UpgradeStage::Starting => "the new process starts".into(),
+            UpgradeStage::Copying => format!(
+                "shard {} of {}, {} of {} connections, {} lost",
+                self.shards_done, self.shards, self.connections_copied, self.connections, self.lost
+            ),
+            UpgradeStage::Switching => "all stands still for a moment".into(),
+            UpgradeStage::Done => format!(
+                "upgraded, {versions}: {} connections in {:.1} s, which stood still for {:.1} ms, \
+                 {} lost",
+                self.connections,
+                self.seconds,
+                self.pause_us.unwrap_or_default() as f64 / 1e3,
+                self.lost
+            ),
+            UpgradeStage::Failed => format!(
+                "nothing moved, the process that served before serves on: {}",
+                self.error.as_deref().unwrap_or("it was given up")
+            ),
+            UpgradeStage::Checked => format!("an upgrade would work, {versions}"),
+        }
+    }
+}
+
+/// How far an upgrade is, or how the last one went.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = UpgradeState)]
+pub(crate) struct UpgradeState {
+    /// At the end: `done`, `partly_lost`, `nothing_moved`, or `possible` after a check.
+    #[schema(nullable = false, example = "done")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<&'static str>,
+    /// The same in a sentence.
+    pub text: String,
+    #[serde(flatten)]
+    pub progress: UpgradeProgress,
+}
+
+impl From<UpgradeProgress> for UpgradeState {
+    fn from(progress: UpgradeProgress) -> Self {
+        UpgradeState { result: progress.result(), text: progress.text(), progress }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_has_a_result_and_all_else_has_none() {
+        let of = |stage, lost| UpgradeProgress { stage, lost, ..UpgradeProgress::default() };
+        for (stage, name) in UpgradeStage::ALL {
+            assert_eq!(of(stage, 0).result().is_some(), stage.is_rest(), "{name}");
+            assert_eq!(serde_json::to_value(stage).unwrap(), name);
+            assert!(!of(stage, 0).text().is_empty());
+        }
+        assert_eq!(of(UpgradeStage::Done, 0).result(), Some("done"));
+        assert_eq!(of(UpgradeStage::Done, 1).result(), Some("partly_lost"));
+        assert_eq!(of(UpgradeStage::Failed, 0).result(), Some("nothing_moved"));
+    }
+
+    #[test]
+    fn what_a_request_does_not_say_is_the_default() {
+        let request: UpgradeRequest = serde_json::from_str("{}").unwrap();
+        assert_eq!(request, UpgradeRequest::default());
+        let request = serde_json::from_str::<UpgradeRequest>(r#"{"binary":"/a","check":true}"#);
+        assert_eq!(request.unwrap().binary, Some("/a".into()));
+        assert!(serde_json::from_str::<UpgradeRequest>(r#"{"bianry":"/a"}"#).is_err());
+    }
+}

@@ -1,0 +1,121 @@
+//! Events and occupied topics on their way to another process.
+
+use std::ops::Bound;
+use std::time::Duration;
+
+use model::Name;
+use shard::HookEvent;
+use tokio::time::Instant;
+
+use super::{Events, Inbox, Queue, Topic, Waiting, now_ms};
+
+/// What shards have said of a topic.
+pub(in crate::webhook) struct TopicState {
+    /// The shards on which it has members.
+    pub shards: Vec<u16>,
+    /// The application was told that it is occupied.
+    pub told: bool,
+    /// When it is told otherwise, in milliseconds since 1970.
+    pub due_ms: Option<u64>,
+}
+
+/// What is no single event's.
+pub(in crate::webhook) struct QueueState {
+    /// The number of the next event.
+    pub next: u64,
+    /// Events that were dropped since the application was last told.
+    pub lost: u64,
+    /// The application was told that the node has begun.
+    pub begun: bool,
+    /// How many events the request has that was not taken, and how many were dropped before it, as it says.
+    pub again: Option<(usize, u64)>,
+}
+
+impl Events {
+    /// Writes down the events that have no number yet, in their order.
+    pub fn unnumbered<T>(&self, write: impl Fn(u64, &HookEvent) -> Option<T>) -> Vec<T> {
+        let inbox = self.lock();
+        inbox.events.iter().filter_map(|(at_ms, event)| write(*at_ms, event)).collect()
+    }
+
+    /// Some topics behind a name, by name.
+    pub fn topics_after(&self, after: Option<&Name>, limit: usize) -> Vec<(Name, TopicState)> {
+        let (now, now_ms) = (Instant::now(), now_ms());
+        let inbox = self.lock();
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let some = inbox.topics.range::<Name, _>((from, Bound::Unbounded)).take(limit);
+        let state = |(name, topic): (&Name, &Topic)| {
+            let ms = |left: Duration| u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+            let due_ms =
+                |due: Instant| now_ms.saturating_add(ms(due.saturating_duration_since(now)));
+            let Topic { shards, told, due } = topic;
+            let (shards, due_ms) = (shards.clone(), due.map(due_ms));
+            (name.clone(), TopicState { shards, told: *told, due_ms })
+        };
+        some.map(state).collect()
+    }
+
+    /// A topic is so in another process, or is not known there.
+    pub fn set_topic(&self, name: Name, state: Option<TopicState>) {
+        let (now, now_ms) = (Instant::now(), now_ms());
+        let mut inbox = self.lock();
+        match state {
+            Some(TopicState { shards, told, due_ms }) => {
+                let left = |due_ms: u64| Duration::from_millis(due_ms.saturating_sub(now_ms));
+                let due = due_ms.map(|due_ms| now.checked_add(left(due_ms)).unwrap_or(now));
+                inbox.topics.insert(name, Topic { shards, told, due });
+            }
+            None => _ = inbox.topics.remove(&name),
+        }
+    }
+
+    /// All topics have come, and these events, which have no number yet and are before all others.
+    pub fn restore(&self, unnumbered: Vec<(u64, HookEvent)>) {
+        let mut inbox = self.lock();
+        let Inbox { events, topics, due, .. } = &mut *inbox;
+        events.splice(..0, unnumbered);
+        let dues = topics.iter().filter_map(|(name, topic)| Some((topic.due?, name.clone())));
+        let mut dues: Vec<_> = dues.collect();
+        dues.sort_unstable();
+        *due = dues.into();
+        drop(inbox);
+        self.ready.notify_one();
+    }
+}
+
+impl Queue {
+    /// Writes down some of the events that wait behind a number.
+    pub fn after<T>(
+        &self,
+        number: Option<u64>,
+        limit: usize,
+        write: impl Fn(&Waiting) -> T,
+    ) -> Vec<T> {
+        let is_before = |event: &Waiting| number.is_some_and(|number| event.number <= number);
+        let from = self.waiting.partition_point(is_before);
+        self.waiting.range(from..).take(limit).map(write).collect()
+    }
+
+    /// What another process goes on with besides the events.
+    pub fn state(&self) -> QueueState {
+        let full = self.events.full.load(std::sync::atomic::Ordering::Relaxed);
+        QueueState {
+            next: self.next,
+            // What was dropped since the last request is not in it yet.
+            lost: self.lost + (full - self.full_seen),
+            begun: self.begun,
+            again: self.again.as_ref().map(|batch| (batch.events, batch.lost)),
+        }
+    }
+
+    /// Goes on where another process was, which has left these events, by their numbers. Nothing is written:
+    /// the store has what that one has written.
+    pub fn restore(&mut self, waiting: Vec<Waiting>, state: QueueState) {
+        let QueueState { next, lost, begun, again } = state;
+        self.bytes = waiting.iter().map(|event| event.json.len()).sum();
+        self.waiting = waiting.into();
+        (self.next, self.lost, self.begun) = (next, lost, begun);
+        self.again = again.and_then(|(events, lost)| self.batch_of(events, lost));
+        self.show();
+    }
+}

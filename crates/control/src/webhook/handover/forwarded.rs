@@ -1,0 +1,205 @@
+//! Messages for back ends, which these have not taken.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use handover::message::{decode_publication, encode_publication};
+use handover::{Part, PartError, encode};
+use minicbor::bytes::ByteVec;
+use minicbor::{Decode, Encode};
+use model::Name;
+use shard::{ForwardRequest, HookPlace, PendingHook};
+
+use super::super::Dispatcher;
+use super::super::error::ErrorKind;
+use super::super::forward::{Restored, Waits};
+use super::super::signature::RequestId;
+use super::{
+    Id, Staged, ToShard, connection, decode, hook, id_record, names, number, numbered, reply,
+    texts, transport,
+};
+
+/// Messages that are written while a lane's lock is held once.
+const PIECE: usize = 128;
+
+/// Kinds of keys. They stay for good.
+const MESSAGE: u8 = b'm';
+const STATE: u8 = b's';
+
+/// The part's name, which stays for good.
+const FORWARD: &str = "forward";
+
+/// Messages that wait for back ends or are under way, for another process, which sends them in their order:
+/// those of one request once more in one request with the same id. They have their whole time anew.
+///
+/// Who waits for a message whose rule the other process has not is told that it was not taken.
+pub struct Forwarded {
+    dispatcher: Arc<Dispatcher>,
+    to_shard: ToShard,
+    staged: Staged,
+}
+
+impl Forwarded {
+    /// The messages of this dispatcher. Those who wait for what becomes of another process's messages are told
+    /// through this process's shards.
+    pub fn new(dispatcher: Arc<Dispatcher>, to_shard: ToShard) -> Self {
+        Forwarded { dispatcher, to_shard, staged: Staged::default() }
+    }
+}
+
+/// A message.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+struct MessageRecord {
+    /// The filter of its rule.
+    #[n(0)]
+    filter: String,
+    #[n(1)]
+    id: String,
+    /// As the crate `handover` writes it.
+    #[n(2)]
+    publication: ByteVec,
+    #[cbor(n(3), default)]
+    users: Vec<String>,
+    #[n(4)]
+    connection: Option<Id>,
+    #[n(5)]
+    transport: String,
+    #[n(6)]
+    client: Option<String>,
+    #[n(7)]
+    at_ms: u64,
+    /// What waits for that the back end takes it.
+    #[n(8)]
+    hook: Option<ByteVec>,
+    /// The id of the request in which it is under way.
+    #[n(9)]
+    sent_in: Option<String>,
+}
+
+/// What is no message's.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+struct StateRecord {
+    /// The number of the next message.
+    #[n(0)]
+    next: u64,
+}
+
+impl MessageRecord {
+    fn new(Waits { pending, sent_in }: Waits<'_>) -> Self {
+        let ForwardRequest {
+            filter,
+            publication,
+            users,
+            connection,
+            transport,
+            client,
+            at_ms,
+            hook,
+            reply: _,
+        } = &pending.request;
+        MessageRecord {
+            filter: filter.to_string(),
+            id: pending.id.clone(),
+            publication: encode_publication(publication).into(),
+            users: texts(users),
+            connection: connection.map(id_record),
+            transport: (*transport).into(),
+            client: client.as_ref().map(Name::to_string),
+            at_ms: *at_ms,
+            hook: hook.look(PendingHook::encode).map(Into::into),
+            sent_in: sent_in.map(|id| id.as_str().into()),
+        }
+    }
+
+    fn import(self, number: u64, to_shard: &ToShard) -> Result<Restored, PartError> {
+        let publication = decode_publication(&self.publication)
+            .map_err(|error| PartError::new(FORWARD, error))?;
+        let connection = self.connection.map(connection);
+        let hook = self.hook.map(|bytes| hook(FORWARD, &bytes)).transpose()?;
+        // Only who has a connection waits.
+        let waits = connection.zip(hook.as_ref());
+        let reply = waits.map(|(id, hook)| reply(to_shard, id, hook));
+        let request = ForwardRequest {
+            filter: self.filter.into(),
+            publication,
+            users: names(self.users),
+            connection,
+            transport: transport(&self.transport),
+            client: self.client.map(Name::from),
+            at_ms: self.at_ms,
+            hook: hook.unwrap_or_else(HookPlace::default),
+            reply,
+        };
+        let sent_in = self.sent_in.map(RequestId::of_text);
+        Ok(Restored { request, id: self.id, number, sent_in })
+    }
+}
+
+impl Part for Forwarded {
+    fn name(&self) -> &'static str {
+        FORWARD
+    }
+
+    fn export(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
+        let forwards = &self.dispatcher.forwards;
+        for lane in forwards.all_lanes() {
+            let mut numbers = Vec::new();
+            lane.each(&mut |waits| numbers.push(waits.pending.number));
+            numbers.sort_unstable();
+            for numbers in numbers.chunks(PIECE) {
+                let (Some(first), Some(last)) = (numbers.first(), numbers.last()) else { continue };
+                let mut records = Vec::new();
+                lane.each(&mut |waits| {
+                    let number = waits.pending.number;
+                    if (first..=last).contains(&&number) {
+                        records.push((number, MessageRecord::new(waits)));
+                    }
+                });
+                for (number, record) in records {
+                    each(&numbered(MESSAGE, number), &encode(&record));
+                }
+            }
+        }
+        let next = forwards.next.load(Ordering::Relaxed);
+        each(&[STATE], &encode(&StateRecord { next }));
+    }
+
+    fn import(&self, key: &[u8], value: Option<&[u8]>) -> Result<(), PartError> {
+        match (key, value) {
+            ([MESSAGE, ..], value) => {
+                number(FORWARD, key)?;
+                self.staged.put(key, value);
+            }
+            ([STATE], Some(value)) => {
+                let StateRecord { next } = decode(FORWARD, value)?;
+                self.dispatcher.forwards.next.store(next, Ordering::Relaxed);
+            }
+            // A newer version may know more.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// All messages wait in their lanes, in their order. Shards must take commands by now.
+    fn complete(&self) -> Result<(), PartError> {
+        let mut restored = Vec::new();
+        for (key, value) in self.staged.take() {
+            let record: MessageRecord = decode(FORWARD, &value)?;
+            restored.push(record.import(number(FORWARD, &key)?, &self.to_shard)?);
+        }
+        let homeless = self.dispatcher.forwards.restore(restored);
+        if !homeless.is_empty() {
+            let messages = homeless.len();
+            tracing::warn!(
+                messages,
+                "messages for back ends were dropped: the configuration has their rules no longer"
+            );
+        }
+        for Restored { request, .. } in homeless {
+            request.reply.into_iter().for_each(|reply| reply(ErrorKind::Stopped.response()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! What goes on with the application, on its way to another process: questions that it has not answered, what
+//! it is told, and messages for back ends.
+//!
+//! While the process serves, all of this changes all the time. What is written down while
+//! [all stands still](super::Dispatcher::stand_still) is whole and goes on in its order.
+
+mod forwarded;
+mod hooks;
+mod told;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use minicbor::Decode;
+use model::{ConnectionId, Name, NodeId};
+use shard::{Command, PendingHook, Reply, WebhookResponse};
+
+use handover::PartError;
+
+pub use forwarded::Forwarded;
+pub use hooks::Hooks;
+pub use told::EventsPart;
+
+/// Leaves a command in a shard's mailbox.
+pub type ToShard = Arc<dyn Fn(u16, Command) + Send + Sync>;
+
+/// Records by their keys.
+type Records = BTreeMap<Box<[u8]>, Box<[u8]>>;
+
+/// Records that are taken in all together: order counts, and so does what is gone.
+#[derive(Default)]
+struct Staged(Mutex<Records>);
+
+impl Staged {
+    fn put(&self, key: &[u8], value: Option<&[u8]>) {
+        let mut records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match value {
+            Some(value) => _ = records.insert(key.into(), value.into()),
+            None => _ = records.remove(key),
+        }
+    }
+
+    /// All records, by their keys. None is left.
+    fn take(&self) -> Records {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn decode<'b, T: Decode<'b, ()>>(part: &'static str, bytes: &'b [u8]) -> Result<T, PartError> {
+    handover::decode(bytes).map_err(|error| PartError::new(part, error))
+}
+
+/// A key that sorts by its number.
+fn numbered(kind: u8, number: u64) -> [u8; 9] {
+    let mut key = [kind; 9];
+    key[1..].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// The number of a key.
+fn number(part: &'static str, key: &[u8]) -> Result<u64, PartError> {
+    let number = key.get(1..).and_then(|number| number.try_into().ok());
+    number.map(u64::from_be_bytes).ok_or_else(|| PartError::new(part, "a number has not 8 bytes"))
+}
+
+/// Node, shard, slot and serial.
+type Id = (u32, u16, u32, u32);
+
+fn id_record(ConnectionId { node: NodeId(node), shard, slot, serial }: ConnectionId) -> Id {
+    (node, shard, slot, serial)
+}
+
+fn connection((node, shard, slot, serial): Id) -> ConnectionId {
+    ConnectionId { node: NodeId(node), shard, slot, serial }
+}
+
+fn texts(names: &[Name]) -> Vec<String> {
+    names.iter().map(Name::to_string).collect()
+}
+
+fn names(texts: Vec<String>) -> Vec<Name> {
+    texts.into_iter().map(Name::from).collect()
+}
+
+/// A transport by its name.
+fn transport(name: &str) -> &'static str {
+    let known = protocol::standard().names().map(|protocol| protocol.name());
+    // Requests without a transport of their own, and what a newer version may know.
+    known.chain(["http"]).find(|known| *known == name).unwrap_or("unknown")
+}
+
+/// Tells a connection's shard an answer to what it waits for.
+fn reply(to_shard: &ToShard, id: ConnectionId, hook: &shard::HookPlace) -> Reply<WebhookResponse> {
+    let (to_shard, hook) = (to_shard.clone(), hook.clone());
+    let ConnectionId { shard, slot, serial, .. } = id;
+    Box::new(move |response| {
+        if let Some(hook) = hook.take() {
+            to_shard(shard, Command::WebhookAnswered { slot, serial, hook, response });
+        }
+    })
+}
+
+fn hook(part: &'static str, bytes: &[u8]) -> Result<shard::HookPlace, PartError> {
+    let hook = PendingHook::decode(bytes).map_err(|error| PartError::new(part, error))?;
+    Ok(shard::HookPlace::new(hook))
+}

@@ -1,0 +1,390 @@
+//! Another process goes on with what one has begun with the application.
+
+use ::handover::testing::pass;
+use ::handover::{Part, Sent};
+use model::{Name, Publication};
+use shard::{Command, ForwardRequest, HookEvent, HookPlace, PendingHook, Whose};
+
+use super::*;
+
+/// What a shard was told: the number of the question, and whether the answer is yes.
+type Told = mpsc::UnboundedReceiver<(u32, bool)>;
+
+/// Takes what shards are told.
+fn shards() -> (ToShard, Told) {
+    let (sender, told) = mpsc::unbounded_channel();
+    let to_shard = move |shard, command| {
+        let Command::WebhookAnswered { slot, serial, hook, response } = command else { panic!() };
+        assert_eq!((shard, serial), (0, 3));
+        let number = match hook {
+            PendingHook::Connect(number) => number,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(number % 10, slot);
+        let _ = sender.send((number, matches!(response, WebhookResponse::Ok { .. })));
+    };
+    (Arc::new(to_shard), told)
+}
+
+async fn next(told: &mut Told) -> (u32, bool) {
+    tokio::time::timeout(Duration::from_secs(30), told.recv()).await.expect("an answer").unwrap()
+}
+
+/// A question with a number, of connection `number % 10`.
+fn question(number: u32, to_shard: &ToShard) -> WebhookRequest {
+    let (slot, to_shard) = (number % 10, to_shard.clone());
+    let hook = HookPlace::new(PendingHook::Connect(number));
+    let asked = ask_with(slot, Data::Json(number.to_string().into()));
+    let place = hook.clone();
+    let reply = Box::new(move |response| {
+        let Some(hook) = place.take() else { return };
+        to_shard(0, Command::WebhookAnswered { slot, serial: 3, hook, response });
+    });
+    WebhookRequest { hook, reply, ..asked }
+}
+
+fn dispatcher(settings: Settings) -> (Arc<Dispatcher>, Workers) {
+    Dispatcher::new(
+        fixed(2666, 1),
+        settings,
+        super::Told { node: "n1".into(), ..Default::default() },
+    )
+}
+
+fn ids(app: &App) -> Vec<String> {
+    let seen = app.seen.lock().unwrap();
+    seen.iter().map(|it| it.headers["webhook-id"].to_str().unwrap().into()).collect()
+}
+
+fn payloads(app: &App) -> Vec<Vec<Value>> {
+    app.seen.lock().unwrap().iter().map(Seen::payloads).collect()
+}
+
+#[tokio::test]
+async fn questions_are_asked_again_and_answered_once() {
+    let app = app(0, echo).await;
+    let set = || Settings { batch_events_max: 2, ..settings(&app.url) };
+    let (old, workers) = dispatcher(set());
+    let worker = tokio::spawn(workers.worker.run());
+    let ((to_old, mut old_told), (to_new, mut new_told)) = (shards(), shards());
+    let (new, new_workers) = dispatcher(set());
+    new.stand_still();
+    let parts = [Hooks::new(old.clone(), to_old.clone()), Hooks::new(new.clone(), to_new.clone())];
+    let mut sent = Sent::new();
+    old.send(vec![question(1, &to_old)]).unwrap();
+    app.sizes(1).await;
+    assert_eq!(pass(&parts[0], &parts[1], &mut sent), 1);
+    app.gate.add_permits(1);
+    assert_eq!(next(&mut old_told).await, (1, true));
+    old.send(vec![question(2, &to_old), question(12, &to_old)]).unwrap();
+    app.sizes(2).await;
+    for number in [3, 4, 5] {
+        old.send(vec![question(number, &to_old)]).unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    old.stand_still();
+    old.send(vec![question(6, &to_old)]).unwrap();
+    // What the application answers now nobody hears.
+    app.gate.add_permits(1);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!((old_told.try_recv().is_err(), app.sizes(2).await.len()), (true, 2));
+    // One is gone, and six have come.
+    assert_eq!(pass(&parts[0], &parts[1], &mut sent), 7);
+    assert_eq!(pass(&parts[0], &parts[1], &mut sent), 0);
+    parts[1].complete().unwrap();
+    let worker_of_new = tokio::spawn(new_workers.worker.run());
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(app.sizes(2).await.len(), 2, "it stands still");
+    // The old one ends, and answers nobody.
+    worker.abort();
+    old.end();
+    drop(old);
+    new.go_on();
+    app.gate.add_permits(OPEN / 2);
+    for number in [2, 12, 3, 4, 5, 6] {
+        assert_eq!(next(&mut new_told).await, (number, true));
+    }
+    assert!(old_told.try_recv().is_err() && new_told.try_recv().is_err());
+    let payloads = payloads(&app);
+    let want = [json!([1]), json!([2, 12]), json!([2, 12]), json!([3, 4]), json!([5, 6])];
+    assert_eq!(json!(payloads), json!(want));
+    let ids = ids(&app);
+    assert!(ids[1] == ids[2] && ids[2] != ids[3], "a repetition has the id of the first");
+    assert_eq!((new.stats().accepted, new.stats().waiting), (6, 0));
+    worker_of_new.abort();
+}
+
+#[tokio::test]
+async fn an_upgrade_that_fails_loses_no_question() {
+    let app = app(0, echo).await;
+    let timeout = Duration::from_millis(600);
+    let set = Settings { batch_events_max: 2, timeout, ..settings(&app.url) };
+    let (old, workers) = dispatcher(set);
+    let worker = tokio::spawn(workers.worker.run());
+    let (to_old, mut told) = shards();
+    old.send(vec![question(1, &to_old)]).unwrap();
+    app.sizes(1).await;
+    for number in [2, 3, 4] {
+        old.send(vec![question(number, &to_old)]).unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    old.stand_still();
+    app.gate.add_permits(OPEN / 2);
+    // Nobody's time passes.
+    tokio::time::sleep(2 * timeout).await;
+    assert!(told.try_recv().is_err());
+    old.go_on();
+    for number in 1..=4 {
+        assert_eq!(next(&mut told).await, (number, true));
+    }
+    assert_eq!(app.sizes(3).await, [1, 2, 1]);
+    worker.abort();
+}
+
+#[test]
+fn a_question_is_written_with_all_that_the_application_is_sent() {
+    use protocol::request::{ConnectRequest, Credentials};
+    use shard::Connecting;
+    let (to_shard, _told) = shards();
+    let pair = |name: &str, value: &str| (name.into(), value.into());
+    let request = ConnectRequest {
+        transport: "mqtt",
+        users: vec!["al".into()],
+        path: "/mqtt".into(),
+        query: vec![pair("a", "1"), pair("a", "2")],
+        headers: vec![pair("cookie", "x=y")],
+        credentials: Some(Credentials {
+            client: "c".into(),
+            user: Some("u".into()),
+            password: Some(("cGFzcw==".into(), true)),
+        }),
+    };
+    let address = Some("2001:db8::1".parse().unwrap());
+    let connect = Connecting { address, request, topics_max: 9 };
+    let mut asked = question(1, &to_shard);
+    asked.url = Some("http://other/".into());
+    asked.question.kind = WebhookKind::Connect;
+    asked.question.payload = Some(Data::Binary([0, 255].into()));
+    (asked.question.tags, asked.question.key) = (vec!["t".into()], Some("k".into()));
+    asked.question.connect = Some(Box::new(connect));
+    let body = body::write([&asked].into_iter());
+    let (old, _workers) = dispatcher(settings("http://one/"));
+    let (new, _new_workers) = dispatcher(settings("http://one/"));
+    old.send(vec![asked]).unwrap();
+    let parts = [&old, &new].map(|it| Hooks::new(it.clone(), to_shard.clone()));
+    assert_eq!(pass(&parts[0], &parts[1], &mut Sent::new()), 1);
+    parts[1].complete().unwrap();
+    let taken = new.intake.take().unwrap();
+    assert_eq!(
+        String::from_utf8(body::write(taken.iter().map(|it| &it.ask))),
+        String::from_utf8(body)
+    );
+    assert_eq!(taken[0].url.as_deref(), Some("http://other/"));
+    assert_eq!(taken[0].ask.question.connect.as_ref().map(|it| it.topics_max), Some(9));
+    // Bytes that are none are told.
+    assert!(parts[1].import(b"qshort", Some(b"")).is_err());
+    parts[1].import(&[b'q', 0, 0, 0, 0, 0, 0, 0, 0], Some(b"\xff")).unwrap();
+    assert!(parts[1].complete().is_err());
+}
+
+fn joined(topic: &str) -> HookEvent {
+    let connection = ConnectionId { node: model::NodeId(9), shard: 0, slot: 1, serial: 3 };
+    let whose = Whose { connection, users: vec!["al".into()], transport: "ws" };
+    HookEvent::Joined(whose, topic.into())
+}
+
+#[tokio::test]
+async fn events_go_on_with_their_numbers() {
+    let app = app(0, echo).await;
+    let all = HookEvents {
+        connected: true,
+        disconnected: true,
+        joined: true,
+        left: true,
+        occupied: true,
+        vacated: true,
+    };
+    let set = || Settings { batch_events_max: 3, events: all, ..settings(&app.url) };
+    let ((old, workers), (new, new_workers)) = (dispatcher(set()), dispatcher(set()));
+    new.stand_still();
+    let parts = [EventsPart::new(old.clone()), EventsPart::new(new.clone())];
+    let mut sent = Sent::new();
+    let teller = tokio::spawn(workers.teller.run());
+    // That the node has begun is on its way, and not taken.
+    app.sizes(1).await;
+    old.tell(0, vec![joined("a"), joined("b")]);
+    old.tell(0, vec![HookEvent::Occupied("t".into())]);
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    // Three events wait, one topic is occupied, and there is a state.
+    assert_eq!(pass(&parts[0], &parts[1], &mut sent), 4 + 1 + 1);
+    old.stand_still();
+    let whose = |event| match event {
+        HookEvent::Joined(whose, _) => whose,
+        _ => unreachable!(),
+    };
+    let (reason, seconds) = (model::CloseReason::ByClient, 7);
+    old.tell(0, vec![HookEvent::Disconnected { whose: whose(joined("")), reason, seconds }]);
+    old.tell(0, vec![HookEvent::Vacated("t".into()), HookEvent::Occupied("u".into())]);
+    app.gate.add_permits(1);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    // An event without a number, and two topics that are to be told of.
+    assert_eq!(pass(&parts[0], &parts[1], &mut sent), 3);
+    teller.abort();
+    old.end();
+    parts[1].complete().unwrap();
+    let teller = tokio::spawn(new_workers.teller.run());
+    new.tell(0, vec![joined("c")]);
+    new.go_on();
+    app.gate.add_permits(OPEN / 2);
+    let mut told = Vec::new();
+    for _ in 0..1_000 {
+        let all = |seen: &Seen| seen.events.clone();
+        told = app.seen.lock().unwrap().iter().flat_map(all).collect();
+        if told.len() >= 9 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let shown = |event: &Value| {
+        let topic = event["topic"].as_str().unwrap_or_default();
+        format!("{} {topic}", event["kind"].as_str().unwrap())
+    };
+    let shown: Vec<String> = told.iter().map(shown).collect();
+    // The first request once more, as it was; and nobody is told that the node has begun anew.
+    assert_eq!(shown[..5], ["started ", "started ", "joined a", "joined b", "occupied t"]);
+    let mut rest = shown[5..].to_vec();
+    rest.sort_unstable();
+    assert_eq!(rest, ["disconnected ", "joined c", "occupied u", "vacated t"]);
+    let ids_of: Vec<u64> =
+        told.iter().map(|event| event["id"].as_str().unwrap().parse().unwrap()).collect();
+    assert_eq!(ids_of[0], ids_of[1]);
+    assert!(ids_of[1..].windows(2).all(|pair| pair[1] == pair[0] + 1), "{ids_of:?}");
+    assert_eq!(ids(&app)[0], ids(&app)[1]);
+    teller.abort();
+}
+
+struct NoAnswers;
+
+impl Answers for NoAnswers {
+    fn publish(
+        &self,
+        _: &[u8],
+        _: &dyn Fn(&str) -> Option<ReplyTo>,
+        _: &Arc<AnswerCounts>,
+    ) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// An application for messages, which records them.
+async fn back_end(gate: usize) -> Arc<App> {
+    app(gate, |_| StatusCode::NO_CONTENT.into_response()).await
+}
+
+fn forwarded(filter: &str, number: u32, to_shard: &ToShard) -> ForwardRequest {
+    let WebhookRequest { connection, hook, reply, .. } = question(number, to_shard);
+    ForwardRequest {
+        filter: filter.into(),
+        publication: Publication::new("a", Data::Json(number.to_string().into())),
+        users: vec![Name::from("al")],
+        connection: Some(connection),
+        transport: "mqtt",
+        client: Some("pump".into()),
+        at_ms: 77,
+        hook,
+        reply: Some(reply),
+    }
+}
+
+#[tokio::test]
+async fn messages_for_back_ends_are_sent_again_in_their_order() {
+    let app = back_end(0).await;
+    let forward = |filter: &str| Forward {
+        filter: filter.into(),
+        url: app.url.as_str().into(),
+        timeout: Duration::from_secs(60),
+        retry: Duration::from_secs(60),
+        batch_messages_max: 2,
+        batch_wait: Duration::ZERO,
+        queue_messages_max: 100,
+        queue_bytes_max: 1 << 20,
+    };
+    let set = |filters: &[&str]| Settings {
+        forwards: filters.iter().map(|filter| forward(filter)).collect(),
+        ..settings(&app.url)
+    };
+    let ((old, workers), (new, new_workers)) =
+        (dispatcher(set(&["a", "b"])), dispatcher(set(&["a"])));
+    new.stand_still();
+    let ((to_old, mut old_told), (to_new, mut new_told)) = (shards(), shards());
+    let parts =
+        [Forwarded::new(old.clone(), to_old.clone()), Forwarded::new(new.clone(), to_new.clone())];
+    let forwarder = tokio::spawn(workers.forwarder.run(Arc::new(NoAnswers)));
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let mut sent = Sent::new();
+    old.forward(forwarded("a", 1, &to_old)).unwrap();
+    app.sizes(1).await;
+    assert_eq!(pass(&parts[0], &parts[1], &mut sent), 2, "a message and the state");
+    for number in [2, 3, 4] {
+        old.forward(forwarded("a", number, &to_old)).unwrap();
+    }
+    old.set(set(&["a"]));
+    old.stand_still();
+    let unwatched = ForwardRequest { reply: None, ..forwarded("a", 5, &to_old) };
+    unwatched.hook.take();
+    old.forward(unwatched).unwrap();
+    app.gate.add_permits(1);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(pass(&parts[0], &parts[1], &mut sent), 4 + 1);
+    assert_eq!(pass(&parts[0], &parts[1], &mut sent), 0);
+    forwarder.abort();
+    old.end();
+    parts[1].complete().unwrap();
+    let forwarder = tokio::spawn(new_workers.forwarder.run(Arc::new(NoAnswers)));
+    new.go_on();
+    new.forward(forwarded("a", 6, &to_new)).unwrap();
+    app.gate.add_permits(OPEN / 2);
+    for number in [1, 2, 3, 4, 6] {
+        assert_eq!(next(&mut new_told).await, (number, true));
+    }
+    assert!(old_told.try_recv().is_err());
+    let seen = app.seen.lock().unwrap();
+    let data: Vec<Vec<Value>> = seen
+        .iter()
+        .map(|it| it.events.iter().map(|event| event["data"].clone()).collect())
+        .collect();
+    assert_eq!(json!(data[..4]), json!([[1], [1], [2, 3], [4, 5]]));
+    assert_eq!(seen[0].events[0], seen[1].events[0], "with the same id and all else");
+    let ids: Vec<&Value> = seen[1..].iter().flat_map(|it| &it.events).map(|it| &it["id"]).collect();
+    assert_eq!(json!(ids), json!(["n1-1", "n1-2", "n1-3", "n1-4", "n1-5", "n1-6"]));
+    drop(seen);
+    let request_ids = self::ids(&app);
+    assert!(request_ids[0] == request_ids[1] && request_ids[1] != request_ids[2]);
+    forwarder.abort();
+}
+
+#[tokio::test]
+async fn who_waits_for_a_rule_that_is_gone_is_told() {
+    let (old, _workers) = dispatcher(Settings {
+        forwards: vec![Forward {
+            filter: "a".into(),
+            url: "http://127.0.0.1:9/".into(),
+            timeout: Duration::from_secs(1),
+            retry: Duration::from_secs(1),
+            batch_messages_max: 2,
+            batch_wait: Duration::ZERO,
+            queue_messages_max: 100,
+            queue_bytes_max: 1 << 20,
+        }],
+        ..settings("")
+    });
+    let (new, _new_workers) = dispatcher(settings(""));
+    let ((to_old, _told), (to_new, mut told)) = (shards(), shards());
+    old.forward(forwarded("a", 1, &to_old)).unwrap();
+    // A reload has taken the rule away, and its messages were not sent yet.
+    old.set(settings(""));
+    let parts = [Forwarded::new(old, to_old), Forwarded::new(new, to_new)];
+    assert_eq!(pass(&parts[0], &parts[1], &mut Sent::new()), 2);
+    parts[1].complete().unwrap();
+    assert_eq!(next(&mut told).await, (1, false));
+}

@@ -1,0 +1,125 @@
+//! What must hold when a run is over.
+
+use std::collections::HashMap;
+
+use model::Qos;
+
+use super::client::{Client, kind, number};
+use super::{Published, World};
+
+impl World {
+    pub(super) fn check(&self) {
+        for client in &self.clients {
+            self.check_order(client);
+            let counts = client.counts();
+            for published in &self.log {
+                let payload = published.message.payload.as_str();
+                let count = counts.get(payload).copied().unwrap_or(0);
+                self.check_one(client, published, count);
+            }
+        }
+        self.check_group();
+    }
+
+    /// How often a message has come to a client.
+    fn check_one(&self, client: &Client, published: &Published, count: usize) {
+        let Published { message, by: _, ready } = published;
+        let (payload, topic) = (&message.payload, &message.topic);
+        let what = format!("{payload} of {topic} came {count} times to {}", client.name);
+        let Some(wanted) = client.wants(topic) else {
+            return assert_eq!(count, 0, "{what}");
+        };
+        // It comes to another member as well.
+        if client.is_member() {
+            return;
+        }
+        let is_done = self.done.borrow().contains_key(payload);
+        let must = is_done
+            && kind(payload) != 'x'
+            && client.was_there_since(number(payload))
+            && ready.contains(&client.name);
+        // Whoever subscribes gets what is retained besides.
+        let may_repeat = kind(payload) == 'r' || self.may_repeat(payload);
+        match wanted.min(message.qos) {
+            // Whoever publishes with QoS 1 may publish again; and who comes back to another engine
+            // may be there before the message is.
+            Qos::AtMostOnce => {
+                let may_repeat = may_repeat || message.qos == Qos::AtLeastOnce;
+                assert!(may_repeat || count <= client.connects, "{what}");
+            }
+            Qos::AtLeastOnce => assert!(count >= 1 || !must, "{what}"),
+            Qos::ExactlyOnce if client.kept => {
+                assert!(count <= 1 || may_repeat, "{what}");
+                assert!(count >= 1 || !must, "{what}");
+            }
+            Qos::ExactlyOnce => {}
+        }
+    }
+
+    /// A will that was published may be so again after a crash: its session is stored without it later.
+    fn may_repeat(&self, payload: &str) -> bool {
+        kind(payload) == 'w' && self.crashes.iter().any(|crash| *crash > number(payload))
+    }
+
+    /// What one client publishes to a topic with QoS 2 comes in that order to who wants it so.
+    fn check_order(&self, client: &Client) {
+        let mut last = HashMap::new();
+        for (topic, payload) in client.got.iter().filter(|_| client.kept && !client.is_member()) {
+            let at = number(payload);
+            let Published { message, by, .. } = &self.log[at];
+            let is_exact = |qos: Option<Qos>| qos == Some(Qos::ExactlyOnce);
+            let counts = is_exact(client.wants(topic)) && is_exact(Some(message.qos));
+            if !counts || !matches!(kind(payload), 'm' | 'x') {
+                continue;
+            }
+            let before = last.insert((topic, *by), at);
+            assert!(
+                before.is_none_or(|before| before < at),
+                "{payload} of {topic} came to {} after {before:?}",
+                client.name
+            );
+        }
+    }
+
+    /// One member gets each message: none is there for two, and while all are there none is lost.
+    fn check_group(&self) {
+        let members: Vec<&Client> = self.clients.iter().filter(|it| it.is_member()).collect();
+        let counts: Vec<_> = members.iter().map(|member| member.counts()).collect();
+        let Some(first) = members.first() else { return };
+        for Published { message, .. } in self.log.iter() {
+            let payload = message.payload.as_str();
+            let count: usize = counts.iter().filter_map(|counts| counts.get(payload)).sum();
+            let what = format!("{payload} of {} came {count} times to a group", message.topic);
+            let is_once = message.qos != Qos::AtLeastOnce && !self.may_repeat(payload);
+            assert!(!is_once || count <= 1, "{what}");
+            let is_calm = number(payload) >= self.calm && !matches!(kind(payload), 'w' | 'x');
+            assert!(!is_calm || first.wants(&message.topic).is_none() || count >= 1, "{what}");
+        }
+    }
+
+    /// What is retained of each topic is the last that was published to be, or one of several of
+    /// which nobody can say which was.
+    pub(super) fn check_retained(&self, witness: &Client) {
+        let done = self.done.borrow();
+        let of_all: Vec<_> = self.log.iter().map(|it| &it.message).filter(|it| it.retain).collect();
+        for message in &of_all {
+            let Some(end) = done.get(&message.payload) else { continue };
+            // With QoS 2 it is on disk before it is retained, and who repeats it after a crash is told that
+            // it was there.
+            let from = number(&message.payload);
+            let is_parted = |crash: &usize| (from + 1..=end.at).contains(crash);
+            if message.qos == Qos::ExactlyOnce && self.crashes.iter().any(is_parted) {
+                continue;
+            }
+            let topic = &message.topic;
+            let found = witness.got.iter().find(|(name, _)| name == topic);
+            let Some((_, found)) = found else { panic!("{topic} has lost {}", message.payload) };
+            let is_newer = number(found) >= from || done.get(found).is_none_or(|it| it.at > from);
+            assert!(is_newer, "{topic} has {found}, and {} was confirmed later", message.payload);
+        }
+        for (topic, payload) in &witness.got {
+            let is_known = of_all.iter().any(|it| it.topic == *topic && it.payload == *payload);
+            assert!(is_known && witness.counts()[payload.as_str()] == 1, "{topic} has {payload}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! What outlives the server: records and messages, written in the order in which they were given, and lost in a
+//! crash as long as they wait for that.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use broker::{Activity, Append, HistoryLog, Latest, PublishError};
+use model::{Envelope, HistoryRule, Position, Publication};
+use sessions::{Done, Part, Storage};
+
+/// A disk that takes its time.
+#[derive(Default)]
+pub(super) struct Disk(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// What is not written yet.
+    waiting: Vec<Write>,
+    /// Who has still to be told that something is written.
+    told: VecDeque<Done>,
+    written: Written,
+    /// How many records of sessions came.
+    puts: usize,
+}
+
+/// What a server finds that begins.
+#[derive(Clone, Default)]
+pub(super) struct Written {
+    /// By part of the server and key.
+    pub records: BTreeMap<(&'static str, String), Vec<u8>>,
+    /// Messages of topics with history, in their order.
+    pub messages: Vec<(Publication, Arc<HistoryRule>)>,
+}
+
+/// What is written in one piece.
+#[derive(Default)]
+struct Write {
+    record: Option<(&'static str, String, Option<Vec<u8>>)>,
+    message: Option<(Publication, Arc<HistoryRule>)>,
+    done: Option<Done>,
+}
+
+impl Disk {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// Takes a record of a part of the server, or without a value removes it.
+    pub fn put_record(
+        &self,
+        part: &'static str,
+        key: &str,
+        value: Option<Vec<u8>>,
+        done: Option<Done>,
+    ) {
+        let record = Some((part, key.into(), value));
+        self.state().waiting.push(Write { record, message: None, done });
+    }
+
+    /// How many records of sessions came.
+    pub fn puts(&self) -> usize {
+        self.state().puts
+    }
+
+    /// All that waits is written, and nobody is told yet. False when nothing waits.
+    pub fn commit(&self) -> bool {
+        let state = &mut *self.state();
+        let is_some = !state.waiting.is_empty();
+        for Write { record, message, done } in state.waiting.drain(..) {
+            match record {
+                Some((part, key, Some(value))) => {
+                    drop(state.written.records.insert((part, key), value));
+                }
+                Some((part, key, None)) => drop(state.written.records.remove(&(part, key))),
+                None => {}
+            }
+            state.written.messages.extend(message);
+            state.told.extend(done);
+        }
+        is_some
+    }
+
+    /// The next one is told that something is written. False when everyone knows.
+    pub fn tell(&self) -> bool {
+        let next = self.state().told.pop_front();
+        let is_some = next.is_some();
+        next.into_iter().for_each(|done| done(true));
+        is_some
+    }
+
+    /// The server is dead: what was not written is lost, and nobody is told any more. Gives what was.
+    pub fn crash(&self) -> Written {
+        let state = &mut *self.state();
+        state.waiting.clear();
+        state.told.clear();
+        state.written.clone()
+    }
+}
+
+impl Storage for Disk {
+    fn put(&self, part: Part, key: &str, value: Option<Vec<u8>>, done: Option<Done>) -> bool {
+        self.put_record(part.name(), key, value, done);
+        self.state().puts += 1;
+        true
+    }
+
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    fn settle(&self, done: Done) {
+        self.state().waiting.push(Write { done: Some(done), ..Write::default() });
+    }
+}
+
+/// A history on the disk: a message gets its offset and is handed on when it is written.
+pub(super) struct OnDisk {
+    pub local: history_local::Local,
+    pub disk: Arc<Disk>,
+}
+
+impl HistoryLog for OnDisk {
+    fn rule(&self, topic: &str) -> Option<Arc<HistoryRule>> {
+        self.local.rule(topic)
+    }
+
+    fn rule_for(&self, publication: &Publication) -> Option<Arc<HistoryRule>> {
+        self.local.rule_for(publication)
+    }
+
+    fn append(&self, mut append: Append, done: broker::Done) {
+        let record = append.options.with.take().map(|record| {
+            let broker::StoredRecord { part, key, value } = *record;
+            (part, key.into(), value.map(Into::into))
+        });
+        let message = Some((append.publication.clone(), append.rule.clone()));
+        let local = self.local.clone();
+        let hand_on = move |_| {
+            local.append(
+                append,
+                Box::new(move |published| {
+                    assert!(published.is_ok(), "what is written is handed on: {published:?}");
+                    done(published);
+                }),
+            );
+        };
+        self.disk.state().waiting.push(Write { record, message, done: Some(Box::new(hand_on)) });
+    }
+
+    fn append_now(&self, _: Append) -> Result<Position, PublishError> {
+        panic!("no client needs an offset before the message is written")
+    }
+
+    fn latest(&self, limit: usize) -> Vec<Arc<Envelope>> {
+        self.local.latest(limit)
+    }
+
+    fn latest_of(&self, hash: u64, topic: &str, limit: usize) -> Latest {
+        self.local.latest_of(hash, topic, limit)
+    }
+
+    fn count_newest(&self, from_us: u64, messages_max: usize, activity: &mut Activity) -> u64 {
+        self.local.count_newest(from_us, messages_max, activity)
+    }
+}

@@ -1,0 +1,243 @@
+//! What of a part was sent already.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+
+use crate::{Changed, Part};
+
+/// What was sent of a part: a hash of each record by a hash of its key, and the key.
+///
+/// The hashes are keyed, with a new key in each process: nobody can choose two records with one hash. Records
+/// mostly come in the order in which they came before: they are found one behind the other, and each costs
+/// little more than its hash.
+#[derive(Debug, Default)]
+pub struct Sent {
+    hasher: RandomState,
+    /// In the order in which they came first.
+    records: Vec<Record>,
+    /// Where a record is, by the hash of its key.
+    places: HashMap<u64, u32>,
+    /// Where the next one is looked for.
+    next: usize,
+}
+
+#[derive(Debug)]
+struct Record {
+    id: u64,
+    value: u64,
+    key: Box<[u8]>,
+    /// It came in this round.
+    is_seen: bool,
+    /// It came in none of the last ones, and nothing says where it is.
+    is_gone: bool,
+}
+
+/// What differs from what was sent.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Change {
+    /// This record is new, or another one than before.
+    Put,
+    /// Nothing.
+    Same,
+}
+
+/// Records that are looked at for one that is not where it is looked for at first.
+const LOOKED: usize = 4;
+
+impl Sent {
+    /// Nothing was sent yet.
+    pub fn new() -> Self {
+        Sent::default()
+    }
+
+    /// Notes a record, and says whether it must be sent.
+    pub fn see(&mut self, key: &[u8], value: &[u8]) -> Change {
+        let (id, value) = (self.hasher.hash_one(key), self.hasher.hash_one(value));
+        let Some(record) = self.find(id) else {
+            let place = u32::try_from(self.records.len()).unwrap_or(u32::MAX);
+            self.places.insert(id, place);
+            let (is_seen, is_gone) = (true, false);
+            self.records.push(Record { id, value, key: key.into(), is_seen, is_gone });
+            self.next = self.records.len();
+            return Change::Put;
+        };
+        record.is_seen = true;
+        match std::mem::replace(&mut record.value, value) == value {
+            true => Change::Same,
+            false => Change::Put,
+        }
+    }
+
+    /// Notes a record that never changes; false when it is new, and must be [seen](Sent::see).
+    pub fn stands(&mut self, key: &[u8]) -> bool {
+        let id = self.hasher.hash_one(key);
+        self.find(id).map(|record| record.is_seen = true).is_some()
+    }
+
+    fn find(&mut self, id: u64) -> Option<&mut Record> {
+        let is = |record: &Record| record.id == id && !record.is_gone;
+        let near = self.records.iter().skip(self.next).take(LOOKED).position(is);
+        let place = match near {
+            Some(near) => self.next + near,
+            None => usize::try_from(*self.places.get(&id)?).ok()?,
+        };
+        self.next = place + 1;
+        self.records.get_mut(place).filter(|record| is(record))
+    }
+
+    /// A round over a part: sends what differs from what was sent, which the first time is everything. A
+    /// record without a value is gone.
+    pub fn round(&mut self, part: &dyn Part, send: &mut Changed<'_>) {
+        part.export_again(&mut |key, value| match value {
+            None => self.stands(key),
+            Some(value) => {
+                let is_new = self.see(key, value) == Change::Put;
+                if is_new {
+                    send(key, Some(value));
+                }
+                !is_new
+            }
+        });
+        self.end_round().iter().for_each(|key| send(key, None));
+    }
+
+    /// Ends a round: the keys that were not [seen](Sent::see) in it, and begins the next.
+    pub fn end_round(&mut self) -> Vec<Box<[u8]>> {
+        let mut gone = Vec::new();
+        for record in &mut self.records {
+            if !std::mem::take(&mut record.is_seen) && !record.is_gone {
+                record.is_gone = true;
+                self.places.remove(&record.id);
+                gone.push(std::mem::take(&mut record.key));
+            }
+        }
+        self.next = 0;
+        if self.records.len() > 2 * self.places.len() {
+            self.records.retain(|record| !record.is_gone);
+            let places = self.records.iter().map(|record| record.id).zip(0..);
+            self.places = places.collect();
+        }
+        gone
+    }
+
+    /// How many records there are.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use random::Random;
+
+    use super::*;
+
+    #[test]
+    fn only_what_differs_is_sent_again() {
+        let mut sent = Sent::new();
+        assert_eq!(sent.see(b"a", b"1"), Change::Put);
+        assert_eq!(sent.see(b"b", b"1"), Change::Put);
+        assert_eq!(sent.end_round(), Vec::<Box<[u8]>>::new());
+        assert_eq!(sent.see(b"a", b"1"), Change::Same);
+        assert_eq!(sent.see(b"c", b"1"), Change::Put);
+        assert_eq!(sent.end_round(), vec![Box::from(*b"b")]);
+        assert_eq!(sent.see(b"a", b"2"), Change::Put);
+        assert_eq!(sent.see(b"b", b"1"), Change::Put);
+        assert_eq!(sent.end_round(), vec![Box::from(*b"c")]);
+        assert_eq!(sent.len(), 2);
+    }
+
+    #[test]
+    fn records_in_any_order_are_told_apart() {
+        let mut random = Random::new(1);
+        for _ in 0..50 {
+            let (mut sent, mut before) = (Sent::new(), BTreeMap::new());
+            for _ in 0..8 {
+                let mut now: BTreeMap<u8, u8> = before.clone();
+                for _ in 0..random.below(30) {
+                    let (key, value) = (random.below(60_u64) as u8, random.below(3_u64) as u8);
+                    match random.below(3) {
+                        0 => drop(now.remove(&key)),
+                        _ => drop(now.insert(key, value)),
+                    }
+                }
+                let mut order: Vec<_> = now.iter().map(|(key, value)| (*key, *value)).collect();
+                for _ in 0..random.below(20) {
+                    let count = order.len().max(1);
+                    let (a, b) = (random.below(count), random.below(count));
+                    if a < order.len() && b < order.len() {
+                        order.swap(a, b);
+                    }
+                }
+                for (key, value) in order {
+                    let was = before.get(&key);
+                    let stands = random.one_in(2) && was == Some(&value);
+                    if stands {
+                        assert!(sent.stands(&[key]));
+                    } else {
+                        assert!(was.is_some() || !sent.stands(&[key]));
+                        let is_same = sent.see(&[key], &[value]) == Change::Same;
+                        assert_eq!(is_same, was == Some(&value));
+                    }
+                }
+                let mut gone = sent.end_round();
+                gone.sort();
+                let left = before.keys().filter(|key| !now.contains_key(key));
+                assert_eq!(gone, left.map(|key| Box::from([*key])).collect::<Vec<_>>());
+                assert_eq!((sent.len(), sent.is_empty()), (now.len(), now.is_empty()));
+                before = now;
+            }
+        }
+    }
+
+    /// Numbers that never change, and one record that does.
+    struct Numbers(std::ops::Range<u8>, u8);
+
+    impl Part for Numbers {
+        fn name(&self) -> &'static str {
+            "numbers"
+        }
+
+        fn export(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
+            self.0.clone().for_each(|number| each(&[number], &[number]));
+            each(b"state", &[self.1]);
+        }
+
+        fn export_again(&self, each: &mut crate::Again<'_>) {
+            for number in self.0.clone() {
+                if !each(&[number], None) {
+                    each(&[number], Some(&[number]));
+                }
+            }
+            each(b"state", Some(&[self.1]));
+        }
+
+        fn import(&self, _: &[u8], _: Option<&[u8]>) -> Result<(), crate::PartError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_round_sends_the_differences() {
+        let (mut sent, mut got) = (Sent::new(), Vec::new());
+        let mut round = |part: &Numbers| {
+            let mut send = |key: &[u8], value: Option<&[u8]>| {
+                got.push((key.to_vec(), value.map(<[u8]>::to_vec)));
+            };
+            sent.round(part, &mut send);
+            std::mem::take(&mut got)
+        };
+        let number = |it: u8| (vec![it], Some(vec![it]));
+        let state = |it: u8| (b"state".to_vec(), Some(vec![it]));
+        assert_eq!(round(&Numbers(1..3, 7)), [number(1), number(2), state(7)]);
+        assert_eq!(round(&Numbers(1..3, 7)), []);
+        assert_eq!(round(&Numbers(2..4, 8)), [number(3), state(8), (vec![1], None)]);
+    }
+}

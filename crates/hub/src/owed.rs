@@ -1,0 +1,262 @@
+//! What fan-outs have not done yet, taken out of one hub and given to another one, or to the same again.
+//!
+//! Each fan-out becomes a list by itself: its messages, and from which of them on each member gets them.
+//! Members come once and go for good, so that what one gets is always all from one message on.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::fanout::{BATCH_MAX, Kind, Queued, is_bulk};
+use crate::topics::{HOLE, Members, Name, count};
+use crate::{Hub, Slice, Slot};
+
+/// Marks a member that has left.
+const GONE: Slot = 1 << 31;
+
+/// A list of members that are owed messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owed<M> {
+    /// The topic whose members they are; nothing where they were everyone.
+    pub topic: Option<Name>,
+    /// The messages, oldest first.
+    pub messages: Vec<M>,
+    /// Members, and the first of the messages that is for them, by its place.
+    pub members: Vec<(Slot, u32)>,
+}
+
+impl<M> Owed<M> {
+    /// The same in lists of so many messages at the most.
+    fn parts(self, messages_max: usize) -> Vec<Self> {
+        let Owed { topic, mut messages, members } = self;
+        let (mut parts, mut begin) = (Vec::new(), 0);
+        while !messages.is_empty() {
+            let rest = messages.split_off(messages.len().min(messages_max));
+            let end = begin + count(messages.len());
+            let mine = members.iter().filter(|(_, first)| *first < end);
+            let members = mine.map(|(slot, first)| (*slot, (*first).max(begin) - begin)).collect();
+            parts.push(Owed { topic: topic.clone(), messages, members });
+            (messages, begin) = (rest, end);
+        }
+        parts
+    }
+}
+
+/// A list that is being served.
+pub(crate) struct Serving<M> {
+    topic: Option<Name>,
+    batch: Vec<Queued<M>>,
+    /// By the first message, and then by slot.
+    members: Vec<(u32, Slot)>,
+    /// The next member.
+    cursor: usize,
+    /// The messages before this one have reached all of their members.
+    done: usize,
+    is_bulk: bool,
+    /// When the first of them had its turn.
+    started_us: Option<u64>,
+}
+
+impl<M> Serving<M> {
+    /// Where a member stands that has still to be served.
+    fn find(&self, slot: Slot) -> Option<usize> {
+        let mut from = self.cursor;
+        while let Some((first, _)) = self.members.get(from) {
+            let length = self.members[from..].partition_point(|(of, _)| of == first);
+            let group = &self.members[from..from + length];
+            if let Ok(at) = group.binary_search_by_key(&slot, |(_, slot)| slot & !GONE) {
+                return (group[at].1 & GONE == 0).then_some(from + at);
+            }
+            from += length;
+        }
+        None
+    }
+
+    /// All of it has been served.
+    fn is_over(&self) -> bool {
+        self.done == self.batch.len()
+    }
+
+    fn is_of(&self, topic: Option<&str>) -> bool {
+        self.topic.as_deref() == topic
+    }
+}
+
+/// A slice of the first list, whose members stand in the hub.
+struct Served {
+    /// The messages from this one on.
+    from: usize,
+    /// These have reached all of their members with it.
+    done: Range<usize>,
+    is_last: bool,
+    started_us: u64,
+}
+
+impl<M: Clone> Hub<M> {
+    /// Takes what all fan-outs have not done yet, in the order in which each connection gets it: none is under
+    /// way or waits any more.
+    pub fn take_owed(&mut self) -> Vec<Owed<M>> {
+        let mut all: Vec<Owed<M>> = Vec::new();
+        for serving in std::mem::take(&mut self.owed) {
+            let Serving { topic, batch, members, cursor, done, .. } = serving;
+            if done == batch.len() {
+                continue;
+            }
+            let members = members[cursor..].iter().filter(|(_, slot)| slot & GONE == 0);
+            all.push(Owed {
+                topic,
+                messages: batch.into_iter().skip(done).map(|queued| queued.message).collect(),
+                members: members.map(|(first, slot)| (*slot, first - count(done))).collect(),
+            });
+        }
+        for id in self.ready.take_all() {
+            let fanout = &self.fanouts[id];
+            let messages: Vec<M> = fanout.unserved().map(|it| it.message.clone()).collect();
+            let total = messages.len();
+            let (topic, places) = match fanout.kind {
+                Kind::Broadcast => (None, self.members.end()),
+                Kind::Topic(topic) => (Some(topic), self.places_of(topic)),
+            };
+            let mut members = Vec::new();
+            for place in 0..places {
+                let slot = match topic.map(|topic| self.topics[topic].members) {
+                    None => place,
+                    Some(Members::One(slot)) => slot,
+                    Some(Members::Many(many)) => *self.many[many].slots.get(place as usize),
+                    Some(Members::None) => HOLE,
+                };
+                if slot == HOLE || (topic.is_none() && !self.is_here(slot)) {
+                    continue;
+                }
+                let waits = fanout.waiting(place).filter(|queued| {
+                    topic.is_some() || !self.newcomers.came_after(slot, queued.newcomers)
+                });
+                let waits = waits.count();
+                if waits > 0 {
+                    members.push((slot, count(total - waits)));
+                }
+            }
+            let topic = topic.map(|topic| self.topics[topic].name.clone());
+            if total > 0 {
+                all.push(Owed { topic, messages, members });
+            }
+            self.queued -= self.fanouts[id].queue.len();
+            self.end(id);
+        }
+        all
+    }
+}
+
+impl<M> Hub<M> {
+    /// Serves these members before all that is published from now on, a slice at a time. One that is not here,
+    /// or not in the topic, is passed over. `hash` is the topic's; it counts for nothing without one.
+    pub fn give_owed(&mut self, owed: Owed<M>, hash: u64) {
+        // As many messages at a time as a fan-out takes.
+        for part in owed.parts(BATCH_MAX) {
+            self.give_part(part, hash);
+        }
+    }
+
+    fn give_part(&mut self, owed: Owed<M>, hash: u64) {
+        let Owed { topic, messages, members } = owed;
+        let id = topic.as_deref().map(|name| self.find(hash, name));
+        let is_in = |slot: Slot| match id {
+            None => self.is_here(slot),
+            Some(None) => false,
+            Some(Some(id)) => self.subs(slot).iter().any(|sub| sub.topic == id),
+        };
+        let total = count(messages.len());
+        let members = members.into_iter().filter(|(slot, from)| *from < total && is_in(*slot));
+        let mut members: Vec<(u32, Slot)> = members.map(|(slot, from)| (from, slot)).collect();
+        members.sort_unstable();
+        let queued = |message| Queued { message, end: 0, newcomers: 0 };
+        let is_bulk = is_bulk(count(members.len()));
+        self.owed.push_back(Serving {
+            topic,
+            batch: messages.into_iter().map(queued).collect(),
+            members,
+            cursor: 0,
+            done: 0,
+            is_bulk,
+            started_us: None,
+        });
+    }
+
+    /// Whether the list whose turn it is is a long one.
+    pub(crate) fn owes_bulk(&self) -> bool {
+        let first = self.owed.iter().find(|serving| !serving.is_over());
+        first.is_some_and(|serving| serving.is_bulk)
+    }
+
+    /// The next slice of the first list, if there is one and it may go on.
+    pub(crate) fn next_owed(
+        &mut self,
+        members_max: usize,
+        bulk: bool,
+        now_us: u64,
+    ) -> Option<Slice<'_, M>> {
+        if self.owes_bulk() && !bulk {
+            return None;
+        }
+        let Served { from, done, is_last, started_us } = self.serve_owed(members_max, now_us)?;
+        let serving = self.owed.front()?;
+        Some(Slice {
+            messages: &serving.batch[from..],
+            done: &serving.batch[done],
+            topic: serving.topic.as_ref(),
+            slots: &self.slots,
+            finished_since_us: is_last.then_some(started_us),
+        })
+    }
+
+    /// Ends the lists of which all has been served: no slice holds their messages any more.
+    pub(crate) fn end_owed(&mut self) {
+        while self.owed.pop_front_if(|serving| serving.is_over()).is_some() {}
+        if self.owed.is_empty() && self.owed.capacity() > 0 {
+            self.owed = VecDeque::new();
+        }
+    }
+
+    /// Gathers the next members of the first list.
+    fn serve_owed(&mut self, members_max: usize, now_us: u64) -> Option<Served> {
+        let serving = self.owed.front_mut()?;
+        let started_us = *serving.started_us.get_or_insert(now_us);
+        self.slots.clear();
+        let rest = &serving.members[serving.cursor..];
+        let first = rest.first().map_or(count(serving.done), |(first, _)| *first);
+        let group = rest.partition_point(|(of, _)| *of == first).min(members_max.max(1));
+        let here = rest[..group].iter().map(|(_, slot)| *slot).filter(|it| it & GONE == 0);
+        self.slots.extend(here);
+        serving.cursor += group;
+        // Members come by their first messages: what is before that of the next one has reached all.
+        let next = serving.members.get(serving.cursor).map(|(first, _)| *first as usize);
+        let done = serving.done..next.unwrap_or(serving.batch.len());
+        serving.done = done.end;
+        Some(Served { from: first as usize, done, is_last: next.is_none(), started_us })
+    }
+
+    /// The connection has left a topic, or all: nothing of that is owed to it any more.
+    pub(crate) fn disown(&mut self, slot: Slot, topic: Option<&str>) {
+        for serving in &mut self.owed {
+            if serving.is_of(topic)
+                && let Some(at) = serving.find(slot)
+            {
+                serving.members[at].1 |= GONE;
+            }
+        }
+    }
+
+    /// What is owed to a connection by lists: of all, or of one topic's alone.
+    pub(crate) fn owed_by_lists<'a>(
+        &'a self,
+        slot: Slot,
+        only: Option<&str>,
+    ) -> impl Iterator<Item = &'a M> + use<'a, M> {
+        let only = only.map(Name::from);
+        let lists = self.owed.iter().filter(move |it| only.is_none() || it.topic == only);
+        lists.flat_map(move |serving| {
+            let first = serving.find(slot).map(|at| serving.members[at].0 as usize);
+            let from = first.unwrap_or(serving.batch.len());
+            serving.batch[from..].iter().map(|queued| &queued.message)
+        })
+    }
+}

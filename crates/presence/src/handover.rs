@@ -1,0 +1,289 @@
+//! What does not come with the connections when another process takes over.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use minicbor::{Decode, Encode};
+
+use crate::registry::Registry;
+use crate::topic::Listing;
+use crate::{Limits, Local, Ref};
+use handover::{Part, PartError, encode};
+
+/// Topics that are looked through while the lock is held once.
+const TOPICS: usize = 4_096;
+
+/// Kinds of keys. They stay for good.
+const NUMBERS: u8 = b'n';
+const UNLISTED: u8 = b'u';
+
+/// What goes on: the number of the next ref, and the caps on users and on bytes of a list.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+struct Numbers {
+    #[n(0)]
+    next: u64,
+    #[n(1)]
+    users_max: u64,
+    #[n(2)]
+    list_bytes_max: u64,
+}
+
+/// A topic whose users are not listed.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+struct Unlisted {
+    /// When its members were last told something, in microseconds of the node's clock.
+    #[n(0)]
+    last_us: Option<u64>,
+}
+
+/// A topic, and when its members were last told something.
+type LastTold = (Arc<str>, Option<u64>);
+
+fn decoded<T: for<'b> Decode<'b, ()>>(bytes: &[u8]) -> Result<T, PartError> {
+    handover::decode(bytes).map_err(|error| PartError::new("presence", error))
+}
+
+/// The numbers of other bits than ours stay what they can be.
+fn size(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+/// Who is there comes with the connections: [`Presence::restore`](crate::Presence::restore). What was to be
+/// said must have been: [`Presence::is_told`](crate::Presence::is_told).
+impl Part for Local {
+    fn name(&self) -> &'static str {
+        "presence"
+    }
+
+    fn export(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
+        let numbers = {
+            let Registry { next, limits: Limits { users_max, list_bytes_max, .. }, .. } =
+                &*self.lock();
+            let (users_max, list_bytes_max) = (*users_max as u64, *list_bytes_max as u64);
+            Numbers { next: next.number(), users_max, list_bytes_max }
+        };
+        each(&[NUMBERS], &encode(&numbers));
+        let mut after = None;
+        loop {
+            let (unlisted, last) = self.lock().unlisted_after(after.as_deref(), TOPICS);
+            for (name, last_us) in unlisted {
+                let key = [&[UNLISTED], name.as_bytes()].concat();
+                each(&key, &encode(&Unlisted { last_us }));
+            }
+            after = last;
+            if after.is_none() {
+                return;
+            }
+        }
+    }
+
+    fn import(&self, key: &[u8], value: Option<&[u8]>) -> Result<(), PartError> {
+        let mut registry = self.lock();
+        match key.split_first() {
+            Some((&NUMBERS, [])) => {
+                let Some(value) = value else { return Ok(()) };
+                let numbers: Numbers = decoded(value)?;
+                let next = numbers.next.max(registry.next.number());
+                registry.next = Ref::new(registry.next.node(), next);
+                registry.caps_before = (size(numbers.users_max), size(numbers.list_bytes_max));
+            }
+            Some((&UNLISTED, name)) => {
+                let name =
+                    std::str::from_utf8(name).map_err(|error| PartError::new("presence", error))?;
+                let unlisted = value.map(decoded::<Unlisted>).transpose()?;
+                registry.set_unlisted(name, unlisted.map(|it| it.last_us));
+            }
+            // A newer version may know more.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// To be called when the connections have been taken in, too.
+    fn complete(&self) -> Result<(), PartError> {
+        self.lock().restored();
+        Ok(())
+    }
+}
+
+impl Registry {
+    /// The topics behind this one whose users are not listed, of so many that are looked at; and the last of
+    /// those, where there may be more.
+    fn unlisted_after(
+        &self,
+        after: Option<&str>,
+        topics_max: usize,
+    ) -> (Vec<LastTold>, Option<Arc<str>>) {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let (mut unlisted, mut seen, mut last) = (Vec::new(), 0, None);
+        for (name, topic) in self.topics.range::<str, _>((from, Bound::Unbounded)).take(topics_max)
+        {
+            seen += 1;
+            last = Some(name);
+            if topic.listing != Listing::Listed && self.limits.list() {
+                unlisted.push((name.clone(), topic.last_us));
+            }
+        }
+        (unlisted, last.filter(|_| seen == topics_max).cloned())
+    }
+
+    /// Another process does not list the users of a topic, and said something there last at this time; or it
+    /// does list them.
+    fn set_unlisted(&mut self, name: &str, unlisted: Option<Option<u64>>) {
+        match unlisted {
+            Some(last_us) => {
+                self.unlisted.insert(name.into(), last_us);
+                if let Some(topic) = self.topics.get_mut(name) {
+                    topic.set_unlisted(last_us);
+                }
+            }
+            None => {
+                self.unlisted.remove(name);
+                if let Some(topic) = self.topics.get_mut(name)
+                    && self.limits.list()
+                {
+                    topic.listing = Listing::Listed;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use handover::Sent;
+    use handover::testing::pass;
+
+    use super::*;
+    use crate::{Answer, List, NodeId, Presence, Snapshot};
+
+    fn limits(users_max: usize) -> Limits {
+        Limits { users_max, list_bytes_max: 10_000, interval_us: 1_000, members_per_ms: 1 }
+    }
+
+    fn local(users_max: usize) -> Local {
+        Local::new(limits(users_max), NodeId(7))
+    }
+
+    fn list(presence: &Local, topic: &str) -> (usize, Option<String>) {
+        let Answer::Now(List { counts, users }) = presence.list(topic, None, Box::new(|_| ()))
+        else {
+            panic!("it answers at once");
+        };
+        (counts.connections, users.map(Snapshot::into_json))
+    }
+
+    /// Says all that is to be said; gives how many notices that were.
+    fn tell(presence: &Local, now_us: u64) -> usize {
+        presence.hasten(now_us);
+        let mut count = 0;
+        let mut batches = presence.take(now_us, 64);
+        for batch in &mut batches {
+            batch.publish(&mut |_, _, _| {
+                count += 1;
+                true
+            });
+        }
+        presence.confirm(batches, now_us);
+        count
+    }
+
+    #[test]
+    fn another_process_has_the_lists_as_they_were_and_says_nothing() {
+        let (old, new) = (local(3), local(3));
+        let enter = |topic: &str, user: &str, meta: &str| old.enter(topic, user, meta, 5);
+        let al = enter("few", "al", r#"{"a":1}"#);
+        let bo = enter("few", "bo", "{}");
+        let crowd: Vec<(String, Ref)> = (0..5)
+            .map(|n| (n.to_string(), enter("crowd", &n.to_string(), r#"{"x":"y"}"#)))
+            .collect();
+        assert!(!old.is_told());
+        assert!(tell(&old, 10) > 0 && old.is_told());
+        let al = old.update("few", "al", al, r#"{"a":2}"#, 20).unwrap();
+        assert!(tell(&old, 30) > 0 && old.is_told());
+        let mut sent = Sent::new();
+        pass(&old, &new, &mut sent);
+        let restore = |topic: &str, user: &str, of: Ref| {
+            new.restore(topic, user, of, &old.kept(topic, user, of).unwrap());
+        };
+        restore("few", "al", al);
+        restore("few", "bo", bo);
+        crowd.iter().for_each(|(user, of)| restore("crowd", user, *of));
+        // One that is here already is here once.
+        restore("few", "al", al);
+        // One is taken back, and its record comes again.
+        new.unrestore("few", "bo", bo);
+        assert_eq!(list(&new, "few").0, 1);
+        restore("few", "bo", bo);
+        pass(&old, &new, &mut sent);
+        new.complete().unwrap();
+        assert!(new.is_told() && tell(&new, 40) == 0, "members know all");
+        for topic in ["few", "crowd", "nobody"] {
+            assert_eq!(list(&new, topic), list(&old, topic), "{topic}");
+        }
+        assert!(list(&new, "few").1.unwrap().contains("phx_ref_prev"));
+        assert_eq!(new.stats().connections, old.stats().connections);
+        // All goes on alike: refs, and the list that comes back when the crowd has gone.
+        for presence in [&old, &new] {
+            assert_eq!(presence.enter("few", "cy", "{}", 50), Ref::new(NodeId(7), 8));
+            crowd[1..].iter().for_each(|(user, of)| presence.leave("crowd", user, *of, 60));
+        }
+        assert_eq!(tell(&new, 70), tell(&old, 70));
+        for topic in ["few", "crowd"] {
+            assert_eq!(list(&new, topic), list(&old, topic), "{topic}");
+        }
+        // Nothing is left of a process that has not gone on.
+        new.unrestore("crowd", &crowd[0].0, crowd[0].1);
+        assert_eq!(list(&new, "crowd").0, 0);
+    }
+
+    #[test]
+    fn a_topic_is_listed_or_not_as_it_is_at_last() {
+        let (old, new) = (local(3), local(3));
+        let crowd: Vec<(String, Ref)> =
+            (0..4).map(|n| (n.to_string(), old.enter("crowd", &n.to_string(), "{}", 5))).collect();
+        tell(&old, 10);
+        let mut sent = Sent::new();
+        pass(&old, &new, &mut sent);
+        for (user, of) in &crowd {
+            new.restore("crowd", user, *of, &old.kept("crowd", user, *of).unwrap());
+        }
+        assert_eq!(list(&new, "crowd"), (4, None));
+        for (user, of) in &crowd[2..] {
+            old.leave("crowd", user, *of, 20);
+            new.unrestore("crowd", user, *of);
+        }
+        tell(&old, 30);
+        pass(&old, &new, &mut sent);
+        new.complete().unwrap();
+        assert!(list(&old, "crowd").1.is_some());
+        assert_eq!(list(&new, "crowd"), list(&old, "crowd"));
+        assert!(new.is_told());
+    }
+
+    #[test]
+    fn other_caps_are_told_to_members() {
+        let (old, new) = (local(3), local(1));
+        let refs = ["al", "bo"].map(|user| (user, old.enter("few", user, "{}", 5)));
+        tell(&old, 10);
+        pass(&old, &new, &mut Sent::new());
+        for (user, of) in refs {
+            new.restore("few", user, of, &old.kept("few", user, of).unwrap());
+        }
+        new.complete().unwrap();
+        assert!(!new.is_told());
+        assert_eq!((tell(&new, 5_000), list(&new, "few")), (2, (2, None)));
+    }
+
+    #[test]
+    fn damaged_records_are_told() {
+        let presence = local(3);
+        for (key, value) in [(&b"n"[..], &b"\xff"[..]), (b"u\xff", b""), (b"ua", b"\xff")] {
+            assert!(presence.import(key, Some(value)).is_err());
+        }
+        assert!(presence.import(b"zlater", Some(b"?")).is_ok());
+        assert!(presence.import(b"", Some(b"?")).is_ok());
+    }
+}

@@ -1,0 +1,73 @@
+//! How many sessions of clients that are away each user has.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::place::Place;
+
+/// The parts of the counts, each with a lock of its own.
+const SEGMENTS: usize = 64;
+
+/// Counts by the hash of the owner: names would take more than all the rest, and that two owners have one
+/// hash of 64 bits, keyed anew by each process, is not to be expected.
+pub struct Owners {
+    segments: Vec<Mutex<HashMap<u64, u32>>>,
+    hasher: RandomState,
+}
+
+impl Owners {
+    pub fn new() -> Self {
+        let segments = (0..SEGMENTS).map(|_| Mutex::default()).collect();
+        Owners { segments, hasher: RandomState::new() }
+    }
+
+    fn counts(&self, key: &str) -> Option<(u64, MutexGuard<'_, HashMap<u64, u32>>)> {
+        let hash = self.hasher.hash_one(Place::of_key(key).owner?);
+        let segment = &self.segments[(hash >> 48) as usize % SEGMENTS];
+        Some((hash, segment.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Counts a session by its key; false, and it is not counted, where its owner has so many. 0 is no limit.
+    /// One without an owner always has room.
+    pub fn enter(&self, key: &str, max: usize) -> bool {
+        let Some((owner, mut counts)) = self.counts(key) else { return true };
+        let count = counts.entry(owner).or_default();
+        if max > 0 && *count as usize >= max {
+            return false;
+        }
+        *count = count.saturating_add(1);
+        true
+    }
+
+    /// A session that was counted is no longer one of those.
+    pub fn leave(&self, key: &str) {
+        let Some((owner, mut counts)) = self.counts(key) else { return };
+        match counts.get_mut(&owner) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(counts.remove(&owner)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_owner_has_as_many_as_may_be() {
+        let owners = Owners::new();
+        let key = |owner, client| Place { client, owner }.key();
+        let enter = |owner, client| owners.enter(&key(owner, client), 2);
+        assert!(enter(Some("al"), "1") && enter(Some("al"), "2") && !enter(Some("al"), "3"));
+        assert!(enter(Some("bo"), "1") && enter(None, "1") && enter(None, "2") && enter(None, "3"));
+        owners.leave(&key(Some("al"), "2"));
+        assert!(enter(Some("al"), "3") && !enter(Some("al"), "4"));
+        assert!(owners.enter(&key(Some("al"), "4"), 0), "0 is no limit");
+        for client in ["1", "3", "4"] {
+            owners.leave(&key(Some("al"), client));
+        }
+        owners.leave(&key(Some("bo"), "1"));
+        assert!(owners.segments.iter().all(|counts| counts.lock().unwrap().is_empty()));
+    }
+}

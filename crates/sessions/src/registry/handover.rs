@@ -1,0 +1,390 @@
+//! Sessions on their way to another process: those of clients that are away, what is retained for those of
+//! connected ones, and who waits for one that another connection has.
+//!
+//! The sessions of connected clients are in the records of their connections, and who has which is noted
+//! again by whoever takes these in. Nothing is given to the store: it holds what it was given before, and of
+//! the rest it is known that it does not.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ::handover::{Part, PartError, decode, encode};
+use minicbor::{Decode, Encode};
+use model::{ConnectionId, Name, NodeId};
+
+use super::{Kept, Local, Segment, Waiting};
+use crate::away::Away;
+use crate::records::{key, parts};
+use crate::session::{ProgressRecord, Session, SessionRecord, Will};
+
+/// Sessions that are written while their segment's lock is held once.
+const PIECE: usize = 128;
+
+/// Kinds of keys. They stay for good.
+const KEPT: u8 = b'k';
+const CLAIM: u8 = b'c';
+const UNSTORED: u8 = b'u';
+
+/// A session that outlives its connection.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+struct KeptRecord {
+    /// Nothing while its client is connected.
+    #[n(0)]
+    away: Option<AwayRecord>,
+    /// The filters that are noted for it, while its client is connected.
+    #[cbor(n(1), default)]
+    interests: Vec<String>,
+}
+
+/// A session that no connection has, with its will and since when that is so.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+struct AwayRecord {
+    #[n(0)]
+    session: SessionRecord,
+    #[n(1)]
+    progress: ProgressRecord,
+}
+
+/// A connection that waits for a session.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+struct ClaimRecord {
+    #[n(0)]
+    by: Option<Id>,
+    #[cbor(n(1), default)]
+    clean: bool,
+    #[cbor(n(2), default)]
+    told: Vec<Id>,
+    #[n(3)]
+    session: Option<AwayRecord>,
+}
+
+/// Node, shard, slot and serial.
+type Id = (u32, u16, u32, u32);
+
+fn id_record(ConnectionId { node: NodeId(node), shard, slot, serial }: ConnectionId) -> Id {
+    (node, shard, slot, serial)
+}
+
+fn id((node, shard, slot, serial): Id) -> ConnectionId {
+    ConnectionId { node: NodeId(node), shard, slot, serial }
+}
+
+impl AwayRecord {
+    fn new(session: &Session, will: Option<&Will>, since_s: Option<u64>) -> Self {
+        AwayRecord {
+            session: SessionRecord::new(session, will, since_s),
+            progress: ProgressRecord::new(session),
+        }
+    }
+
+    fn import(self) -> (Session, Option<Will>, Option<u64>) {
+        let (mut session, will, since_s) = self.session.import();
+        self.progress.import(&mut session);
+        (session, will, since_s)
+    }
+}
+
+impl From<&Kept> for KeptRecord {
+    fn from(Kept { away, interests }: &Kept) -> Self {
+        match away {
+            Some(away) => {
+                // When the will is due follows from since when its client is away.
+                let Away { session, since_s, will, bytes: _ } = &**away;
+                let will = will.as_ref().map(|(will, _)| will);
+                let away = Some(AwayRecord::new(session, will, Some(*since_s)));
+                KeptRecord { away, interests: Vec::new() }
+            }
+            None => {
+                let interests = interests.iter().map(Name::to_string).collect();
+                KeptRecord { away: None, interests }
+            }
+        }
+    }
+}
+
+impl From<&Waiting> for ClaimRecord {
+    fn from(Waiting { by, clean, told, session, will }: &Waiting) -> Self {
+        let session = session.as_ref();
+        ClaimRecord {
+            by: by.map(id_record),
+            clean: *clean,
+            told: told.iter().copied().map(id_record).collect(),
+            session: session.map(|session| AwayRecord::new(session, will.as_ref(), None)),
+        }
+    }
+}
+
+impl From<ClaimRecord> for Waiting {
+    fn from(ClaimRecord { by, clean, told, session }: ClaimRecord) -> Self {
+        let (session, will) = match session.map(AwayRecord::import) {
+            Some((session, will, _)) => (Some(session), will),
+            None => (None, None),
+        };
+        let told = told.into_iter().map(id).collect();
+        Waiting { by: by.map(id), clean, told, session, will }
+    }
+}
+
+fn lock(segment: &Mutex<Segment>) -> MutexGuard<'_, Segment> {
+    segment.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Local {
+    fn export_segment(segment: &Mutex<Segment>, each: &mut dyn FnMut(&[u8], &[u8])) {
+        let keys: Vec<Name> = lock(segment).kept.keys().cloned().collect();
+        for keys in keys.chunks(PIECE) {
+            let segment = lock(segment);
+            // Some may have gone meanwhile.
+            let record = |name: &Name| Some((key(KEPT, name), segment.kept.get(name)?.into()));
+            let records: Vec<(_, KeptRecord)> = keys.iter().filter_map(record).collect();
+            drop(segment);
+            records.iter().for_each(|(key, record)| each(key, &encode(record)));
+        }
+        let segment = lock(segment);
+        let record = |(name, waiting): (&Name, &Waiting)| (key(CLAIM, name), waiting.into());
+        let claims: Vec<(_, ClaimRecord)> = segment.claims.iter().map(record).collect();
+        drop(segment);
+        claims.iter().for_each(|(key, record)| each(key, &encode(record)));
+    }
+
+    fn import_kept(&self, key: &str, record: Option<KeptRecord>) {
+        let mut segment = self.segment(key).1;
+        drop(self.take_away(&mut segment, key));
+        let kept = segment.kept.remove(key);
+        let before = kept.map(|kept| kept.interests).unwrap_or_default();
+        let Some(KeptRecord { away, interests }) = record else {
+            return drop(self.replace_interests(Vec::new(), before));
+        };
+        let key = Name::from(key);
+        match away.map(AwayRecord::import) {
+            Some((session, will, since_s)) => {
+                let away = Away::new(session, since_s.unwrap_or_default(), will);
+                let interests = self.note_interests(&away.session, before);
+                // What was kept is kept, also where the limit is another one than it was.
+                self.owners.enter(&key, 0);
+                self.put_in(&mut segment, &key, away, interests);
+            }
+            None => {
+                let now = interests.into_iter().map(Name::from).collect();
+                let interests = self.replace_interests(now, before);
+                segment.kept.insert(key, Kept { away: None, interests });
+            }
+        }
+    }
+}
+
+impl Part for Local {
+    fn name(&self) -> &'static str {
+        "sessions"
+    }
+
+    fn export(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
+        self.segments.iter().for_each(|segment| Self::export_segment(segment, each));
+        self.unstored.all().iter().for_each(|name| each(&key(UNSTORED, name), &[]));
+    }
+
+    fn import(&self, key: &[u8], value: Option<&[u8]>) -> Result<(), PartError> {
+        let damaged = |what| PartError::new("sessions", what);
+        let (kind, name) = parts(key).map_err(|what| damaged(what.into()))?;
+        let of_name = |error| damaged(format!("{name}: {error}"));
+        match kind {
+            KEPT => {
+                let record = value.map(decode).transpose().map_err(of_name)?;
+                self.import_kept(name, record);
+            }
+            CLAIM => {
+                let record: Option<ClaimRecord> = value.map(decode).transpose().map_err(of_name)?;
+                let mut segment = self.segment(name).1;
+                match record.map(Waiting::from).filter(|it| it.by.is_some() || !it.told.is_empty())
+                {
+                    Some(waiting) => drop(segment.claims.insert(name.into(), waiting)),
+                    None => drop(segment.claims.remove(name)),
+                }
+            }
+            UNSTORED => match value {
+                Some(_) => self.unstored.insert(name),
+                None => self.unstored.remove(name),
+            },
+            // A newer version may know more.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Connections that wait for a session are its owners, as they were: to be called when the connections
+    /// have been taken in, too.
+    fn complete(&self) -> Result<(), PartError> {
+        for mut segment in self.segments() {
+            let Segment { claims, connected, .. } = &mut *segment;
+            for (key, waiting) in claims.iter() {
+                if let Some(by) = waiting.by {
+                    connected.set_owner(self.hash(key), by);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ::handover::testing::pass_all;
+    use ::handover::{Part as _, Sent};
+    use model::{Data, Publication, Qos};
+
+    use super::*;
+    use crate::contract::{Claim, Claimed, Done, Ended, Found, Part, Sessions, Storage, Taken};
+    use crate::place::{Listing, Place};
+    use crate::session::{Author, Subscription, SubscriptionOptions};
+
+    const NODE: NodeId = NodeId(7);
+
+    fn by(slot: u32) -> ConnectionId {
+        ConnectionId { node: NODE, shard: 1, slot, serial: 5 }
+    }
+
+    fn session(filter: &str) -> Session {
+        let options = SubscriptionOptions { qos: Qos::AtLeastOnce, ..Default::default() };
+        let subscription = Subscription::new(filter.into(), None, options, 3, 8);
+        let mut session = Session {
+            seconds: 60,
+            subscriptions: vec![subscription],
+            position: 11,
+            ..Session::default()
+        };
+        session.flow.send(Qos::ExactlyOnce, None, 9);
+        session
+    }
+
+    fn will(delay_s: u32) -> Will {
+        let publication = Publication::new("gone", Data::Text("x".into()));
+        Will { publication, delay_s, expiry_s: Some(4), author: Author::default() }
+    }
+
+    /// Counts what it is given, and has no room.
+    #[derive(Default)]
+    struct Full(Mutex<Vec<String>>);
+
+    impl Storage for Full {
+        fn put(&self, _: Part, key: &str, _: Option<Vec<u8>>, done: Option<Done>) -> bool {
+            self.0.lock().unwrap().push(key.into());
+            done.into_iter().for_each(|done| done(true));
+            true
+        }
+
+        fn has_room(&self) -> bool {
+            false
+        }
+
+        fn settle(&self, done: Done) {
+            done(true);
+        }
+    }
+
+    fn claim(sessions: &Local, key: &str, slot: u32) -> Claimed {
+        sessions.claim(Claim { key, by: by(slot), clean: false })
+    }
+
+    fn leave(sessions: &Local, key: &str, slot: u32, ended: Ended) {
+        let released = sessions.release(key, by(slot), ended, 1_000);
+        assert_eq!((released.notify, released.publish), (None, None));
+    }
+
+    #[test]
+    fn another_process_has_the_sessions_as_they_were() {
+        let old = Local::new(NODE, Arc::default(), None);
+        let store = Arc::new(Full::default());
+        let new = Local::new(NODE, Arc::default(), Some(store.clone()));
+        let keys: Vec<Name> =
+            (0..300).map(|n| Place { client: &n.to_string(), owner: Some("al") }.key()).collect();
+        for (slot, key) in (0_u32..).zip(&keys) {
+            claim(&old, key, slot);
+            let session = session(&format!("a/{}", slot % 7));
+            old.keep(key, &session, None, None);
+            if !slot.is_multiple_of(3) {
+                let will = (slot % 3 == 1).then(|| will(30));
+                leave(&old, key, slot, Ended { session: Some(session), will });
+            }
+        }
+        let mut sent = Sent::new();
+        assert_eq!(pass_all(&old, &new, &mut sent), 300);
+        assert_eq!(pass_all(&old, &new, &mut sent), 0);
+        // One comes back, one goes, one that was away ends.
+        assert!(matches!(claim(&old, &keys[1], 900), Claimed::Resumed { .. }));
+        leave(&old, &keys[0], 0, Ended { session: Some(session("b")), will: None });
+        old.end(&keys[2]).unwrap();
+        assert_eq!(pass_all(&old, &new, &mut sent), 3);
+        assert_eq!(new.stats(), old.stats());
+        let listing = || Listing { limit: 1_000, ..Listing::default() };
+        assert_eq!(new.away(&listing()), old.away(&listing()));
+        for filter in ["a/0", "a/6", "b", "c"] {
+            assert_eq!(new.interests().holds(filter), old.interests().holds(filter), "{filter}");
+        }
+        assert_eq!(new.sweep(1_031), old.sweep(1_031), "wills");
+        assert_eq!(new.sweep(1_061).len(), old.sweep(1_061).len());
+        assert_eq!((new.stats(), new.stats().away, new.interests().count()), (old.stats(), 0, 7));
+    }
+
+    #[test]
+    fn an_import_writes_nothing_and_knows_what_is_not_stored() {
+        let (full, stored) = (Arc::new(Full::default()), Arc::new(Full::default()));
+        let old = Local::new(NODE, Arc::default(), Some(full));
+        let new = Local::new(NODE, Arc::default(), Some(stored.clone()));
+        claim(&old, "a", 1);
+        old.keep("a", &session("a"), None, None);
+        leave(&old, "a", 1, Ended { session: Some(session("a")), will: None });
+        let mut sent = Sent::new();
+        assert_eq!(pass_all(&old, &new, &mut sent), 2);
+        assert!(stored.0.lock().unwrap().is_empty() && !new.is_all_stored());
+        old.unstored.remove("a");
+        assert_eq!(pass_all(&old, &new, &mut sent), 1);
+        assert!(new.is_all_stored());
+        assert!(stored.0.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn who_waits_for_a_session_gets_it_in_the_other_process() {
+        let old = Local::new(NODE, Arc::default(), None);
+        let new = Local::new(NODE, Arc::default(), None);
+        claim(&old, "a", 1);
+        assert_eq!(claim(&old, "a", 2), Claimed::Wait(Some(ConnectionId { serial: 0, ..by(1) })));
+        let mut sent = Sent::new();
+        assert_eq!(pass_all(&old, &new, &mut sent), 1);
+        let lets_go = Ended { session: Some(session("a")), will: Some(will(9)) };
+        let released = new.release("a", by(1), lets_go, 1_000);
+        assert_eq!((released.notify, released.publish), (Some(by(2)), None));
+        assert_eq!(pass_all(&old, &new, &mut sent), 0, "the old one has not changed");
+        let taken = new.take(Claim { key: "a", by: by(2), clean: false });
+        assert!(matches!(taken, Taken::Resumed(it) if *it == session("a")));
+        // It is the owner.
+        assert_eq!(claim(&new, "a", 3), Claimed::Wait(Some(ConnectionId { serial: 0, ..by(2) })));
+    }
+
+    #[test]
+    fn who_is_connected_is_known_silently_and_can_be_taken_back() {
+        let new = Local::new(NODE, Arc::default(), None);
+        new.restore("a", by(1));
+        let found = |key: &str| new.find(key);
+        assert_eq!(found("a"), Some(Found::Connected(ConnectionId { serial: 0, ..by(1) })));
+        // Another connection has taken the session over in the meantime.
+        new.restore("a", by(2));
+        new.unrestore("a", by(1));
+        assert_eq!(found("a"), Some(Found::Connected(ConnectionId { serial: 0, ..by(2) })));
+        new.unrestore("a", by(2));
+        assert_eq!((found("a"), new.stats().away), (None, 0));
+    }
+
+    #[test]
+    fn damaged_records_are_told() {
+        let sessions = Local::new(NODE, Arc::default(), None);
+        for (key, value) in [(&b""[..], &b""[..]), (b"k\xff", b""), (b"ka", b"\xff"), (b"ca", b"")]
+        {
+            assert!(sessions.import(key, Some(value)).is_err());
+        }
+        assert!(sessions.import(b"zlater", Some(b"?")).is_ok());
+    }
+}

@@ -1,0 +1,449 @@
+//! The old shard's side: it gives its connections to the shard that takes its place.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use engine::Listener;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::channel::{Channel, DESCRIPTORS_MAX, Frame};
+use super::giver::{Give, GiverStage};
+use super::wire::{self, push_piece};
+use crate::shard::Shard;
+use crate::socket::State;
+
+/// The poller's token of the channel.
+pub(crate) const CHANNEL: u64 = u64::MAX - 1;
+
+/// A frame is sent when its body has so many bytes.
+const FRAME_BYTES: usize = 32 << 10;
+
+/// Frames that the other shard has not taken yet: what the socket holds, so that nobody waits in a send. All
+/// shards that copy at a time have that many descriptors under way, which the kernel limits to what one process
+/// may open.
+const FRAMES_UNDER_WAY: u32 = 4;
+
+/// How long the other process may be silent while it is waited for.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// How long a shard that stands still sleeps at most, in nanoseconds.
+const STILL_NS: i64 = 5_000_000;
+
+/// What a shard has given away so far.
+pub(crate) struct Giving {
+    pub(super) channel: Channel,
+    /// Frames that the other shard has not taken yet.
+    under_way: u32,
+    /// It is this shard's turn to copy.
+    copies: bool,
+    /// The slots below this were copied.
+    next: u32,
+    /// Slots that were taken up since.
+    fresh: Vec<u32>,
+    /// Slots that were copied and have no connection any more.
+    gone: Vec<u32>,
+    /// The other engine takes slots below this.
+    slots_end: u32,
+    /// A hash of each record that was sent, by slot; 0 where there is none. Keyed, so that nobody can have
+    /// a change that does not show.
+    hashes: Vec<u64>,
+    hasher: RandomState,
+    still: bool,
+    record: Vec<u8>,
+}
+
+impl Giving {
+    fn hash(&self, slot: u32) -> u64 {
+        self.hashes.get(slot as usize).copied().unwrap_or(0)
+    }
+
+    fn set_hash(&mut self, slot: u32, hash: u64) {
+        let at = slot as usize;
+        if at >= self.hashes.len() {
+            self.hashes.resize(at + 1, 0);
+        }
+        self.hashes[at] = hash;
+    }
+
+    /// A connection was opened.
+    pub fn opened(&mut self, slot: u32) {
+        // Those above come by themselves.
+        if slot < self.next {
+            self.fresh.push(slot);
+        }
+    }
+
+    /// A connection has left its slot. True when the other process has a copy of its descriptor.
+    pub fn left(&mut self, slot: u32) {
+        if self.hash(slot) != 0 {
+            self.set_hash(slot, 0);
+            self.gone.push(slot);
+        }
+    }
+
+    fn may_send(&self) -> bool {
+        self.under_way < FRAMES_UNDER_WAY
+    }
+
+    /// Why the other shard has broken off, if it has said so: what is sent to it fails before that is read.
+    fn reason(&self) -> Option<io::Error> {
+        self.channel.find(wire::ERROR).map(|frame| told(&frame))
+    }
+
+    /// Waits for the answer to a frame.
+    fn answered(&mut self, want: u16) -> io::Result<()> {
+        loop {
+            let frame = self.channel.receive()?.ok_or(io::ErrorKind::UnexpectedEof)?;
+            match frame.kind {
+                wire::ERROR => return Err(told(&frame)),
+                kind => {
+                    self.under_way -= u32::from(kind == wire::RECEIPT && self.under_way > 0);
+                    if kind == want {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The error that the other shard tells.
+fn told(frame: &Frame) -> io::Error {
+    io::Error::other(String::from_utf8_lossy(&frame.body).into_owned())
+}
+
+/// A frame of connections that is being made.
+#[derive(Default)]
+struct Connections {
+    body: Vec<u8>,
+    count: usize,
+    /// The slots whose descriptors go with it.
+    sockets: Vec<u32>,
+}
+
+impl Connections {
+    fn is_full(&self) -> bool {
+        self.count >= DESCRIPTORS_MAX || self.body.len() >= FRAME_BYTES
+    }
+}
+
+impl Shard {
+    /// Does what it was told.
+    pub(crate) fn obey(&mut self) {
+        while let Some(give) = self.giver.next() {
+            let done = match give {
+                Give::Begin(path) => self.begin_giving(&path),
+                Give::Copy => {
+                    if let Some(giving) = &mut self.giving {
+                        giving.copies = true;
+                        self.giver.set(GiverStage::Copying);
+                    }
+                    Ok(())
+                }
+                Give::StandStill => {
+                    self.stand_still();
+                    Ok(())
+                }
+                Give::Rest => self.give_rest(),
+                Give::Resume => {
+                    self.resume_serving();
+                    Ok(())
+                }
+                Give::Release => {
+                    self.released = true;
+                    Ok(())
+                }
+            };
+            if let Err(error) = done {
+                self.giver.fail(error);
+            }
+        }
+    }
+
+    fn begin_giving(&mut self, path: &Path) -> io::Result<()> {
+        // Two descriptors are what a full shard has left.
+        let spare = self.spare.take();
+        let channel = Channel::connect(path);
+        drop(spare);
+        let channel = channel?;
+        channel.set_timeout(Some(SILENCE))?;
+        let mut body = u32::from(self.engine.number()).to_le_bytes().to_vec();
+        for listening in &self.listeners {
+            body.push(match listening.listener {
+                Listener::Client => wire::CLIENT,
+                Listener::Mqtt => wire::MQTT,
+            });
+        }
+        let sockets: Vec<BorrowedFd<'_>> =
+            self.listeners.iter().map(|listening| listening.socket.as_fd()).collect();
+        channel.send(wire::HELLO, &body, &sockets)?;
+        self.poller.add_level(&channel, CHANNEL)?;
+        self.giver.begin();
+        self.giving = Some(Box::new(Giving {
+            channel,
+            // A first receipt says that the other shard is there.
+            under_way: 1,
+            copies: false,
+            next: 0,
+            fresh: Vec::new(),
+            gone: Vec::new(),
+            slots_end: 0,
+            hashes: Vec::new(),
+            hasher: RandomState::new(),
+            still: false,
+            record: Vec::new(),
+        }));
+        Ok(())
+    }
+
+    /// The other shard has said something.
+    pub(crate) fn heard_from_taker(&mut self) {
+        let Some(giving) = &mut self.giving else {
+            return;
+        };
+        if let Err(error) = giving.answered(wire::RECEIPT) {
+            self.break_off(&error);
+        }
+    }
+
+    /// The channel is of no use any more: the shard serves on until it is told what becomes of it.
+    fn break_off(&mut self, error: &io::Error) {
+        self.giver.fail(self.giving.as_ref().and_then(|it| it.reason()).as_ref().unwrap_or(error));
+        if let Some(giving) = &mut self.giving {
+            self.poller.remove(&giving.channel);
+            giving.copies = false;
+            giving.channel.shut();
+        }
+    }
+
+    /// True while a turn should not wait: more can be copied at once.
+    pub(crate) fn has_to_copy(&self) -> bool {
+        self.giving.as_ref().is_some_and(|giving| {
+            giving.copies
+                && giving.may_send()
+                // A shard without connections still has to say that all is copied.
+                && (self.giver.stage() == GiverStage::Copying
+                    || giving.next < self.engine.slots_end()
+                    || !giving.fresh.is_empty()
+                    || !giving.gone.is_empty())
+        })
+    }
+
+    /// Copies a piece, at the end of a turn.
+    pub(crate) fn copy_some(&mut self) {
+        let Some(mut giving) = self.giving.take() else {
+            return;
+        };
+        let mut result = Ok(());
+        for _ in giving.under_way..FRAMES_UNDER_WAY {
+            if giving.copies && result.is_ok() {
+                result = self.copy_piece(&mut giving);
+            }
+        }
+        self.giving = Some(giving);
+        if let Err(error) = result {
+            self.break_off(&error);
+        }
+    }
+
+    fn copy_piece(&mut self, giving: &mut Giving) -> io::Result<()> {
+        if !giving.gone.is_empty() {
+            return self.send_gone(giving);
+        }
+        self.tell_slots_end(giving)?;
+        let mut frame = Connections::default();
+        while !frame.is_full() {
+            let slot = match giving.fresh.pop() {
+                Some(slot) => slot,
+                None if giving.next < giving.slots_end => {
+                    giving.next += 1;
+                    giving.next - 1
+                }
+                None => break,
+            };
+            self.add(giving, &mut frame, slot);
+        }
+        self.giver.add_copied(frame.count as u64);
+        self.send_connections(giving, &frame)?;
+        if giving.next >= giving.slots_end && self.giver.stage() == GiverStage::Copying {
+            self.giver.set(GiverStage::Copied);
+        }
+        Ok(())
+    }
+
+    /// Adds a connection to a frame, unless the other shard has it as it is.
+    fn add(&mut self, giving: &mut Giving, frame: &mut Connections, slot: u32) {
+        giving.record.clear();
+        if !self.engine.export_into(slot, &mut giving.record) {
+            // A session without a socket ends without a word to the driver.
+            giving.left(slot);
+            return;
+        }
+        // Never 0, which is none.
+        let hash = giving.hasher.hash_one(&giving.record) | 1;
+        let fresh = self.sockets.get(slot).is_some_and(|socket| !socket.is(State::Passed));
+        if !fresh && giving.hash(slot) == hash {
+            return;
+        }
+        giving.set_hash(slot, hash);
+        frame.body.extend_from_slice(&slot.to_le_bytes());
+        frame.body.push(u8::from(fresh));
+        push_piece(&mut frame.body, &giving.record);
+        frame.count += 1;
+        if fresh {
+            frame.sockets.push(slot);
+        }
+    }
+
+    fn send_connections(&mut self, giving: &mut Giving, frame: &Connections) -> io::Result<()> {
+        if frame.count == 0 {
+            return Ok(());
+        }
+        let sockets: Vec<BorrowedFd<'_>> = frame
+            .sockets
+            .iter()
+            .filter_map(|slot| self.sockets.get(*slot).map(AsFd::as_fd))
+            .collect();
+        giving.channel.send(wire::CONNECTIONS, &frame.body, &sockets)?;
+        giving.under_way += 1;
+        for slot in &frame.sockets {
+            if let Some(socket) = self.sockets.get_mut(*slot) {
+                socket.set(State::Passed, true);
+            }
+        }
+        Ok(())
+    }
+
+    fn send_gone(&mut self, giving: &mut Giving) -> io::Result<()> {
+        let body: Vec<u8> =
+            std::mem::take(&mut giving.gone).into_iter().flat_map(u32::to_le_bytes).collect();
+        giving.channel.send(wire::GONE, &body, &[])?;
+        giving.under_way += 1;
+        Ok(())
+    }
+
+    /// The other engine takes no slot that this one's record doesn't know.
+    fn tell_slots_end(&mut self, giving: &mut Giving) -> io::Result<()> {
+        let slots_end = self.engine.slots_end();
+        if slots_end > giving.slots_end || giving.slots_end == 0 {
+            giving.channel.send(wire::ENGINE, &self.engine.export_engine(), &[])?;
+            giving.slots_end = slots_end;
+        }
+        Ok(())
+    }
+
+    fn stand_still(&mut self) {
+        self.send_batch();
+        self.perform();
+        let (number, now_us) = (self.engine.number(), self.engine.now_us());
+        self.permit = self.permits.turn(number, self.permit, false, now_us);
+        self.engine.stand_still();
+        self.giver.set_at_rest(false);
+        if let Some(giving) = &mut self.giving {
+            giving.still = true;
+        }
+        if self.giver.stage() != GiverStage::Failed {
+            self.giver.set(GiverStage::Still);
+        }
+    }
+
+    pub(crate) fn is_standing_still(&self) -> bool {
+        self.giving.as_ref().is_some_and(|giving| giving.still)
+    }
+
+    /// A turn of a shard that reads and accepts nothing more: it takes what others still send to it. The
+    /// poller is left alone, so that it loses no event if the shard has to go on.
+    pub(crate) fn still_turn(&mut self) {
+        let ready = {
+            let mut fds = [PollFd::new(&self.commands.waker().0, PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: STILL_NS }))
+        };
+        self.engine.set_now(self.now_us());
+        if ready.is_ok_and(|ready| ready > 0) {
+            self.giver.stirs();
+            self.wake();
+        }
+        self.engine.run_commands();
+        self.perform();
+        self.send_batch();
+        self.giver.set_at_rest(self.engine.is_still());
+    }
+
+    /// Sends all that the other shard doesn't have yet. All shards stand still.
+    fn give_rest(&mut self) -> io::Result<()> {
+        let mut giving =
+            self.giving.take().ok_or_else(|| io::Error::other("nothing was copied"))?;
+        self.owed = self.engine.take_owed();
+        let result = self.give_rest_to(&mut giving);
+        let result = result.map_err(|error| giving.reason().unwrap_or(error));
+        self.giving = Some(giving);
+        if result.is_ok() {
+            self.giver.set(GiverStage::Given);
+        }
+        result
+    }
+
+    fn give_rest_to(&mut self, giving: &mut Giving) -> io::Result<()> {
+        self.wait_for_taker(giving)?;
+        if !giving.gone.is_empty() {
+            self.send_gone(giving)?;
+            self.wait_for_taker(giving)?;
+        }
+        giving.channel.send(wire::ENGINE, &self.engine.export_engine(), &[])?;
+        let mut frame = Connections::default();
+        let copied_end = u32::try_from(giving.hashes.len()).unwrap_or(u32::MAX);
+        for slot in 0..self.engine.slots_end().max(copied_end) {
+            self.add(giving, &mut frame, slot);
+            if frame.is_full() {
+                self.send_connections(giving, &frame)?;
+                self.wait_for_taker(giving)?;
+                frame = Connections::default();
+            }
+        }
+        self.send_connections(giving, &frame)?;
+        self.wait_for_taker(giving)?;
+        if !giving.gone.is_empty() {
+            self.send_gone(giving)?;
+            self.wait_for_taker(giving)?;
+        }
+        for (slot, outbox) in self.sockets.outboxes() {
+            let mut body = slot.to_le_bytes().to_vec();
+            for (bytes, messages) in outbox.export() {
+                body.extend_from_slice(&messages.to_le_bytes());
+                push_piece(&mut body, bytes);
+            }
+            giving.channel.send(wire::OUTBOX, &body, &[])?;
+        }
+        for owed in &self.owed {
+            giving.channel.send(wire::OWED, &owed.encode(), &[])?;
+        }
+        giving.channel.send(wire::END, &[], &[])?;
+        giving.answered(wire::HAVE)
+    }
+
+    fn wait_for_taker(&mut self, giving: &mut Giving) -> io::Result<()> {
+        match giving.may_send() {
+            true => Ok(()),
+            false => giving.answered(wire::RECEIPT),
+        }
+    }
+
+    /// The upgrade came to nothing: goes on where it stopped.
+    fn resume_serving(&mut self) {
+        if let Some(giving) = self.giving.take() {
+            giving.channel.shut();
+            for slot in 0..self.engine.slots_end() {
+                if let Some(socket) = self.sockets.get_mut(slot) {
+                    socket.set(State::Passed, false);
+                }
+            }
+        }
+        self.engine.give_owed(std::mem::take(&mut self.owed));
+        self.engine.go_on();
+        self.perform();
+        self.giver.resumed();
+    }
+}

@@ -1,0 +1,201 @@
+//! An old shard and a new one in one process, and what they say to each other.
+
+mod frames;
+mod hostile;
+mod switch;
+
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use engine::{Listener, Settings};
+use mailbox::Wake;
+use model::NodeId;
+
+use super::take::{Going, Taking};
+use super::{Channel, Give, Giver, GiverStage, TakeError, TakenShard};
+use crate::shard::Shard;
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn shard() -> Shard {
+    let limits =
+        presence::Limits { users_max: 0, list_bytes_max: 0, interval_us: 1_000, members_per_ms: 0 };
+    let shared = engine::Shared::new(
+        NodeId(1),
+        protocol::standard(),
+        Arc::new(presence::Local::new(limits, NodeId(1))),
+        Arc::default(),
+        sessions::in_memory(NodeId(1)),
+    );
+    let policy = auth::Policy::new(model::Rules::default(), auth::LoginRule::Allow);
+    crate::start::for_tests(Settings::for_tests(policy), Arc::new(shared))
+}
+
+/// A path for a socket that nobody else has.
+fn path() -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("throng-shard-{}-{number}", std::process::id()))
+}
+
+/// A new connection; gives the peer's end.
+fn connect(shard: &mut Shard) -> Peer {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    let (listener, socket) = (Listener::Client, OwnedFd::from(ours));
+    shard.admit(crate::shard::Accepted { listener, socket, address: None });
+    Peer { socket: theirs, got: Vec::new() }
+}
+
+/// Who has connected, and what came to it.
+struct Peer {
+    socket: UnixStream,
+    got: Vec<u8>,
+}
+
+impl Peer {
+    fn send(&mut self, text: &str) {
+        self.socket.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Reads what is there; true when that was the end.
+    fn read(&mut self) -> bool {
+        self.socket.read_to_end(&mut self.got).is_ok()
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.got).into_owned()
+    }
+
+    /// The numbers of all messages that came, in order.
+    fn numbers(&self) -> Vec<u32> {
+        let text = self.text();
+        let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+        data.filter_map(|data| data.trim_matches('"').split_whitespace().next()?.parse().ok())
+            .collect()
+    }
+}
+
+/// Does turns of a shard until something is so.
+fn turns(shard: &mut Shard, what: &str, mut until: impl FnMut(&mut Shard) -> bool) {
+    let began = Instant::now();
+    while !until(shard) {
+        assert!(began.elapsed() < PATIENCE, "{what}: it takes too long");
+        // So that no turn waits.
+        shard.commands.waker().wake();
+        shard.turn();
+    }
+}
+
+/// A few turns, in which all that is there is done.
+fn some_turns(shard: &mut Shard) {
+    let mut left = 12;
+    turns(shard, "turns", |_| {
+        left -= 1;
+        left == 0
+    });
+}
+
+/// A new shard on a thread of its own.
+struct New {
+    going: Arc<Going>,
+    reports: Receiver<(u32, Result<(), TakeError>)>,
+    stop: Arc<AtomicBool>,
+    broker: Arc<dyn broker::Broker>,
+    /// Gives how many connections there were when it went on, if it did.
+    thread: Option<JoinHandle<Option<usize>>>,
+}
+
+impl New {
+    /// Takes what comes by this channel, and then serves until it is told to stop.
+    fn start(old: Channel) -> New {
+        let (report, reports) = channel();
+        let (going, stop) = (Arc::<Going>::default(), Arc::<AtomicBool>::default());
+        let (tell, made) = channel();
+        let (its_going, its_stop) = (going.clone(), stop.clone());
+        let thread = std::thread::spawn(move || {
+            let mut shard = shard();
+            tell.send(shard.engine.broker().clone()).unwrap();
+            let taking = Taking { channel: old, report, going: its_going, taken: Arc::default() };
+            if !shard.take_over(taking) {
+                return None;
+            }
+            let connections = shard.engine.slots().count();
+            turns(&mut shard, "the new shard", |_| its_stop.load(Ordering::Acquire));
+            Some(connections)
+        });
+        New { going, reports, stop, broker: made.recv().unwrap(), thread: Some(thread) }
+    }
+
+    /// Ends it; gives how many connections it took over.
+    fn end(&mut self) -> usize {
+        self.stop.store(true, Ordering::Release);
+        self.join().expect("it went on")
+    }
+
+    /// It does not go on, and is not there any more.
+    fn abandon(&mut self) {
+        self.going.decide(false);
+        assert_eq!(self.join(), None);
+    }
+
+    fn join(&mut self) -> Option<usize> {
+        self.thread.take().expect("it is there").join().unwrap()
+    }
+}
+
+/// An old shard that copies to a new one.
+fn begin(old: &mut Shard) -> New {
+    let path = path();
+    let listener = UnixListener::bind(&path).unwrap();
+    old.giver.order(Give::Begin(path.clone()));
+    old.giver.order(Give::Copy);
+    turns(old, "begin", |old| {
+        matches!(old.giver.stage(), GiverStage::Copying | GiverStage::Copied)
+    });
+    let (socket, _) = listener.accept().unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let taken = TakenShard::greet(Channel::new(socket).unwrap()).unwrap();
+    assert_eq!((taken.number, taken.listeners.len()), (0, 0));
+    New::start(taken.channel)
+}
+
+/// Everything stands still and is passed.
+fn switch(old: &mut Shard) {
+    old.giver.order(Give::StandStill);
+    turns(old, "still", |old| old.giver.stage() == GiverStage::Still);
+    let mut before = None;
+    turns(old, "rest", |old| {
+        let (activity, at_rest) = old.giver.rest();
+        // The wake-ups of `turns` count, too.
+        let is_over = at_rest && before.is_some();
+        before = at_rest.then_some(activity);
+        is_over || old.engine.is_still()
+    });
+    old.giver.order(Give::Rest);
+    turns(old, "given", |old| {
+        assert_eq!(old.giver.error(), None);
+        old.giver.stage() == GiverStage::Given
+    });
+}
+
+fn publish(broker: &Arc<dyn broker::Broker>, numbers: std::ops::Range<u32>, filler: usize) {
+    for number in numbers {
+        let text = format!("{number} {}", ".".repeat(filler));
+        let publication = model::Publication::new("news", model::Data::Text(text.into()));
+        broker.publish(publication, None).unwrap();
+    }
+}
+
+fn error_of(giver: &Giver) -> String {
+    giver.error().unwrap_or_default()
+}

@@ -1,0 +1,273 @@
+//! A whole switch between two shards, with peers that must not notice.
+
+use super::*;
+
+const SSE: &str = "GET /sse?topic=news HTTP/1.1\r\nHost: x\r\n\r\n";
+
+/// Peers of many kinds, whose shard has copied them by now, and has more to do since.
+struct Scene {
+    old: Shard,
+    new: New,
+    /// It reads all the time.
+    reader: Peer,
+    /// It reads nothing until the end.
+    slow: Peer,
+    /// Half of its request has come before the copy.
+    half: Peer,
+    /// It was opened during the copy, in a slot that another one had.
+    late: Peer,
+    /// It was copied, and then closed by its peer.
+    closed: Peer,
+    /// It was copied, and then closed by the server.
+    ended: Peer,
+    /// The next number that is published.
+    next: u32,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let mut old = shard();
+        let mut peers = || connect(&mut old);
+        let (mut reader, mut slow, mut half) = (peers(), peers(), peers());
+        let (mut closed, mut ended) = (peers(), peers());
+        reader.send(SSE);
+        slow.send(SSE);
+        closed.send(SSE);
+        ended.send("GET /sse?topic=news&user=al HTTP/1.1\r\nHost: x\r\n\r\n");
+        half.send(&SSE[..20]);
+        some_turns(&mut old);
+        let broker = old.engine.broker().clone();
+        // More than the socket takes, and less than its outbox may have.
+        publish(&broker, 0..3, 0);
+        fill(&mut old, 1);
+        some_turns(&mut old);
+        publish(&broker, 3..6, 10);
+        some_turns(&mut old);
+        assert!(old.sockets.outbox(1).is_some());
+        let new = begin(&mut old);
+        publish(&broker, 6..8, 10);
+        turns(&mut old, "copy", |old| old.giver.stage() == GiverStage::Copied);
+        assert_eq!(old.giver.copied(), 5);
+        // One goes by itself, and another one is closed: what this one's peer reads has an end, though the
+        // new shard has its descriptor.
+        closed.read();
+        closed.socket.shutdown(std::net::Shutdown::Both).unwrap();
+        let told = Box::new(|_| ());
+        let target = engine::Target::User("al".into());
+        let close = model::CloseReason::ByApplication;
+        old.engine.handle().send(engine::Command::Disconnect { target, close, reply: told });
+        some_turns(&mut old);
+        assert!(ended.read(), "the end has come");
+        let mut late = connect(&mut old);
+        assert!(old.sockets.get(3).is_some() || old.sockets.get(4).is_some());
+        late.send(SSE);
+        some_turns(&mut old);
+        half.send(&SSE[20..30]);
+        publish(&broker, 8..10, 10);
+        some_turns(&mut old);
+        reader.read();
+        Scene { old, new, reader, slow, half, late, closed, ended, next: 10 }
+    }
+}
+
+/// Fills a connection's socket, so that what follows goes to its outbox.
+fn fill(shard: &mut Shard, slot: u32) {
+    let socket = shard.sockets.get(slot).unwrap();
+    while rustix::io::write(socket, b"\n").is_ok() {}
+}
+
+impl Scene {
+    /// What all peers send and get from now on, by this broker, however often `work` is called.
+    fn goes_on(&mut self, broker: &Arc<dyn broker::Broker>, mut work: impl FnMut(&mut Shard)) {
+        let Scene { old, reader, slow, half, late, closed, ended, next, .. } = self;
+        let mut until = |what: &str, is_so: &mut dyn FnMut() -> bool| {
+            let began = Instant::now();
+            while !is_so() {
+                assert!(began.elapsed() < PATIENCE, "{what}: it takes too long");
+                work(old);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        half.send(&SSE[30..]);
+        until("the rest of a request", &mut || {
+            half.read();
+            half.text().starts_with("HTTP/1.1 200")
+        });
+        let joined = *next;
+        publish(broker, *next..*next + 3, 5);
+        *next += 3;
+        let last = *next - 1;
+        for peer in [&mut *reader, late, half, slow] {
+            until("messages", &mut || {
+                assert!(!peer.read());
+                peer.numbers().contains(&last)
+            });
+        }
+        let all = |from: u32| (from..=last).collect::<Vec<u32>>();
+        assert_eq!((reader.numbers(), slow.numbers()), (all(0), all(0)));
+        assert_eq!((late.numbers(), half.numbers()), (all(8), all(joined)));
+        assert!(slow.text().contains("\n\n\n\n"), "its socket was full before");
+        // Byte for byte but for what filled the socket: comments, ids, all of it.
+        let body = |peer: &Peer| {
+            let text = peer.text();
+            let at = text.find("\r\n\r\n").unwrap();
+            text[at..]
+                .lines()
+                .filter(|line| !line.is_empty() && !line.starts_with("retry"))
+                .map(String::from)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(body(slow), body(reader));
+        // A peer that goes is noticed, and one that went stays away.
+        late.socket.shutdown(std::net::Shutdown::Write).unwrap();
+        until("an end", &mut || late.read());
+        assert!(ended.read() && closed.text().starts_with("HTTP/1.1 200"));
+        assert_eq!(ended.numbers(), [0, 1, 2, 3, 4, 5, 6, 7]);
+    }
+}
+
+#[test]
+fn nobody_notices_that_another_shard_serves() {
+    let mut scene = Scene::new();
+    switch(&mut scene.old);
+    let report = scene.new.reports.recv_timeout(PATIENCE).unwrap();
+    assert!(matches!(report, (0, Ok(()))), "{report:?}");
+    let (ended, before) = (scene.ended.read(), scene.reader.got.len());
+    assert!(ended && !scene.reader.read() && scene.reader.got.len() == before, "it stands still");
+    scene.new.going.decide(true);
+    let connections = scene.old.engine.slots().count();
+    scene.old.giver.order(Give::Release);
+    turns(&mut scene.old, "release", |old| old.released);
+    let gone = std::mem::replace(&mut scene.old, shard());
+    drop(gone);
+    let broker = scene.new.broker.clone();
+    scene.goes_on(&broker, |_| ());
+    assert_eq!(scene.new.end(), connections);
+}
+
+#[test]
+fn nobody_notices_that_another_shard_did_not_go_on() {
+    let mut scene = Scene::new();
+    let broker = scene.old.engine.broker().clone();
+    for _ in 0..3 {
+        switch(&mut scene.old);
+        let report = scene.new.reports.recv_timeout(PATIENCE).unwrap();
+        assert!(matches!(report, (0, Ok(()))), "{report:?}");
+        scene.new.abandon();
+        scene.old.giver.order(Give::Resume);
+        turns(&mut scene.old, "resume", |old| old.giver.stage() == GiverStage::Idle);
+        // And once more, with the same connections.
+        scene.new = begin(&mut scene.old);
+        turns(&mut scene.old, "copy", |old| old.giver.stage() == GiverStage::Copied);
+    }
+    // It is broken off before everything has been passed, too.
+    scene.old.giver.order(Give::Resume);
+    turns(&mut scene.old, "resume", |old| old.giver.stage() == GiverStage::Idle);
+    scene.new.abandon();
+    scene.goes_on(&broker, some_turns);
+}
+
+#[test]
+fn a_new_shard_that_breaks_off_leaves_the_old_one_as_it_was() {
+    let mut scene = Scene::new();
+    let broker = scene.old.engine.broker().clone();
+    // It hears something that it can't take, as if the old shard were another version.
+    let damaged = crate::handover::wire::GONE;
+    scene.old.giving.as_ref().unwrap().channel.send(damaged, b"?", &[]).unwrap();
+    assert!(scene.new.reports.recv_timeout(PATIENCE).unwrap().1.is_err());
+    turns(&mut scene.old, "failure", |old| old.giver.stage() == GiverStage::Failed);
+    assert!(error_of(&scene.old.giver).contains("shorter"), "{}", error_of(&scene.old.giver));
+    // It serves on even before it is told what becomes of it, and whatever it is told.
+    publish(&broker, scene.next..scene.next + 1, 0);
+    scene.next += 1;
+    some_turns(&mut scene.old);
+    scene.old.giver.order(Give::StandStill);
+    scene.old.giver.order(Give::Rest);
+    some_turns(&mut scene.old);
+    assert_eq!(scene.old.giver.stage(), GiverStage::Failed);
+    scene.old.giver.order(Give::Resume);
+    turns(&mut scene.old, "resume", |old| old.giver.stage() == GiverStage::Idle);
+    scene.new.abandon();
+    scene.goes_on(&broker, some_turns);
+}
+
+/// A fan-out that has begun when all stands still goes on where it was, on either side.
+#[test]
+fn what_a_fan_out_owes_is_sent_once() {
+    for goes in [true, false] {
+        let mut old = shard();
+        let mut peers: Vec<Peer> = (0..30).map(|_| connect(&mut old)).collect();
+        peers.iter_mut().for_each(|peer| peer.send(SSE));
+        some_turns(&mut old);
+        let mut new = begin(&mut old);
+        turns(&mut old, "copy", |old| old.giver.stage() == GiverStage::Copied);
+        publish(&old.engine.broker().clone(), 0..3, 0);
+        switch(&mut old);
+        assert!(!old.owed.is_empty());
+        assert!(new.reports.recv_timeout(PATIENCE).unwrap().1.is_ok());
+        if !goes {
+            new.abandon();
+        }
+        new.going.decide(goes);
+        let began = Instant::now();
+        let (broker, mut old) = match goes {
+            true => (new.broker.clone(), None),
+            false => {
+                old.giver.order(Give::Resume);
+                (old.engine.broker().clone(), Some(old))
+            }
+        };
+        publish(&broker, 3..5, 0);
+        for peer in &mut peers {
+            while peer.numbers().len() < 5 {
+                assert!(began.elapsed() < PATIENCE && !peer.read());
+                old.iter_mut().for_each(some_turns);
+            }
+            assert_eq!(peer.numbers(), [0, 1, 2, 3, 4]);
+        }
+        if goes {
+            assert_eq!(new.end(), 30);
+        }
+    }
+}
+
+/// A session without a socket that ends after its copy does not live on in the new process.
+#[test]
+fn a_session_that_has_ended_is_not_there_afterwards() {
+    let mut old = shard();
+    let mut peer = connect(&mut old);
+    peer.send("GET /socket/longpoll?vsn=2.0.0&user=al HTTP/1.1\r\nHost: x\r\n\r\n");
+    some_turns(&mut old);
+    peer.read();
+    assert!(peer.text().contains("token"), "{}", peer.text());
+    drop(peer);
+    some_turns(&mut old);
+    assert_eq!(old.engine.slots().count(), 1, "the session");
+    let mut new = begin(&mut old);
+    turns(&mut old, "copy", |old| old.giver.stage() == GiverStage::Copied);
+    turns(&mut old, "its end", |old| {
+        let now_us = old.now_us() + 60_000_000;
+        old.engine.set_now(now_us);
+        old.engine.sweep();
+        old.engine.slots().count() == 0
+    });
+    switch(&mut old);
+    assert!(new.reports.recv_timeout(PATIENCE).unwrap().1.is_ok());
+    new.going.decide(true);
+    assert_eq!(new.end(), 0);
+}
+
+/// A shard without connections does not sleep before it says that all is copied.
+#[test]
+fn a_shard_without_connections_copies_at_once() {
+    let mut old = shard();
+    let path = path();
+    let _listener = UnixListener::bind(&path).unwrap();
+    old.giver.order(Give::Begin(path.clone()));
+    old.giver.order(Give::Copy);
+    old.obey();
+    std::fs::remove_file(&path).unwrap();
+    assert!(old.has_to_copy());
+    turns(&mut old, "copy", |old| old.giver.stage() == GiverStage::Copied);
+    assert!(!old.has_to_copy());
+}

@@ -1,0 +1,62 @@
+//! What the two shards say to each other. All numbers are little endian.
+
+use std::io;
+
+/// Kinds of frames. They stay the same for good.
+pub const HELLO: u16 = 1;
+pub const ENGINE: u16 = 2;
+pub const CONNECTIONS: u16 = 3;
+pub const GONE: u16 = 4;
+pub const OUTBOX: u16 = 5;
+pub const OWED: u16 = 6;
+pub const END: u16 = 7;
+/// The new shard's: a frame was taken.
+pub const RECEIPT: u16 = 16;
+/// The new shard's: it has everything.
+pub const HAVE: u16 = 17;
+/// The new shard's: why it can't go on.
+pub const ERROR: u16 = 18;
+
+/// A listener in [`HELLO`] by its number, which stays the same for good.
+pub const CLIENT: u8 = 0;
+pub const MQTT: u8 = 1;
+
+/// Reads numbers and pieces one after the other.
+pub struct Reader<'a>(pub &'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub fn bytes(&mut self, length: usize) -> io::Result<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(length).ok_or_else(cut)?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+
+    pub fn u8(&mut self) -> io::Result<u8> {
+        Ok(self.bytes(1)?[0])
+    }
+
+    pub fn u32(&mut self) -> io::Result<u32> {
+        let bytes = self.bytes(4)?;
+        Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    }
+
+    /// A piece behind its length.
+    pub fn piece(&mut self) -> io::Result<&'a [u8]> {
+        let length = self.u32()? as usize;
+        self.bytes(length)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Appends a piece behind its length.
+pub fn push_piece(out: &mut Vec<u8>, piece: &[u8]) {
+    out.extend_from_slice(&(piece.len() as u32).to_le_bytes());
+    out.extend_from_slice(piece);
+}
+
+fn cut() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "a frame of the hand-over is shorter than it says")
+}

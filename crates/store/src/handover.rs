@@ -1,0 +1,191 @@
+//! Passes the store's file from one process to the next, which has a store of its own around it already.
+//!
+//! The process that has the file marks it as in use, closes it and gives up the lock
+//! ([`Store::pass_on`]); the other one opens it ([`Store::open_now`]), and writes nothing before its first
+//! operation. So the first one can take it back ([`Store::take_back`]) until the other begins, and whatever
+//! happens to both, the next start finds a store that was not closed.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::error::{OpenError, StoreError};
+use crate::metadata::Metadata;
+use crate::open::{Directory, mark_passed};
+use crate::panics::catch_redb_panics;
+use crate::queue::State;
+use crate::store::{OpenInfo, Options, Store, info};
+use crate::tables::is_known;
+
+/// How a process has left the file that it passes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// The store's epoch.
+    pub epoch: u32,
+    /// The last offset that was assigned.
+    pub last_offset: u64,
+    /// How many transactions were committed.
+    pub commits: u64,
+}
+
+impl Passed {
+    /// The length of [`Passed::to_bytes`].
+    pub const BYTES: usize = 20;
+
+    pub(crate) fn of(metadata: &Metadata) -> Self {
+        let Metadata { epoch, last_offset, commits, .. } = *metadata;
+        Passed { epoch, last_offset, commits }
+    }
+
+    /// The same as bytes, for another process.
+    pub fn to_bytes(&self) -> [u8; Passed::BYTES] {
+        let mut bytes = [0; Passed::BYTES];
+        bytes[..4].copy_from_slice(&self.epoch.to_le_bytes());
+        bytes[4..12].copy_from_slice(&self.last_offset.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.commits.to_le_bytes());
+        bytes
+    }
+
+    /// The same from [`Passed::to_bytes`]; `None` where the bytes are none.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (epoch, numbers) = bytes.split_first_chunk::<4>()?;
+        let (last, rest) = numbers.split_first_chunk::<8>()?;
+        let (commits, rest) = rest.split_first_chunk::<8>()?;
+        rest.is_empty().then(|| Passed {
+            epoch: u32::from_le_bytes(*epoch),
+            last_offset: u64::from_le_bytes(*last),
+            commits: u64::from_le_bytes(*commits),
+        })
+    }
+}
+
+/// Whether this program can take over a file of this format version. The one that it writes is
+/// [`crate::FORMAT`].
+pub fn can_read(format: u64) -> bool {
+    is_known(format) && format != crate::tables::FIRST_FORMAT
+}
+
+impl Store {
+    /// A store whose file another process still has: [`Store::open_now`] opens it. Until then nothing is
+    /// queued ([`crate::QueueError::Away`]), and there are no threads. Nothing on disk is looked at.
+    pub fn waiting(options: &Options) -> Store {
+        let store = Store::around(options, Directory::new(&options.dir));
+        store.set(State::Away);
+        store
+    }
+
+    /// Whether nothing is queued, written or read: all that callers were to be told they were told.
+    pub fn is_idle(&self) -> bool {
+        self.shared.queue.is_idle() && self.reads.is_idle()
+    }
+
+    /// Closes the file for another process, which opens it with [`Store::open_now`]. What waits is written
+    /// and read before; then nothing is queued any more ([`crate::QueueError::Away`]), the threads end, and
+    /// the lock is given up. All clones stay, for [`Store::take_back`]; [`Store::close`] does nothing then.
+    ///
+    /// The caller must have the descriptors of the thread that opened the store, and be none of the store's
+    /// own threads. It takes two `fsync`, and the end of what is being written.
+    ///
+    /// # Errors
+    /// When the store is not open, or can't write: this process has it as before.
+    pub fn pass_on(&self) -> Result<Passed, StoreError> {
+        if self.shared.queue.state() != State::Open {
+            return Err(StoreError::Closed);
+        }
+        if let Some(reason) = self.shared.write_error() {
+            return Err(StoreError::Disk(reason));
+        }
+        self.end_threads(State::Away);
+        let result = self.close_passed();
+        match &result {
+            Ok(passed) => {
+                *self.passed() = Some(*passed);
+                self.shared.directory.release();
+            }
+            Err(_) => {
+                if let Err(error) = self.go_on(None) {
+                    tracing::error!(%error, "the store that was to be passed on can't be opened again");
+                }
+            }
+        }
+        result
+    }
+
+    /// Whether the file is another process's: it was passed on, or has not come yet.
+    pub fn is_away(&self) -> bool {
+        self.shared.queue.state() == State::Away
+    }
+
+    /// Opens the file again that was passed on, when the other process has ended without a use of it: all
+    /// clones work on as before. For the thread that called [`Store::pass_on`].
+    ///
+    /// # Errors
+    /// When the other process has the file still, or has used it, or the disk refuses: the store stays as it
+    /// is, and this can be called again.
+    pub fn take_back(&self) -> Result<OpenInfo, OpenError> {
+        let passed = *self.passed();
+        self.go_on(passed.as_ref())
+    }
+
+    /// Opens the file that another process has passed on, in a store that was [`Store::waiting`]. It reads
+    /// little and verifies nothing. The store's threads share the caller's descriptors.
+    ///
+    /// Nothing is written before the first operation, but for what redb notes of an open file. The owner of
+    /// the tables that are read at a start gets them from the other process.
+    ///
+    /// # Errors
+    /// As with [`Store::open`], and when the file is not as the other process has left it. The store goes on
+    /// waiting then, and this can be called again.
+    pub fn open_now(&self, passed: &Passed) -> Result<OpenInfo, OpenError> {
+        self.go_on(Some(passed))
+    }
+
+    /// Opens the file, which this process does not have open, and begins.
+    fn go_on(&self, expected: Option<&Passed>) -> Result<OpenInfo, OpenError> {
+        let shared = &self.shared;
+        let file = || shared.directory.file();
+        if shared.queue.state() != State::Away {
+            return Err(OpenError::NotPassed { file: file() });
+        }
+        // An attempt that failed halfway may have left it locked.
+        shared.directory.release();
+        shared.directory.lock()?;
+        let opened = shared.directory.open_passed(expected, shared.cache_bytes_max);
+        let begun = opened.and_then(|(db, found)| {
+            let info = info(&found);
+            self.begin(db, found).map(|()| info)
+        });
+        match begun {
+            Ok(info) => {
+                *self.passed() = None;
+                Ok(info)
+            }
+            Err(error) => {
+                self.end_threads(State::Away);
+                drop(shared.db.write().unwrap_or_else(PoisonError::into_inner).take());
+                shared.directory.release();
+                Err(error)
+            }
+        }
+    }
+
+    /// Marks the file as in use, and closes it.
+    fn close_passed(&self) -> Result<Passed, StoreError> {
+        let shared = &self.shared;
+        let db = shared.db.write().unwrap_or_else(PoisonError::into_inner).take();
+        // The last operations may have failed.
+        if let Some(reason) = shared.write_error() {
+            return Err(StoreError::Disk(reason));
+        }
+        let Some(db) = db else { return Err(StoreError::Closed) };
+        let marked = catch_redb_panics(|| mark_passed(&db, shared.last.load(Relaxed)));
+        let closed = marked.and_then(|metadata| {
+            shared.directory.record_commit(&metadata);
+            db.close().map(|()| Passed::of(&metadata))
+        });
+        closed.map_err(|error| shared.store_error(error))
+    }
+
+    fn passed(&self) -> std::sync::MutexGuard<'_, Option<Passed>> {
+        self.shared.passed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,169 @@
+//! `throng parent`: what is left of a server whose connections another process has taken over, where
+//! somebody waits for this one: as process 1 of a container, or below a supervisor (`--stay`).
+//!
+//! It holds nothing but its place. Signals go to the process that serves, and when that ends, it ends.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR2};
+use signal_hook::iterator::Signals;
+
+use crate::error::CommandError;
+
+/// Whether this process must stay in its place when another one has taken over: as process 1 of a container,
+/// whose end is the container's, and where that is `wanted` for whoever watches it. `is_child` is whether this
+/// process has started the new one; another one has somebody else who waits for it.
+pub fn must_stay(is_child: bool, wanted: bool) -> bool {
+    is_child && (std::process::id() == 1 || (wanted && !is_waited_for()))
+}
+
+/// Whether this process's parent is a `throng parent`, which waits for the new one as well.
+fn is_waited_for() -> bool {
+    let parent = rustix::process::getppid().map(|parent| parent.as_raw_pid());
+    let line = parent.and_then(|parent| std::fs::read(format!("/proc/{parent}/cmdline")).ok());
+    line.is_some_and(|line| line.split(|byte| *byte == 0).nth(1) == Some(b"parent"))
+}
+
+/// Passes signals on to the children from now on, until this process becomes `throng parent`: it still
+/// answers calls, and is told meanwhile what is meant for the server.
+pub fn pass_signals_on() {
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR2]);
+    let thread = std::thread::Builder::new().name("signals".into());
+    let passing = signals.and_then(|mut signals| {
+        thread.spawn(move || {
+            let mut family = Family::default();
+            signals.forever().for_each(|signal| family.tell(signal));
+        })
+    });
+    if let Err(error) = passing {
+        tracing::warn!(%error, "signals are not passed on for some seconds");
+    }
+}
+
+/// Becomes `throng parent` in this process's place, with its children. To be called when nothing is left
+/// to do, from whatever thread. It returns only if it fails.
+pub fn become_parent(binary: &Path) -> io::Error {
+    adopt_orphans();
+    Command::new(binary).arg("parent").exec()
+}
+
+/// Has children of children that ended given to this process, as process 1 has them anyway: the server
+/// may be upgraded again, by its child.
+fn adopt_orphans() {
+    if let Err(error) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
+        tracing::warn!(%error, "the next upgrade's process may get another parent");
+    }
+}
+
+/// Passes signals on until the last child has ended, and ends as that one did.
+pub fn run() -> Result<(), CommandError> {
+    let to_error =
+        |error: io::Error| CommandError::Runtime(format!("signals can't be handled: {error}"));
+    // Before a signal can end a child whose own children would go elsewhere.
+    adopt_orphans();
+    let mut signals =
+        Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR2, SIGCHLD]).map_err(to_error)?;
+    let mut family = Family::default();
+    // One that ended before the handler was there has sent no signal that is seen.
+    family.reap();
+    while !family.is_gone {
+        for signal in signals.wait() {
+            match signal {
+                SIGCHLD => family.reap(),
+                signal => family.tell(signal),
+            }
+        }
+    }
+    std::process::exit(family.status);
+}
+
+/// The processes below this one.
+#[derive(Default)]
+struct Family {
+    /// The signal that ends the server, once it came.
+    ending: Option<i32>,
+    /// Who has been told it.
+    told: BTreeSet<i32>,
+    /// The exit status of the child that ended last.
+    status: i32,
+    /// None is left.
+    is_gone: bool,
+}
+
+impl Family {
+    /// Reaps those that have ended.
+    fn reap(&mut self) {
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) => {
+                    self.told.remove(&pid.as_raw_pid());
+                    self.status = exit_status(status);
+                }
+                Ok(None) => break,
+                Err(Errno::INTR) => {}
+                Err(_) => {
+                    self.is_gone = true;
+                    return;
+                }
+            }
+        }
+        // Whoever came to this process from one that ended has not been told.
+        if let Some(signal) = self.ending {
+            for child in children() {
+                if self.told.insert(child.as_raw_pid()) {
+                    send(child, signal);
+                }
+            }
+        }
+    }
+
+    /// Passes a signal on.
+    fn tell(&mut self, signal: i32) {
+        let children = children();
+        if matches!(signal, SIGTERM | SIGINT) {
+            self.ending = Some(signal);
+            self.told.extend(children.iter().map(|child| child.as_raw_pid()));
+        }
+        for child in children {
+            send(child, signal);
+        }
+    }
+}
+
+fn exit_status(status: WaitStatus) -> i32 {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(status), _) => status,
+        // As shells have it.
+        (None, Some(signal)) => 128 + signal,
+        (None, None) => 1,
+    }
+}
+
+fn send(child: Pid, signal: i32) {
+    let signal = match signal {
+        SIGTERM => Signal::TERM,
+        SIGINT => Signal::INT,
+        SIGHUP => Signal::HUP,
+        _ => Signal::USR2,
+    };
+    // It may have ended this moment.
+    let _ = rustix::process::kill_process(child, signal);
+}
+
+/// The children of all threads of this process.
+fn children() -> Vec<Pid> {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let texts = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let mut all = Vec::new();
+    for text in texts {
+        let pids = text.split_ascii_whitespace().filter_map(|word| word.parse().ok());
+        all.extend(pids.filter_map(Pid::from_raw));
+    }
+    all
+}

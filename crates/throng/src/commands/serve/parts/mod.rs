@@ -1,0 +1,88 @@
+//! What a process passes on besides its connections, part by part.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use broker::Broker;
+use control::webhook::{Dispatcher, EventsPart, Forwarded, Hooks, ToShard};
+use handover::Part;
+use history::TopicHash;
+
+use super::mqtt::Mqtt;
+
+/// The names of all parts, in the order in which they are passed on.
+pub(super) const NAMES: [&str; 16] = [
+    "recent",
+    "history",
+    "cursors",
+    "tries",
+    "idempotency",
+    "presence",
+    "subscriptions",
+    "revocations",
+    "jwks",
+    "sessions",
+    "retained",
+    "hooks",
+    "events",
+    "forward",
+    "sign-ins",
+    "samples",
+];
+
+/// What the parts are parts of.
+pub(super) struct Services<'a> {
+    pub broker: &'a Arc<broker::Local>,
+    pub history: &'a history_local::Local,
+    pub presence: Arc<dyn Part>,
+    pub subscriptions: &'a Arc<subscriptions::Subscriptions>,
+    pub revocations: &'a Arc<token::Revocations>,
+    pub live: &'a Arc<RwLock<control::Live>>,
+    pub kept: &'a Mqtt,
+    pub access: &'a Arc<control::Access>,
+    pub samples: control::Samples,
+    pub webhook: &'a Arc<Dispatcher>,
+    pub handles: &'a [shard::Handle],
+}
+
+/// All parts of this process, in the order of [`NAMES`].
+pub(super) fn all(services: Services<'_>) -> Vec<Arc<dyn Part>> {
+    let Services { broker, history, presence, subscriptions, revocations, live, .. } = services;
+    let Services { kept, access, samples, webhook, handles, .. } = services;
+    let hash: TopicHash = {
+        let broker = broker.clone();
+        Arc::new(move |topic: &str| broker.hash(topic))
+    };
+    let [windows, cursors, tries, keys] = history_local::parts(history, &hash);
+    let live = live.clone();
+    let jwks = move || live.read().unwrap_or_else(PoisonError::into_inner).jwks.clone();
+    let shards = handles.to_vec();
+    let to_shard: ToShard = Arc::new(move |shard, command| {
+        // One that isn't there has nobody who waits.
+        if let Some(handle) = shards.get(usize::from(shard)) {
+            handle.send(command);
+        }
+    });
+    let parts: Vec<Arc<dyn Part>> = vec![
+        Arc::new(broker::RecentPart::new(broker.clone())),
+        windows,
+        cursors,
+        tries,
+        keys,
+        presence,
+        Arc::new(subscriptions::SubscriptionsPart(subscriptions.clone())),
+        Arc::new(token::RevocationsPart(revocations.clone())),
+        Arc::new(token::JwksPart::new(jwks)),
+        kept.sessions.clone(),
+        Arc::new(sessions::RetainedPart::new(kept.retained.clone(), move |topic| hash(topic))),
+        Arc::new(Hooks::new(webhook.clone(), to_shard.clone())),
+        Arc::new(EventsPart::new(webhook.clone())),
+        Arc::new(Forwarded::new(webhook.clone(), to_shard)),
+        Arc::new(control::SignIns(access.clone())),
+        Arc::new(samples),
+    ];
+    debug_assert!(parts.iter().map(|part| part.name()).eq(NAMES));
+    parts
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,73 @@
+//! The ports, and why nobody can listen there.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+
+use config::Config;
+use protocol::{Listener, Protocols};
+
+use crate::error::CommandError;
+
+use super::settings::options;
+
+/// Whether this server can do what its ports are for.
+pub(super) fn check(config: &Config, protocols: &Protocols) -> Result<(), CommandError> {
+    if config.mqtt.listen.is_some() && protocols.begin(Listener::Mqtt).is_none() {
+        return Err(CommandError::Usage(
+            "this server was built without MQTT: leave mqtt.listen (--mqtt) away".into(),
+        ));
+    }
+    Ok(())
+}
+
+/// Listens for clients, with the listeners of the shards that are taken, and prepares the shards.
+pub(super) fn prepare(
+    config: &Config,
+    taken: Vec<shard::TakenShard>,
+) -> Result<shard::Prepared, CommandError> {
+    let prepared = shard::prepare_to_take(options(config), config.limits.connections_max, taken);
+    prepared.map_err(|error| match error {
+        shard::PrepareError::Listen(listener, address, error) => {
+            let setting = match listener {
+                Listener::Client => ("client.listen", "--listen"),
+                Listener::Mqtt => ("mqtt.listen", "--mqtt"),
+            };
+            cannot_listen(address, setting, &error)
+        }
+        shard::PrepareError::System(error) => {
+            CommandError::Runtime(format!("the shards can't be made: {error}"))
+        }
+    })
+}
+
+/// Listens at the admin port.
+pub(super) fn admin(config: &Config) -> Result<TcpListener, CommandError> {
+    let address = config.admin.listen;
+    TcpListener::bind(address)
+        .map_err(|error| cannot_listen(address, ("admin.listen", "--admin"), &error))
+}
+
+/// The admin port can't be served.
+pub(super) fn no_admin(error: &io::Error) -> CommandError {
+    CommandError::Runtime(format!("the admin port can't start: {error}"))
+}
+
+fn cannot_listen(
+    address: SocketAddr,
+    (key, flag): (&str, &str),
+    error: &io::Error,
+) -> CommandError {
+    let advice = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("something else listens there: stop it, or choose another with {flag}")
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("ports below 1024 need a privilege: choose another with {flag}")
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            format!("this machine has no such address: choose another with {flag}")
+        }
+        _ => format!("choose another with {flag} if it is the address"),
+    };
+    CommandError::Runtime(format!("can't listen on {address} ({key}): {error}; {advice}"))
+}

@@ -1,0 +1,191 @@
+//! What the shards and the admin port share: the one place that chooses the implementations and puts them
+//! together.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use ::history::History;
+use config::Config;
+use handover::Part;
+use history_local::{Begin, Local};
+use protocol::Protocols;
+use protocol::phoenix::token::Key;
+
+use crate::cli::Serve;
+use crate::error::CommandError;
+
+use super::mqtt;
+use super::settings::{self, Fixed};
+use super::storage::{self, Found};
+use super::tokens::Tokens;
+use super::upgrade::TakeOver;
+
+/// Who this node is, for as long as its connections live.
+pub(super) struct Identity {
+    pub node: model::NodeId,
+    /// When the node's clock began.
+    pub started: Instant,
+    longpoll_key: Key,
+    /// The epoch of a store that is new.
+    pub new_epoch: u32,
+}
+
+impl Identity {
+    /// A node that begins.
+    pub fn new() -> Result<Self, CommandError> {
+        let started = Instant::now();
+        let random = random::<40>()?;
+        let (epoch, random) = random.split_at(4);
+        let (key, node) = random.split_at(32);
+        Ok(Identity {
+            node: model::NodeId(number(node) as u32),
+            started,
+            longpoll_key: Key(std::array::from_fn(|at| key[at])),
+            new_epoch: number(epoch) as u32,
+        })
+    }
+
+    /// The node whose process this one replaces.
+    pub fn of(old: &TakeOver) -> Result<Self, CommandError> {
+        let new = Identity::new()?;
+        let longpoll_key = old.longpoll_key().map_or(new.longpoll_key, Key);
+        Ok(Identity { node: old.node(), started: old.started(), longpoll_key, ..new })
+    }
+}
+
+/// The services of a node.
+pub(super) struct Services {
+    pub started: Instant,
+    pub broker: Arc<broker::Local>,
+    pub history: Arc<Local>,
+    pub store: Option<store::Store>,
+    /// Who is in topics, for another process.
+    pub presence: Arc<dyn Part>,
+    pub subscriptions: Arc<subscriptions::Subscriptions>,
+    pub kept: mqtt::Mqtt,
+    pub shared: Arc<shard::Shared>,
+    pub webhook: Arc<control::webhook::Dispatcher>,
+    pub tokens: Tokens,
+    pub fixed: Fixed,
+    pub handles: Vec<shard::Handle>,
+}
+
+/// What the configuration says to shards, and the keys that are to be fetched for it.
+pub(super) struct Configured {
+    pub settings: Arc<shard::Settings>,
+    pub jwks: Arc<token::Jwks>,
+}
+
+impl Services {
+    /// The services, with nothing in them yet, and who asks and tells the application for them.
+    pub fn new(
+        config: &Config,
+        args: &Serve,
+        protocols: &'static Protocols,
+        handles: Vec<shard::Handle>,
+        identity: Identity,
+        found: &mut Found,
+    ) -> Result<(Self, control::webhook::Workers), CommandError> {
+        let Identity { node, started, longpoll_key, new_epoch: _ } = identity;
+        let subscriptions =
+            Arc::new(subscriptions::Subscriptions::new(config.subscriptions.by_topic));
+        let store = found.store.clone();
+        let kept = mqtt::Mqtt::new(node, store.as_ref());
+        let begin = found.begin.take();
+        let (broker, history) = broker(config, &handles, started, begin, &kept)?;
+        let presence = Arc::new(presence::Local::new(settings::presence(config), node));
+        let (subscribed, outlives) = (subscriptions.clone(), kept.for_shards());
+        let shared = shard::Shared::new(node, protocols, presence.clone(), subscribed, outlives);
+        let shared = Arc::new(shared);
+        shared.set_time(started.elapsed().as_micros() as u64, control::unix_us());
+        kept.retained.set_clock(shared.unix_ms(0));
+        let left = found.reader.as_ref().map(storage::events).transpose()?;
+        let saved = store.clone().map(storage::SavedEvents);
+        let told = control::webhook::Told {
+            store: saved.map(|saved| Arc::new(saved) as Arc<dyn control::webhook::EventStore>),
+            left: left.unwrap_or_default(),
+            node: node.to_string(),
+        };
+        let (webhook, workers) = control::webhook::Dispatcher::new(
+            settings::webhook_fixed(config),
+            settings::webhook(config),
+            told,
+        );
+        let services = Services {
+            started,
+            broker,
+            history,
+            store,
+            presence,
+            subscriptions,
+            kept,
+            shared,
+            webhook,
+            tokens: Tokens::default(),
+            fixed: Fixed { ws_echo: args.ws_echo, demo: args.demo, longpoll_key },
+            handles,
+        };
+        Ok((services, workers))
+    }
+
+    /// Has all of them go by the configuration.
+    pub fn configure(&self, config: &Config) -> Result<Configured, CommandError> {
+        let auth = self.tokens.auth(config, None)?;
+        let settings = Arc::new(settings::settings(config, &self.fixed, auth.authenticator));
+        let rules = Arc::new(settings.session.policy.rules().clone());
+        self.history.set_rules(rules.clone(), config.history.idempotency_seconds_max);
+        self.kept.set_rules(rules);
+        let mqtt = settings.session.mqtt.as_ref();
+        self.kept.configure(&*self.history, mqtt, self.store.is_some());
+        Ok(Configured { settings, jwks: auth.jwks })
+    }
+
+    /// Takes what the store has.
+    pub fn load(&self, reader: &store::Reader) -> Result<(), CommandError> {
+        let Services { broker, history, subscriptions, tokens, .. } = self;
+        storage::load_revocations(reader, &tokens.revocations)?;
+        storage::load(reader, &**broker, history, subscriptions)?;
+        self.kept.load(reader, &**broker, control::unix_us() / 1_000_000)
+    }
+
+    /// Starts the shards.
+    pub fn start_shards(
+        &self,
+        prepared: shard::Prepared,
+        settings: Arc<shard::Settings>,
+    ) -> Result<shard::Running, CommandError> {
+        let (broker, history) = (self.broker.clone(), self.history.clone());
+        let asked: Arc<dyn shard::Webhook> = self.webhook.clone();
+        prepared
+            .start(settings, broker, history, Some(asked), self.shared.clone(), self.started)
+            .map_err(|error| CommandError::Runtime(format!("a shard can't start: {error}")))
+    }
+}
+
+fn random<const N: usize>() -> Result<[u8; N], CommandError> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| CommandError::Runtime(format!("the system has no randomness: {error}")))?;
+    Ok(bytes)
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+fn broker(
+    config: &Config,
+    handles: &[shard::Handle],
+    started: Instant,
+    begin: Option<Begin>,
+    kept: &mqtt::Mqtt,
+) -> Result<(Arc<broker::Local>, Arc<Local>), CommandError> {
+    let secret = random::<{ broker::SECRET_BYTES }>()?;
+    let inboxes: Vec<_> = handles.iter().map(shard::Handle::inbox).collect();
+    let (recent, held) = (settings::broker(config), storage::limits(config));
+    let begin = begin.unwrap_or_else(|| Begin::in_memory(broker::epoch(&secret)));
+    let router = kept.router(inboxes);
+    let history = Arc::new(Local::new(router.clone(), begin, started, held, recent));
+    let broker = broker::Local::new(router, secret, started, recent, history.clone());
+    Ok((Arc::new(broker), history))
+}

@@ -1,0 +1,302 @@
+//! The two ways to a running server: it begins with what its store has, or it takes over what another process
+//! has.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, RwLock};
+
+use config::{Config, Loaded};
+use control::UpgradeProgress;
+use handover::Part;
+use protocol::{Listener, Protocols};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
+use signal_hook::iterator::Signals;
+use subscriptions::SubscriptionStore;
+
+use crate::cli::Serve;
+use crate::error::CommandError;
+
+use super::log::Log;
+use super::services::{Configured, Identity, Services};
+use super::settings::{self, live};
+use super::upgrade::{self, ByCall, Forwarded, Old, TakeOver, Upgrade};
+use super::{Server, failed, parts, ports, storage};
+
+/// What somebody wants to be started.
+pub(super) struct Start<'a> {
+    pub loaded: &'a Loaded,
+    pub args: &'a Serve,
+    pub protocols: &'static Protocols,
+    pub log: Log,
+}
+
+/// What must be open before the shards start: each one's descriptor table begins as a copy of the current one,
+/// and it writes to these.
+struct First {
+    runtime: control::Runtime,
+    signals: Signals,
+}
+
+/// A node whose shards run.
+struct Running {
+    services: Services,
+    workers: control::webhook::Workers,
+    shards: shard::Running,
+    client: SocketAddr,
+    mqtt: Option<SocketAddr>,
+    connections_max: u64,
+    live: Arc<RwLock<control::Live>>,
+    access: Arc<control::Access>,
+    parts: Vec<Arc<dyn Part>>,
+}
+
+/// How it is called.
+struct Admin {
+    listener: TcpListener,
+    /// Where the processes before this one forward requests to.
+    forwarded: Option<Forwarded>,
+    /// How this process came to life.
+    came: UpgradeProgress,
+}
+
+impl Start<'_> {
+    /// Starts a node with what its store has.
+    pub fn begin(self) -> Result<(Server, Signals), CommandError> {
+        let _span = tracing::info_span!("start").entered();
+        let config = &self.loaded.config;
+        let identity = Identity::new()?;
+        let first = self.first()?;
+        let prepared = ports::prepare(config, Vec::new())?;
+        let mut found = storage::open(config, identity.new_epoch)?;
+        let handles = prepared.handles.clone();
+        let (services, workers) =
+            Services::new(config, self.args, self.protocols, handles, identity, &mut found)?;
+        let configured = services.configure(config)?;
+        if let Some(reader) = found.reader {
+            services.load(&reader)?;
+        }
+        let running = self.run_shards(&first, prepared, services, workers, configured)?;
+        let listener = ports::admin(config)?;
+        let admin = Admin { listener, forwarded: None, came: UpgradeProgress::default() };
+        self.serve(first, running, admin)
+    }
+
+    /// Starts a node with what another process has, which ends with that.
+    pub fn take_over(self, old: TakeOver) -> Result<(Server, Signals), CommandError> {
+        let _span = tracing::info_span!("start").entered();
+        let config = &self.loaded.config;
+        let identity = Identity::of(&old)?;
+        let first = self.first()?;
+        let prepared = ports::prepare(config, old.shards().map_err(|error| failed(&error))?)?;
+        // The old process has the store until all else has been passed.
+        let mut found = storage::waiting(config, identity.new_epoch);
+        let handles = prepared.handles.clone();
+        let (services, workers) =
+            Services::new(config, self.args, self.protocols, handles, identity, &mut found)?;
+        // Until all of the other process's questions are here.
+        services.webhook.stand_still();
+        let configured = services.configure(config)?;
+        let running = self.run_shards(&first, prepared, services, workers, configured)?;
+        let admin = take(&old, config, &running)?;
+        let (server, signals) = self.serve(first, running, admin)?;
+        server.webhook.go_on();
+        if let Some(forwarded) = &server.forwarded {
+            server.upgrade.set_pause(old.serving(forwarded.path()));
+        }
+        tracing::info!(
+            shards = server.handles.len(),
+            connections = server.shared.connections.load(Ordering::Relaxed),
+            client = %server.client,
+            admin = %server.admin,
+            version = env!("CARGO_PKG_VERSION"),
+            "serving in the place of the process before"
+        );
+        Ok((server, signals))
+    }
+
+    fn first(&self) -> Result<First, CommandError> {
+        let runtime = control::Runtime::new().map_err(|error| ports::no_admin(&error))?;
+        crate::allocator::start();
+        let signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR2])
+            .map_err(|error| CommandError::Runtime(format!("signals can't be handled: {error}")))?;
+        ports::check(&self.loaded.config, self.protocols)?;
+        Ok(First { runtime, signals })
+    }
+
+    /// Starts the shards of these services, and lists all that the node would pass on.
+    fn run_shards(
+        &self,
+        first: &First,
+        prepared: shard::Prepared,
+        services: Services,
+        workers: control::webhook::Workers,
+        Configured { settings, jwks }: Configured,
+    ) -> Result<Running, CommandError> {
+        let config = &self.loaded.config;
+        let client = prepared.address(Listener::Client).unwrap_or(config.client.listen);
+        let mqtt = prepared.address(Listener::Mqtt);
+        let (_, capacity) = prepared.capacity();
+        let shards = services.start_shards(prepared, settings)?;
+        let connections_max = config.limits.connections_max;
+        if capacity < connections_max {
+            tracing::warn!(
+                capacity,
+                connections_max,
+                "descriptors allow fewer connections than limits.connections_max: use more shards, \
+                 or raise the limit on open files (ulimit -n)"
+            );
+        }
+        let live = Arc::new(RwLock::new(live(self.loaded, &services.fixed, jwks)));
+        let access = control::Access::new(settings::access(config));
+        let parts = parts::all(parts::Services {
+            broker: &services.broker,
+            history: &services.history,
+            presence: services.presence.clone(),
+            subscriptions: &services.subscriptions,
+            revocations: &services.tokens.revocations,
+            live: &live,
+            kept: &services.kept,
+            access: &access,
+            samples: first.runtime.samples(),
+            webhook: &services.webhook,
+            handles: &services.handles,
+        });
+        let connections_max = connections_max.min(capacity);
+        Ok(Running {
+            services,
+            workers,
+            shards,
+            client,
+            mqtt,
+            connections_max,
+            live,
+            access,
+            parts,
+        })
+    }
+
+    /// Opens the admin port.
+    fn serve(
+        self,
+        First { runtime, signals }: First,
+        running: Running,
+        Admin { listener, forwarded, came }: Admin,
+    ) -> Result<(Server, Signals), CommandError> {
+        let config = &self.loaded.config;
+        let Running { services, workers, shards, live, access, parts, client, .. } = running;
+        let Services { broker, history, store, subscriptions, shared, webhook, .. } = services;
+        let Services { kept, tokens, fixed, handles, started, .. } = services;
+        let admin = listener.local_addr().unwrap_or(config.admin.listen);
+        let connections = control::Connections::new(settings::admin(config));
+        let gate = Arc::new(control::Gate::default());
+        let of_forwarded = || {
+            let both = forwarded.as_ref();
+            let both = both.map(|it| Ok((it.listener()?, it.path().to_owned()))).transpose();
+            both.map_err(|error: std::io::Error| failed(&error))
+        };
+        let signals_handle = signals.handle();
+        let passes_on = Old {
+            givers: shards.givers.clone(),
+            parts,
+            handles: handles.clone(),
+            shared: shared.clone(),
+            store: store.clone(),
+            history: history.clone(),
+            webhook: webhook.clone(),
+            gate: gate.clone(),
+            admin: listener.try_clone().map_err(|error| ports::no_admin(&error))?,
+            forwarded: of_forwarded()?,
+            started,
+            longpoll_key: fixed.longpoll_key.0,
+            data: Some(config.store.data.clone()).filter(|data| !data.is_empty()),
+            limits: settings::limits(self.loaded),
+            binary: crate::binary::path(),
+            arguments: upgrade::arguments(std::env::args_os()),
+            done: Box::new(move || signals_handle.close()),
+        };
+        let upgrade = Upgrade::new(passes_on, came);
+        let client_url = format!("http://{client}");
+        let saved = store.clone().map(storage::SavedSubscriptions);
+        let keep_subscriptions = saved.map(|saved| Arc::new(saved) as Arc<dyn SubscriptionStore>);
+        let node = control::Node {
+            broker,
+            history: history.clone(),
+            store: store.clone(),
+            shards: handles.clone(),
+            shared: shared.clone(),
+            started,
+            client_url,
+            body_bytes_max: settings::held(config.admin.body_bytes_max),
+            connections: connections.clone(),
+            access: access.clone(),
+            anonymous_at_start: control::anonymous_bytes(),
+            give_back: Some(crate::allocator::give_back),
+            live: live.clone(),
+            revocations: tokens.revocations.clone(),
+            token_stats: tokens.stats.clone(),
+            keys: tokens.fetcher.clone(),
+            webhook: webhook.clone(),
+            subscriptions,
+            upgrades: control::Upgrades {
+                upgrader: Some(Arc::new(ByCall(upgrade.clone()))),
+                gate,
+                forwarded: Mutex::new(of_forwarded()?.map(|(listener, _)| listener)),
+            },
+            subscription_turns: control::Turns::default(),
+            keep_subscriptions,
+        };
+        let control = control::spawn(runtime, listener, node, workers)
+            .map_err(|error| ports::no_admin(&error))?;
+        let server = Server {
+            history,
+            store,
+            handles,
+            shards,
+            control,
+            shared,
+            started,
+            live,
+            connections,
+            access,
+            webhook,
+            kept,
+            fixed,
+            tokens,
+            log: self.log,
+            client,
+            mqtt: running.mqtt,
+            admin,
+            connections_max: running.connections_max,
+            upgrade,
+            stay: self.args.stay,
+            forwarded,
+        };
+        Ok((server, signals))
+    }
+}
+
+/// Takes all that the old process has, up to the moment from which this one serves.
+fn take(old: &TakeOver, config: &Config, running: &Running) -> Result<Admin, CommandError> {
+    let listener = match old.has_admin(config.admin.listen) {
+        // The old process still listens there, and passes its listener on.
+        true => None,
+        false => Some(ports::admin(config)?),
+    };
+    let forwarded = Forwarded::new().map_err(|error| failed(&error))?;
+    let taker = running.shards.taker.as_ref();
+    let taker =
+        taker.ok_or_else(|| failed(&std::io::Error::other("the old process has no shards")))?;
+    let open_store = |passed: &store::Passed| match &running.services.store {
+        Some(store) => store.open_now(passed).map(drop).map_err(|error| error.to_string()),
+        None => Err("this process has no store".into()),
+    };
+    let given = old.take(&running.parts, taker, &open_store);
+    let given = given.map_err(|error| {
+        taker.abandon();
+        failed(&error)
+    })?;
+    taker.go();
+    let listener = listener.or(given.admin).map_or_else(|| ports::admin(config), Ok)?;
+    let forwarded = Some(given.forwarded.unwrap_or(forwarded));
+    Ok(Admin { listener, forwarded, came: old.progress() })
+}

@@ -1,0 +1,395 @@
+//! The new process's side: it waits for the old one, and takes what that one has.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use config::Loaded;
+use control::{UpgradeProgress, UpgradeStage};
+use handover::Part;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, pidfd_open};
+use shard::{Channel, TakenShard};
+
+use super::process::{Forwarded, starter};
+use super::wire::{self, Accepted, Facts, expect};
+use crate::error::CommandError;
+
+/// How long the old process's shards may take to connect, all together.
+const SHARDS_WAIT: Duration = Duration::from_secs(20);
+
+/// How long the old process may be silent when it is its turn.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// How long the last word of the old process is waited for.
+const LAST_WAIT: Duration = Duration::from_secs(1);
+
+/// A socket at which this process waits for the old one. Only this user can connect to it.
+pub(in super::super) struct Waiting {
+    listener: UnixListener,
+    path: PathBuf,
+    /// The process that has started this one for that, and without which nobody comes: readable when it has ended, also
+    /// while nobody has asked how.
+    starter: Option<OwnedFd>,
+}
+
+/// The old process is there.
+pub(in super::super) struct TakeOver {
+    waiting: Waiting,
+    main: Channel,
+    facts: Facts,
+}
+
+/// What comes with the word to go on.
+pub(in super::super) struct Given {
+    /// The listener of the admin port.
+    pub admin: Option<std::net::TcpListener>,
+    /// Where processes before forward requests to, if there were any.
+    pub forwarded: Option<Forwarded>,
+}
+
+impl Waiting {
+    /// Waits at this path from now on.
+    pub fn at(path: &Path) -> Result<Self, CommandError> {
+        let error = |error: io::Error| {
+            CommandError::Runtime(format!(
+                "can't wait at {} (--take-over): {error}",
+                path.display()
+            ))
+        };
+        // One that is left from an earlier try is nobody's.
+        if std::os::unix::net::UnixStream::connect(path).is_err() && is_socket(path) {
+            std::fs::remove_file(path).map_err(error)?;
+        }
+        // Under another name until nobody else may connect.
+        let early = path.with_extension(format!("{}.new", std::process::id()));
+        let listener = UnixListener::bind(&early).map_err(error)?;
+        let ready = std::fs::set_permissions(&early, std::fs::Permissions::from_mode(0o600))
+            .and_then(|()| std::fs::hard_link(&early, path));
+        let _ = std::fs::remove_file(&early);
+        ready.map_err(error)?;
+        let starter = match starter(path).map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
+            Some(Err(Errno::SRCH)) => return Err(error(starter_gone())),
+            // A kernel that has no such descriptors lets it wait.
+            opened => opened.and_then(Result::ok),
+        };
+        Ok(Waiting { listener, path: path.to_owned(), starter })
+    }
+
+    /// Waits for the old process, for as long as it takes.
+    pub fn old_process(self) -> Result<TakeOver, CommandError> {
+        let error =
+            |error: io::Error| CommandError::Runtime(format!("the upgrade failed: {error}"));
+        loop {
+            self.wait().map_err(error)?;
+            let main = match self.accept() {
+                Ok(main) => main,
+                Err(refused) if refused.kind() == io::ErrorKind::PermissionDenied => {
+                    tracing::warn!(error = %refused, "somebody else wanted to be taken over");
+                    continue;
+                }
+                Err(failed) => return Err(error(failed)),
+            };
+            main.set_timeout(Some(SILENCE)).map_err(error)?;
+            let frame = expect(&main, wire::FACTS).map_err(error)?;
+            let facts: Facts = wire::decode(&frame.body).map_err(error)?;
+            if facts.format != wire::FORMAT {
+                let text = format!(
+                    "version {} passes connections in format {}, and {} knows format {}: one of the two \
+                     is too old for the other",
+                    facts.version,
+                    facts.format,
+                    env!("CARGO_PKG_VERSION"),
+                    wire::FORMAT
+                );
+                let _ = main.send(wire::ERROR, text.as_bytes(), &[]);
+                return Err(CommandError::Runtime(text));
+            }
+            return Ok(TakeOver { waiting: self, main, facts });
+        }
+    }
+
+    /// Waits until somebody is there, unless the process that started this one has ended: nobody else knows of it.
+    fn wait(&self) -> io::Result<()> {
+        let (mut here, mut gone) = (false, false);
+        while !here && !gone {
+            let mut fds = vec![PollFd::new(&self.listener, PollFlags::IN)];
+            fds.extend(self.starter.iter().map(|starter| PollFd::new(starter, PollFlags::IN)));
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
+            (here, gone) = (ready.next() == Some(true), ready.next() == Some(true));
+        }
+        match here {
+            true => Ok(()),
+            false => Err(starter_gone()),
+        }
+    }
+
+    fn accept(&self) -> io::Result<Channel> {
+        let (socket, _) = self.listener.accept()?;
+        Channel::new(socket)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn starter_gone() -> io::Error {
+    io::Error::other("the process that started this one has ended")
+}
+
+fn is_socket(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+}
+
+impl TakeOver {
+    pub fn node(&self) -> model::NodeId {
+        model::NodeId(self.facts.node)
+    }
+
+    pub fn is_check(&self) -> bool {
+        self.facts.check
+    }
+
+    /// The key of Phoenix long-poll sessions.
+    pub fn longpoll_key(&self) -> Option<[u8; 32]> {
+        self.facts.longpoll_key.as_slice().try_into().ok()
+    }
+
+    /// When the node's clock began.
+    pub fn started(&self) -> Instant {
+        let now = super::monotonic_ns();
+        let age = Duration::from_nanos(now.saturating_sub(self.facts.clock_zero_ns));
+        Instant::now().checked_sub(age).unwrap_or_else(Instant::now)
+    }
+
+    /// Tells the old process that this one can't go on, and why.
+    pub fn refuse(&self, error: &CommandError) {
+        let _ = self.main.send(wire::ERROR, error.text().as_bytes(), &[]);
+    }
+
+    /// Says that this process can go on with what the old one has.
+    pub fn accept(&self, parts: &[&'static str], notes: Vec<String>) -> io::Result<()> {
+        let accepted = Accepted {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            parts: parts.iter().map(|name| (*name).to_owned()).collect(),
+            notes,
+        };
+        self.main.send(wire::ACCEPTED, &handover::encode(&accepted), &[])
+    }
+
+    /// How this process came to life, for those who ask it.
+    pub fn progress(&self) -> UpgradeProgress {
+        let (shards, connections) = (self.facts.shards as usize, self.facts.connections);
+        UpgradeProgress {
+            stage: UpgradeStage::Done,
+            shards_done: shards,
+            shards,
+            connections_copied: connections,
+            connections,
+            from_version: self.facts.version.clone(),
+            to_version: env!("CARGO_PKG_VERSION").into(),
+            pid: Some(std::process::id()),
+            ..UpgradeProgress::default()
+        }
+    }
+
+    /// Whether the old process's admin port is the one that the configuration names.
+    pub fn has_admin(&self, address: SocketAddr) -> bool {
+        let theirs = self.facts.admin.as_deref().and_then(|text| text.parse::<SocketAddr>().ok());
+        theirs.is_some_and(|theirs| {
+            theirs.ip() == address.ip() && [0, theirs.port()].contains(&address.port())
+        })
+    }
+
+    /// Whether this process can go on with what the old one has, with this configuration; gives what will
+    /// be otherwise, in words.
+    ///
+    /// # Errors
+    /// Why it can't.
+    pub fn check(
+        &self,
+        loaded: &Loaded,
+        options: &shard::Options,
+    ) -> Result<Vec<String>, CommandError> {
+        let (facts, config) = (&self.facts, &loaded.config);
+        let no = |text: String| Err(CommandError::Usage(text));
+        if facts.record_version != shard::RECORD_VERSION {
+            return no(format!(
+                "version {} writes connections in version {} of their records, and {} reads version {}",
+                facts.version,
+                facts.record_version,
+                env!("CARGO_PKG_VERSION"),
+                shard::RECORD_VERSION
+            ));
+        }
+        let has_store = !config.store.data.is_empty();
+        match (&facts.store, has_store) {
+            (Some(theirs), false) => {
+                return no(format!(
+                    "store.data: the running server has a store ({theirs}), and the new configuration has \
+                     none: an upgrade can't take one away; restart to do that"
+                ));
+            }
+            (None, true) => {
+                return no(
+                    "store.data: the running server has no store, and the new configuration has \
+                           one: an upgrade can't add it; restart to do that"
+                        .into(),
+                );
+            }
+            _ => {}
+        }
+        if let Some(format) = facts.store_format.filter(|format| !store::can_read(*format)) {
+            return no(format!("the store has format {format}, which this version doesn't read"));
+        }
+        let shards = facts.shards as usize;
+        let capacity = shard::capacity(options, config.limits.connections_max, shards)
+            .map_err(|error| CommandError::Runtime(error.to_string()))?;
+        if capacity < facts.most_held {
+            return no(format!(
+                "a shard of the running server holds {} connections, and one of the new process has room \
+                 for {capacity}: raise the limit on open files (ulimit -n)",
+                facts.most_held
+            ));
+        }
+        let mut notes = Vec::new();
+        if options.shards != 0 && options.shards < shards {
+            notes.push(format!(
+                "shards: stays at {shards} until the next restart, for connections are named by theirs"
+            ));
+        }
+        let ours = super::super::settings::limits(loaded);
+        for (name, before) in &facts.limits {
+            if let Some((_, now)) = ours.iter().find(|(known, _)| known == name)
+                && now != before
+            {
+                notes.push(format!("{name}: {before} before, {now} now"));
+            }
+        }
+        Ok(notes)
+    }
+
+    /// Waits for the next one that asks: this one wanted to know whether it would work.
+    pub fn wait_again(self) -> Waiting {
+        // It goes when it has read the answer.
+        let _ = self.main.receive();
+        self.waiting
+    }
+
+    /// Waits for the old process's shards.
+    pub fn shards(&self) -> io::Result<Vec<TakenShard>> {
+        let began = Instant::now();
+        self.waiting.listener.set_nonblocking(true)?;
+        let mut shards = Vec::new();
+        while shards.len() < self.facts.shards as usize {
+            match self.waiting.accept() {
+                Ok(channel) => {
+                    channel.set_timeout(Some(SILENCE))?;
+                    let shard = TakenShard::greet(channel.try_clone()?)?;
+                    // While it waits for its turn it may be silent for as long as it takes.
+                    channel.set_timeout(None)?;
+                    shards.push(shard);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if began.elapsed() > SHARDS_WAIT || self.has_gone() {
+                        return Err(io::Error::other(
+                            "not all shards of the old process have come",
+                        ));
+                    }
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(shards)
+    }
+
+    fn has_gone(&self) -> bool {
+        self.main.has_input()
+    }
+
+    /// Takes all that the old process gives, up to the moment from which this one serves.
+    pub fn take(
+        &self,
+        parts: &[Arc<dyn Part>],
+        shards: &shard::Taker,
+        open_store: &dyn Fn(&store::Passed) -> Result<(), String>,
+    ) -> io::Result<Given> {
+        self.main.send(wire::READY, &[], &[])?;
+        // The old process says how long a step may take, and ends this one when it takes longer.
+        self.main.set_timeout(None)?;
+        let fail = |error: String| {
+            let _ = self.main.send(wire::ERROR, error.as_bytes(), &[]);
+            io::Error::other(error)
+        };
+        loop {
+            let Some(frame) = self.main.receive()? else {
+                return Err(io::Error::other("the old process goes on, or has ended"));
+            };
+            match frame.kind {
+                wire::PARTS => {
+                    wire::take_parts(parts, &frame.body)
+                        .map_err(|error| fail(error.to_string()))?;
+                }
+                wire::SYNC => self.main.send(wire::SYNCED, &[], &[])?,
+                wire::END => {
+                    for _ in 0..self.facts.shards {
+                        let (shard, result) = shards.reports.recv().map_err(io::Error::other)?;
+                        result.map_err(|error| fail(format!("shard {shard}: {error}")))?;
+                    }
+                    // What connections are the owners of is noted by now.
+                    for part in parts {
+                        part.complete().map_err(|error| fail(error.to_string()))?;
+                    }
+                    self.main.send(wire::HAVE, &[], &[])?;
+                }
+                wire::OPEN_STORE => {
+                    let passed = store::Passed::from_bytes(&frame.body);
+                    let passed =
+                        passed.ok_or_else(|| fail("the store was not passed on".into()))?;
+                    open_store(&passed).map_err(fail)?;
+                    self.main.send(wire::STORE_OPEN, &[], &[])?;
+                }
+                wire::GO => {
+                    let mut descriptors = frame.descriptors.into_iter();
+                    let admin = descriptors.next().map(std::net::TcpListener::from);
+                    let path = PathBuf::from(std::ffi::OsStr::from_bytes(&frame.body));
+                    let forwarded = descriptors.next().map(UnixListener::from);
+                    let forwarded = forwarded.map(|listener| Forwarded::inherited(path, listener));
+                    return Ok(Given { admin, forwarded });
+                }
+                wire::ERROR => {
+                    return Err(io::Error::other(
+                        String::from_utf8_lossy(&frame.body).into_owned(),
+                    ));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// This process serves; requests may be forwarded to it at this path. Gives how long everything stood
+    /// still, in microseconds, if the old process still says so.
+    pub fn serving(self, forwarded: &Path) -> Option<u64> {
+        self.main.send(wire::SERVING, forwarded.as_os_str().as_bytes(), &[]).ok()?;
+        self.main.set_timeout(Some(LAST_WAIT)).ok()?;
+        let frame = expect(&self.main, wire::PAUSED).ok()?;
+        Some(u64::from_le_bytes(frame.body.try_into().ok()?))
+    }
+}

@@ -1,0 +1,443 @@
+//! The old process's side: it copies what it has while it serves, and then passes the rest at once.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use control::{UpgradeProgress, UpgradeRejection, UpgradeRequest, UpgradeStage, Upgrader};
+use handover::{Part, Sent};
+use shard::{Channel, Frame, Give, Giver, GiverStage};
+use tokio::sync::watch;
+
+use super::process::{Folder, NewProcess};
+use crate::notify::{self, State};
+
+use super::wire::{self, Accepted, Facts, expect};
+
+/// How long the new process may take to say whether it can go on, and until its shards are ready.
+const READY_WAIT: Duration = Duration::from_secs(60);
+
+/// How long nothing may be copied before the upgrade is given up.
+const COPY_STALL: Duration = Duration::from_secs(30);
+
+/// How long a step of the switch may take.
+pub(super) const STEP_WAIT: Duration = Duration::from_secs(20);
+
+/// Shards that copy at a time: more would have more descriptors under way than the kernel lets one user
+/// have without a privilege, and would wait for each other.
+const COPYING_MAX: usize = 8;
+
+/// Between two looks at how far the shards are.
+pub(super) const LOOK: Duration = Duration::from_millis(2);
+
+/// What an upgrade passes on, and how it stops and lets go on what it belongs to.
+pub(in super::super) struct Old {
+    pub givers: Vec<Arc<Giver>>,
+    pub parts: Vec<Arc<dyn Part>>,
+    pub handles: Vec<shard::Handle>,
+    pub shared: Arc<shard::Shared>,
+    pub store: Option<store::Store>,
+    pub history: Arc<history_local::Local>,
+    pub webhook: Arc<control::webhook::Dispatcher>,
+    pub gate: Arc<control::Gate>,
+    /// The listener of the admin port, which the new process gets.
+    pub admin: std::net::TcpListener,
+    /// Where processes before forward requests to, if there were any: the new process gets that, too.
+    pub forwarded: Option<(std::os::unix::net::UnixListener, PathBuf)>,
+    pub started: Instant,
+    pub longpoll_key: [u8; 32],
+    /// Where the store is.
+    pub data: Option<String>,
+    pub limits: Vec<(String, u64)>,
+    /// The binary that is started unless another one is named.
+    pub binary: PathBuf,
+    /// The command line of this process.
+    pub arguments: Vec<OsString>,
+    /// Makes the main thread look: this process has given everything away.
+    pub done: Box<dyn Fn() + Send + Sync>,
+}
+
+/// Does upgrades, one at a time.
+pub(in super::super) struct Upgrade {
+    pub(super) old: Old,
+    progress: watch::Sender<UpgradeProgress>,
+    under_way: AtomicBool,
+    /// The process is ending: no upgrade may go on.
+    cancelled: AtomicBool,
+    pub(super) given: AtomicBool,
+    /// This process has started the one that has everything.
+    is_parent: AtomicBool,
+    /// Ends with the upgrade that is under way.
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+/// Why an upgrade came to nothing.
+pub(super) type Reason = String;
+
+impl Upgrade {
+    /// Nothing is under way. `progress` is how this process itself came to life, if by an upgrade.
+    pub fn new(old: Old, progress: UpgradeProgress) -> Arc<Self> {
+        Arc::new(Upgrade {
+            old,
+            progress: watch::Sender::new(progress),
+            under_way: AtomicBool::new(false),
+            cancelled: AtomicBool::new(false),
+            given: AtomicBool::new(false),
+            is_parent: AtomicBool::new(false),
+            thread: Mutex::default(),
+        })
+    }
+
+    /// How long everything stood still when this process took over.
+    pub fn set_pause(&self, pause_us: Option<u64>) {
+        self.change(|progress| progress.pause_us = pause_us);
+    }
+
+    /// Whether another process has everything.
+    pub fn has_given(&self) -> bool {
+        self.given.load(Ordering::SeqCst)
+    }
+
+    /// Whether this process has started the one that has everything.
+    pub fn is_parent(&self) -> bool {
+        self.is_parent.load(Ordering::SeqCst)
+    }
+
+    /// Gives up what is under way, unless another process has everything already, and lets nothing begin
+    /// any more. True when another process has everything.
+    pub fn cancel(&self) -> bool {
+        self.cancelled.store(true, Ordering::SeqCst);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // One that failed has said so.
+        let _ = thread.map(std::thread::JoinHandle::join);
+        self.has_given()
+    }
+
+    /// Begins with the same binary, or says in the log why not.
+    pub fn begin_by_signal(self: &Arc<Self>) {
+        if let Err(error) = self.start(UpgradeRequest::default()) {
+            tracing::error!(%error, "the upgrade did not begin");
+        }
+    }
+
+    fn start(self: &Arc<Self>, request: UpgradeRequest) -> Result<(), UpgradeRejection> {
+        if self.cancelled.load(Ordering::SeqCst) || self.old.shared.draining.load(Ordering::Relaxed)
+        {
+            return Err(UpgradeRejection::Ending("this process is ending".into()));
+        }
+        if self.has_given() {
+            return Err(UpgradeRejection::Ending("another process has everything already".into()));
+        }
+        if self.under_way.swap(true, Ordering::SeqCst) {
+            return Err(UpgradeRejection::UnderWay);
+        }
+        self.change(|progress| {
+            *progress = UpgradeProgress {
+                stage: UpgradeStage::Starting,
+                begun: progress.begun + 1,
+                failed: progress.failed,
+                shards: self.old.givers.len(),
+                connections: self.connections(),
+                from_version: env!("CARGO_PKG_VERSION").into(),
+                ..UpgradeProgress::default()
+            };
+        });
+        let upgrade = self.clone();
+        let thread = std::thread::Builder::new().name("upgrade".into());
+        let thread = thread.spawn(move || upgrade.run(&request)).map_err(|error| {
+            self.under_way.store(false, Ordering::SeqCst);
+            UpgradeRejection::Bad(format!("no thread can be started: {error}"))
+        })?;
+        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(())
+    }
+
+    fn connections(&self) -> u64 {
+        self.old.shared.connections.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn change(&self, change: impl FnOnce(&mut UpgradeProgress)) {
+        self.progress.send_modify(change);
+    }
+
+    fn run(&self, request: &UpgradeRequest) {
+        let _span = tracing::info_span!("upgrade").entered();
+        let began = Instant::now();
+        if !request.check {
+            notify::tell(State::Reloading);
+        }
+        let result = self.attempt(request, began);
+        let seconds = began.elapsed().as_secs_f64();
+        match result {
+            Ok(stage) => {
+                self.change(|progress| {
+                    (progress.stage, progress.seconds) = (stage, seconds);
+                    progress.connections = progress.connections.max(progress.connections_copied);
+                });
+                tracing::info!("{}", self.progress.borrow().text());
+            }
+            Err(error) => {
+                tracing::error!(error, "the upgrade came to nothing: this process serves on");
+                if !request.check {
+                    notify::tell(State::Ready);
+                }
+                self.change(|progress| {
+                    (progress.stage, progress.seconds) = (UpgradeStage::Failed, seconds);
+                    progress.failed += 1;
+                    progress.error = Some(error);
+                });
+            }
+        }
+        self.under_way.store(false, Ordering::SeqCst);
+        if self.has_given() {
+            (self.old.done)();
+        }
+    }
+
+    fn attempt(&self, request: &UpgradeRequest, began: Instant) -> Result<UpgradeStage, Reason> {
+        let folder = Folder::new().map_err(|error| format!("no folder for the socket: {error}"))?;
+        let mut process = None;
+        let path = match &request.to {
+            Some(path) => path.clone(),
+            None => {
+                let binary = request.binary.as_ref().unwrap_or(&self.old.binary);
+                let path = folder.socket();
+                tracing::info!(binary = %binary.display(), "the new process starts");
+                let mut started = NewProcess::start(binary, &self.old.arguments, &path)
+                    .map_err(|error| error.to_string())?;
+                let is_cancelled = || self.cancelled.load(Ordering::SeqCst);
+                started.wait_for(&path, is_cancelled).map_err(|error| error.to_string())?;
+                process = Some(started);
+                path
+            }
+        };
+        let result = self.hand_over(request, &path, began);
+        match &result {
+            // It goes on by itself.
+            Ok(UpgradeStage::Done) => {
+                if let Some(process) = &mut process {
+                    self.is_parent.store(true, Ordering::SeqCst);
+                    process.let_go().into_iter().for_each(|pid| notify::tell(State::MainPid(pid)));
+                }
+            }
+            _ => {
+                // What it has of the connections goes with it, before they go on here.
+                let ended = process.as_mut().and_then(NewProcess::has_ended);
+                drop(process);
+                if result.is_err() {
+                    self.resume();
+                }
+                if let (Err(error), Some(ended)) = (&result, ended) {
+                    return Err(format!("{error} ({ended})"));
+                }
+            }
+        }
+        result
+    }
+
+    fn hand_over(
+        &self,
+        request: &UpgradeRequest,
+        path: &Path,
+        began: Instant,
+    ) -> Result<UpgradeStage, Reason> {
+        let main = Channel::connect(path)
+            .map_err(|error| format!("nobody waits at {}: {error}", path.display()))?;
+        main.set_timeout(Some(STEP_WAIT)).map_err(|error| error.to_string())?;
+        main.send(wire::FACTS, &handover::encode(self.facts(request.check)), &[])
+            .map_err(|error| self.why(&error))?;
+        let accepted = self.expect(&main, wire::ACCEPTED, READY_WAIT)?;
+        let accepted: Accepted = wire::decode(&accepted.body).map_err(|error| self.why(&error))?;
+        let ours: Vec<&str> = self.old.parts.iter().map(|part| part.name()).collect();
+        let unknown = handover::unknown(&ours, &accepted.parts);
+        self.change(|progress| {
+            progress.to_version = accepted.version.clone();
+            progress.pid = Some(accepted.pid);
+            progress.notes = accepted.notes.clone();
+            progress.notes.extend(unknown.iter().map(|name| {
+                format!("version {} does not know \"{name}\": that would be lost", accepted.version)
+            }));
+        });
+        if request.check {
+            return Ok(UpgradeStage::Checked);
+        }
+        let result = self.give(&main, path, began).map_err(|error| {
+            // Its shards may be seen to go before what it said is read.
+            let error = wire::last_word(&main).unwrap_or(error);
+            // One that was started by hand ends by this.
+            main.shut();
+            error
+        });
+        result.map(|()| UpgradeStage::Done)
+    }
+
+    fn facts(&self, check: bool) -> Facts {
+        let old = &self.old;
+        let age = u64::try_from(old.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let held = old.handles.iter().map(|handle| handle.metrics.held.get());
+        Facts {
+            format: wire::FORMAT,
+            version: env!("CARGO_PKG_VERSION").into(),
+            node: old.shared.node.0,
+            clock_zero_ns: super::monotonic_ns().saturating_sub(age),
+            longpoll_key: old.longpoll_key.to_vec(),
+            shards: u32::try_from(old.givers.len()).unwrap_or(u32::MAX),
+            most_held: held.max().unwrap_or(0),
+            connections: self.connections(),
+            parts: old.parts.iter().map(|part| part.name().to_owned()).collect(),
+            record_version: shard::RECORD_VERSION,
+            store_format: old.store.as_ref().map(|_| store::FORMAT),
+            store: old.data.clone(),
+            pid: Some(std::process::id()),
+            limits: old.limits.clone(),
+            admin: old.admin.local_addr().ok().map(|address| address.to_string()),
+            check,
+        }
+    }
+
+    fn give(&self, main: &Channel, path: &Path, began: Instant) -> Result<(), Reason> {
+        self.change(|progress| progress.stage = UpgradeStage::Copying);
+        for giver in &self.old.givers {
+            giver.order(Give::Begin(path.to_owned()));
+        }
+        self.expect(main, wire::READY, READY_WAIT)?;
+        tracing::info!("the new process is ready: connections are copied to it");
+        let mut sent: Vec<Sent> = self.old.parts.iter().map(|_| Sent::new()).collect();
+        self.send_parts(main, &mut sent)?;
+        self.wait_for_copies(began)?;
+        main.set_timeout(Some(STEP_WAIT)).map_err(|error| error.to_string())?;
+        // Once more while it serves, so that less is left for when it does not.
+        self.send_parts(main, &mut sent)?;
+        self.sync(main)?;
+        self.change(|progress| progress.stage = UpgradeStage::Switching);
+        self.switch(main, &mut sent, path)
+    }
+
+    /// Waits for what the new process says next, as long as no shard fails.
+    pub(super) fn expect(
+        &self,
+        main: &Channel,
+        kind: u16,
+        wait: Duration,
+    ) -> Result<Frame, Reason> {
+        self.until(wait, "an answer of the new process", || main.has_input())?;
+        expect(main, kind).map_err(|error| self.why(&error))
+    }
+
+    /// What an error of the channel means, where a shard has said more and the other process nothing.
+    pub(super) fn why(&self, error: &io::Error) -> Reason {
+        if wire::was_said(error) {
+            return error.to_string();
+        }
+        let of_shard = self.old.givers.iter().find_map(|giver| giver.error());
+        of_shard.unwrap_or_else(|| match error.kind() {
+            // What a socket's time-out is to the kernel.
+            io::ErrorKind::WouldBlock => "the new process said nothing for too long".into(),
+            _ => error.to_string(),
+        })
+    }
+
+    pub(super) fn send_parts(&self, main: &Channel, sent: &mut [Sent]) -> Result<(), Reason> {
+        for (part, sent) in self.old.parts.iter().zip(sent) {
+            wire::send_part(main, &**part, sent).map_err(|error| self.why(&error))?;
+        }
+        Ok(())
+    }
+
+    fn sync(&self, main: &Channel) -> Result<(), Reason> {
+        main.send(wire::SYNC, &[], &[]).map_err(|error| self.why(&error))?;
+        self.expect(main, wire::SYNCED, STEP_WAIT).map(drop)
+    }
+
+    fn wait_for_copies(&self, began: Instant) -> Result<(), Reason> {
+        let (mut last, mut moved, mut logged) = (0, Instant::now(), Instant::now());
+        let mut told = 0;
+        loop {
+            self.look()?;
+            let copying = told - self.count(GiverStage::Copied).min(told);
+            for giver in self.old.givers.iter().skip(told).take(COPYING_MAX - copying) {
+                giver.order(Give::Copy);
+                told += 1;
+            }
+            let copied: u64 = self.old.givers.iter().map(|giver| giver.copied()).sum();
+            let done = self.count(GiverStage::Copied);
+            self.change(|progress| {
+                (progress.shards_done, progress.connections_copied) = (done, copied);
+                progress.connections = self.connections();
+                progress.seconds = began.elapsed().as_secs_f64();
+            });
+            if done == self.old.givers.len() {
+                return Ok(());
+            }
+            if logged.elapsed() > Duration::from_secs(1) {
+                logged = Instant::now();
+                tracing::info!("{}", self.progress.borrow().text());
+            }
+            match copied == last {
+                false => (last, moved) = (copied, Instant::now()),
+                true if moved.elapsed() > COPY_STALL => {
+                    return Err("the new process takes no more connections".into());
+                }
+                true => {}
+            }
+            std::thread::sleep(5 * LOOK);
+        }
+    }
+
+    pub(super) fn count(&self, stage: GiverStage) -> usize {
+        self.old.givers.iter().filter(|giver| giver.stage() == stage).count()
+    }
+
+    /// Fails when a shard has, or the process is to end.
+    pub(super) fn look(&self) -> Result<(), Reason> {
+        if self.cancelled.load(Ordering::SeqCst) {
+            return Err("this process was told to end".into());
+        }
+        let shards = self.old.givers.iter().enumerate();
+        let failed = shards.filter(|(_, giver)| giver.stage() == GiverStage::Failed);
+        match failed.into_iter().next() {
+            Some((shard, giver)) => {
+                let error = giver.error().unwrap_or_default();
+                Err(format!("shard {shard} could not pass its connections: {error}"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until this is so, and no longer.
+    pub(super) fn until(
+        &self,
+        wait: Duration,
+        what: &str,
+        mut is_so: impl FnMut() -> bool,
+    ) -> Result<(), Reason> {
+        let began = Instant::now();
+        while !is_so() {
+            self.look()?;
+            if began.elapsed() > wait {
+                return Err(format!("{what} took longer than {} s", wait.as_secs()));
+            }
+            std::thread::sleep(LOOK / 2);
+        }
+        Ok(())
+    }
+}
+
+/// What the control thread holds of it.
+pub(in super::super) struct ByCall(pub Arc<Upgrade>);
+
+impl Upgrader for ByCall {
+    fn begin(&self, request: UpgradeRequest) -> Result<(), UpgradeRejection> {
+        if let Some(binary) = &request.binary {
+            crate::binary::check(binary).map_err(UpgradeRejection::Bad)?;
+        }
+        self.0.start(request)
+    }
+
+    fn progress(&self) -> watch::Receiver<UpgradeProgress> {
+        self.0.progress.subscribe()
+    }
+}

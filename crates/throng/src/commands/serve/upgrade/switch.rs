@@ -1,0 +1,129 @@
+//! The moment in which everything stands still and changes hands.
+
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use handover::Sent;
+use shard::{Channel, Give, GiverStage};
+
+use super::old::{LOOK, Reason, STEP_WAIT, Upgrade};
+use super::wire::{self, expect};
+
+/// How long calls of the admin port that are under way may take to end, before all stands still.
+const CALLS_WAIT: Duration = Duration::from_secs(5);
+
+/// How long all may take to come to rest.
+const STILL_WAIT: Duration = Duration::from_secs(10);
+
+/// How long the new process may take to serve once it has everything.
+const SERVING_WAIT: Duration = Duration::from_secs(20);
+
+impl Upgrade {
+    /// The pause: everything stands still, what is left is passed, and the new process goes on.
+    pub(super) fn switch(
+        &self,
+        main: &Channel,
+        sent: &mut [Sent],
+        path: &Path,
+    ) -> Result<(), Reason> {
+        let old = &self.old;
+        let began = Instant::now();
+        old.gate.hold();
+        self.until(CALLS_WAIT, "a call of the admin API", || old.gate.is_quiet())?;
+        old.webhook.stand_still();
+        old.givers.iter().for_each(|giver| giver.order(Give::StandStill));
+        self.come_to_rest()?;
+        let rested = began.elapsed();
+        old.givers.iter().for_each(|giver| giver.order(Give::Rest));
+        self.send_parts(main, sent)?;
+        let parts = began.elapsed();
+        let all = old.givers.len();
+        self.until(STEP_WAIT, "the rest", || self.count(GiverStage::Given) == all)?;
+        main.send(wire::END, &[], &[]).map_err(|error| self.why(&error))?;
+        self.expect(main, wire::HAVE, STEP_WAIT)?;
+        let given = began.elapsed();
+        if let Some(store) = &old.store {
+            let passed = store.pass_on();
+            let passed =
+                passed.map_err(|error| format!("the store can't be passed on: {error}"))?;
+            main.send(wire::OPEN_STORE, &passed.to_bytes(), &[])
+                .map_err(|error| self.why(&error))?;
+            self.expect(main, wire::STORE_OPEN, STEP_WAIT)?;
+        }
+        self.look()?;
+        // From here on the new process serves, whatever happens to this one.
+        let forwarded = old.forwarded.as_ref();
+        let place = forwarded.map_or(&[][..], |(_, path)| path.as_os_str().as_bytes());
+        let mut listeners = vec![old.admin.as_fd()];
+        listeners.extend(forwarded.map(|(listener, _)| listener.as_fd()));
+        main.send(wire::GO, place, &listeners).map_err(|error| self.why(&error))?;
+        self.given.store(true, Ordering::SeqCst);
+        let _ = main.set_timeout(Some(SERVING_WAIT));
+        match expect(main, wire::SERVING) {
+            Ok(frame) => {
+                let forwarded = Path::new(std::ffi::OsStr::from_bytes(&frame.body));
+                old.gate.forward(forwarded.to_owned());
+            }
+            Err(error) => {
+                // Calls that wait here end with the process.
+                tracing::error!(%error, "the new process did not say that it serves");
+            }
+        }
+        let pause = began.elapsed();
+        let pause_us = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
+        // For those who ask the new process how it went.
+        let _ = main.send(wire::PAUSED, &pause_us.to_le_bytes(), &[]);
+        let ms = |time: Duration| time.as_millis() as u64;
+        tracing::info!(
+            rested_ms = ms(rested),
+            parts_ms = ms(parts),
+            given_ms = ms(given),
+            pause_ms = ms(pause),
+            path = %path.display(),
+            "everything stood still"
+        );
+        old.givers.iter().for_each(|giver| giver.order(Give::Release));
+        self.change(|progress| progress.pause_us = Some(pause_us));
+        Ok(())
+    }
+
+    /// Waits until nothing is under way between the shards, nor to the store.
+    fn come_to_rest(&self) -> Result<(), Reason> {
+        let old = &self.old;
+        let mut before: Option<Vec<u64>> = None;
+        self.until(STILL_WAIT, "what was under way", || {
+            let idle =
+                || old.store.as_ref().is_none_or(store::Store::is_idle) && old.history.is_quiet();
+            let still = self.count(GiverStage::Still) == old.givers.len();
+            let (numbers, at_rest): (Vec<u64>, Vec<bool>) =
+                old.givers.iter().map(|giver| giver.rest()).unzip();
+            let rests = still && idle() && at_rest.iter().all(|at_rest| *at_rest);
+            let twice = before.as_ref() == Some(&numbers);
+            before = rests.then_some(numbers);
+            rests && twice
+        })
+    }
+
+    /// Everything goes on here.
+    pub(super) fn resume(&self) {
+        let old = &self.old;
+        // A process that was started by hand may need a moment to end, and has the store until then.
+        let began = Instant::now();
+        while let Some(store) = old.store.as_ref().filter(|store| store.is_away()) {
+            match store.take_back() {
+                Ok(_) => {}
+                Err(error) if began.elapsed() > STEP_WAIT => {
+                    tracing::error!(%error, "the store can't be opened again: this process ends");
+                    std::process::exit(1);
+                }
+                Err(_) => std::thread::sleep(LOOK),
+            }
+        }
+        old.givers.iter().for_each(|giver| giver.order(Give::Resume));
+        old.webhook.go_on();
+        old.gate.release();
+    }
+}

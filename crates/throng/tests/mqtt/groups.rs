@@ -1,0 +1,255 @@
+//! Groups that share a filter: each message goes to one member, whoever is stuck or goes.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use protocol::mqtt::id;
+use protocol::mqtt::write::ConfirmType;
+
+use crate::mqtt::client::*;
+use crate::mqtt::server;
+use crate::support::Server;
+
+/// A member of the group, that takes so many messages at a time.
+fn member(at: SocketAddr, name: &str, receive_max: u32) -> Client {
+    let connect = Connect::new(V5, name).with(number(id::RECEIVE_MAXIMUM, receive_max));
+    let mut member = connect.open(at);
+    member.subscribe(&[filter("$share/g/work/#", 2)]);
+    member
+}
+
+/// The shard that has a client.
+fn shard(server: &Server, name: &str) -> String {
+    let found = server.api("GET", &format!("/api/mqtt/sessions/{name}"), None).1;
+    let id = found["connection"]["id"].as_str().unwrap_or_else(|| panic!("{found}"));
+    id.split('-').nth(1).unwrap().into()
+}
+
+/// A member that no shard has which another member has.
+fn member_apart(server: &Server, name: &str, from: &str) -> Client {
+    let apart = |_| {
+        let member = member(server.client, name, 1_000);
+        (shard(server, name) != shard(server, from)).then_some(member)
+    };
+    (0..200).find_map(apart).expect("one of two shards has all connections")
+}
+
+/// Members that confirm each message.
+struct Work {
+    members: Vec<JoinHandle<(Client, Vec<String>)>>,
+    /// Messages that all have got together.
+    count: Arc<AtomicUsize>,
+}
+
+impl Work {
+    fn start(members: impl IntoIterator<Item = Client>) -> Self {
+        let count = Arc::<AtomicUsize>::default();
+        let start = |mut member: Client| {
+            member.subscribe(&[filter("end", 1)]);
+            let count = count.clone();
+            std::thread::spawn(move || {
+                let heard = work(&mut member, &count);
+                (member, heard)
+            })
+        };
+        let members = members.into_iter().map(start).collect();
+        Work { members, count }
+    }
+
+    /// What each member got, as soon as so many messages have come.
+    fn end(self, server: &Server, count: usize) -> Vec<Vec<String>> {
+        server.until("all messages have come", |_| self.count.load(Ordering::Relaxed) >= count);
+        let mut last = Connect::new(V5, "last").open(server.client);
+        last.publish("end", "", 1);
+        let members: Vec<_> = self.members.into_iter().map(|it| it.join().unwrap()).collect();
+        members.into_iter().map(|(_, heard)| heard).collect()
+    }
+}
+
+/// What a member gets before it is told of the end, or at once behind that.
+fn work(member: &mut Client, count: &AtomicUsize) -> Vec<String> {
+    let mut heard = Vec::new();
+    loop {
+        match member.next() {
+            Heard::Message(message) if message.topic == "end" => break,
+            Heard::Message(message) => {
+                assert!(!message.dup);
+                member.confirm(ConfirmType::Puback, message.id);
+                heard.push(message.payload);
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    heard.extend(member.drain().into_iter().map(|message| message.payload));
+    heard
+}
+
+/// Publishes so many messages to the group, of which each was confirmed then.
+fn publish(at: SocketAddr, count: usize, qos: u8) -> BTreeSet<String> {
+    let mut speaker = Connect::new(V5, "speaker").open(at);
+    let all: Vec<String> = (0..count).map(|n| n.to_string()).collect();
+    for (n, payload) in all.iter().enumerate() {
+        speaker.publish(&format!("work/{}", n % 7), payload, qos);
+    }
+    speaker.disconnect();
+    all.into_iter().collect()
+}
+
+/// Nobody has got a message twice.
+fn once(all: impl IntoIterator<Item = String>) -> BTreeSet<String> {
+    let all: Vec<String> = all.into_iter().collect();
+    let once: BTreeSet<String> = all.iter().cloned().collect();
+    assert_eq!(once.len(), all.len(), "something came twice");
+    once
+}
+
+#[test]
+fn each_member_has_its_share() {
+    let server = server(&[]);
+    let members = Work::start((0..4).map(|n| member(server.client, &format!("m{n}"), 1_000)));
+    let all = publish(server.client, 400, 1);
+    let heard = members.end(&server, all.len());
+    let counts: Vec<usize> = heard.iter().map(Vec::len).collect();
+    assert!(counts.iter().all(|count| (80..=120).contains(count)), "{counts:?}");
+    assert_eq!(once(heard.into_iter().flatten()), all);
+}
+
+#[test]
+fn who_is_stuck_loses_nothing_and_goes_on() {
+    let settings = [("THRONG_MQTT_QUEUE_MESSAGES_MAX", "50"), ("THRONG_MQTT_INFLIGHT_MAX", "1000")];
+    let server = server(&settings);
+    let mut stuck = member(server.client, "stuck", 5);
+    // Nobody else is where the broker finds it.
+    let others = Work::start((0..3).map(|n| member_apart(&server, &format!("m{n}"), "stuck")));
+    let all = publish(server.client, 800, 1);
+    let mut heard = others.end(&server, all.len() - 5);
+    assert!(heard.iter().all(|it| it.len() > 120), "somebody has too little");
+    // It has what it takes at a time, and no more.
+    heard.push((0..5).map(|_| stuck.message().payload).collect());
+    stuck.is_quiet();
+    stuck.ping();
+    assert_eq!(once(heard.into_iter().flatten()), all);
+}
+
+#[test]
+fn what_one_member_takes_not_so_large_another_one_gets() {
+    let server = server(&[]);
+    let small = Connect::new(V5, "small").with(number(id::MAXIMUM_PACKET_SIZE, 100));
+    let mut small = small.open(server.client);
+    small.subscribe(&[filter("$share/g/work/#", 2)]);
+    let mut large = [member(server.client, "large", 100), member_apart(&server, "apart", "small")];
+    let mut speaker = Connect::new(V5, "speaker").open(server.client);
+    let payload = "x".repeat(200);
+    for qos in [0, 1, 2] {
+        for _ in 0..6 {
+            speaker.publish("work/1", &payload, qos);
+        }
+        let mut heard = 0;
+        server.until("all are there", |_| {
+            for member in &mut large {
+                match member.within(Duration::from_millis(20)) {
+                    Some(Heard::Message(message)) => {
+                        heard += usize::from(message.payload == payload)
+                    }
+                    Some(other) => panic!("{other:?}"),
+                    None => {}
+                }
+            }
+            heard >= 6
+        });
+        assert_eq!(heard, 6, "QoS {qos}");
+        large.iter_mut().for_each(Client::is_quiet);
+        small.is_quiet();
+    }
+    // It has its share of what it takes.
+    (0..6).for_each(|n| speaker.publish("work/1", &n.to_string(), 1));
+    assert!(matches!(small.next(), Heard::Message(_)));
+}
+
+#[test]
+fn what_a_member_leaves_unconfirmed_another_one_gets() {
+    let server = server(&[]);
+    let mut cut = member(server.client, "cut", 5);
+    let others = Work::start((0..3).map(|n| member(server.client, &format!("m{n}"), 100)));
+    let all = publish(server.client, 80, 1);
+    let left: Vec<Message> = (0..5).map(|_| cut.unconfirmed()).collect();
+    cut.confirm(ConfirmType::Puback, left[1].id);
+    cut.ping();
+    cut.cut();
+    let heard = others.end(&server, all.len() - 1).into_iter().flatten();
+    assert_eq!(once(heard.chain([left[1].payload.clone()])), all);
+}
+
+#[test]
+fn what_waits_for_a_member_that_goes_another_one_gets_in_order() {
+    let server = server(&[]);
+    for qos in [1, 2] {
+        let mut first = member(server.client, "first", 1);
+        publish(server.client, 5, qos);
+        assert_eq!(first.unconfirmed().payload, "0");
+        server.until("the others wait", |server| {
+            server.api("GET", "/api/mqtt/sessions/first", None).1["waiting"] == 4
+        });
+        let mut second = member(server.client, "second", 100);
+        first.cut();
+        // With QoS 2 nobody else gets what was under way (MQTT-4.8.2-5).
+        let rest =
+            if qos == 1 { ["0", "1", "2", "3", "4"].as_slice() } else { &["1", "2", "3", "4"] };
+        for payload in rest {
+            let message = second.message();
+            assert_eq!((message.payload.as_str(), message.dup), (*payload, false));
+        }
+        second.is_quiet();
+        second.disconnect();
+    }
+}
+
+#[test]
+fn mqtt5_4_8_2_6_what_a_member_refuses_is_for_nobody() {
+    use protocol::mqtt::{ReasonCode, write};
+    let server = server(&[]);
+    let mut first = member(server.client, "first", 10);
+    publish(server.client, 1, 1);
+    let id = first.unconfirmed().id;
+    let refused = ReasonCode::QuotaExceeded;
+    first.send(&bytes(|out| write::confirm(ConfirmType::Puback, V5, id, refused, &[], out)));
+    first.ping();
+    let mut second = member(server.client, "second", 10);
+    first.cut();
+    server.until("the first one is gone", |server| {
+        server.api("GET", "/api/mqtt/sessions/first", None).0 == 404
+    });
+    second.is_quiet();
+}
+
+#[test]
+fn where_all_members_are_full_one_of_them_goes() {
+    let server = server(&[("THRONG_MQTT_QUEUE_MESSAGES_MAX", "2")]);
+    let mut members: Vec<Client> =
+        (0..4).map(|n| member(server.client, &format!("m{n}"), 1)).collect();
+    publish(server.client, 4 * 3, 1);
+    // Each has one, and two wait for it.
+    let mut ids: Vec<u16> = members.iter_mut().map(|it| it.unconfirmed().id).collect();
+    members.iter_mut().for_each(Client::is_quiet);
+    publish(server.client, 1, 1);
+    let mut at = None;
+    server.until("one is told to go", |_| {
+        at = members.iter_mut().position(|it| it.within(Duration::from_millis(20)).is_some());
+        at.is_some()
+    });
+    let at = at.unwrap();
+    // For what it leaves nobody has to go.
+    server.until("that is known", |server| server.metric("throng_mqtt_messages_gone_total") == 4.0);
+    members.remove(at);
+    ids.remove(at);
+    for (member, id) in members.iter_mut().zip(ids) {
+        member.confirm(ConfirmType::Puback, id);
+        assert_eq!((member.message().dup, member.message().dup), (false, false));
+        member.is_quiet();
+    }
+}

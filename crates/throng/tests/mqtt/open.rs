@@ -1,0 +1,103 @@
+//! Where clients may publish without having proved anything: on this machine, if nobody else comes.
+
+use std::net::Shutdown;
+
+use tungstenite::Error;
+use tungstenite::client::IntoClientRequest as _;
+use tungstenite::http::HeaderValue;
+
+use crate::application::Application;
+use crate::mqtt::client::*;
+use crate::mqtt::raw::BOTH;
+use crate::mqtt::server;
+use crate::support::Server;
+
+/// Whether a client may publish to a topic of which no rule says who may.
+fn is_open(server: &Server) -> bool {
+    let codes = BOTH.map(|version| {
+        let mut client = Connect::new(version, "c").open(server.client);
+        client.send(&Publish::new("any/topic", "x", 1).bytes(version));
+        match client.next() {
+            Heard::Confirm("PUBACK", 1, code) => code < 0x80,
+            // MQTT 3 has no word for it.
+            Heard::Closed => false,
+            other => panic!("{other:?}"),
+        }
+    });
+    assert_eq!(codes[0], codes[1]);
+    codes[0]
+}
+
+#[test]
+fn a_client_of_this_machine_may_publish_everywhere() {
+    assert!(is_open(&server(&[])));
+}
+
+#[test]
+fn it_may_not_where_tokens_say_who_somebody_is() {
+    let key = ("THRONG_AUTH_HMAC_KEY", "0123456789abcdef0123456789abcdef");
+    let grants = ("THRONG_AUTH_ANONYMOUS_GRANTS", "publish:*");
+    assert!(!is_open(&server(&[key, grants])));
+}
+
+#[test]
+fn it_may_not_where_the_application_says_who_comes() {
+    let app = Application::replying(|_| serde_json::json!({}));
+    let url = app.url();
+    let settings = [("THRONG_WEBHOOK_URL", url.as_str()), ("THRONG_WEBHOOK_CONNECT", "true")];
+    assert!(!is_open(&server(&settings)));
+}
+
+#[test]
+fn it_may_not_where_a_proxy_brings_others() {
+    // Not this test itself: what the proxy says of its clients is not the matter here.
+    assert!(!is_open(&server(&[("THRONG_CLIENT_TRUSTED_PROXIES", "127.0.0.2")])));
+    assert!(!is_open(&server(&[("THRONG_CLIENT_PROXY_HEADER", "forwarded")])));
+}
+
+/// The status and the body of the answer to a WebSocket with this header.
+fn opens(server: &Server, (name, value): (&'static str, &str)) -> (u16, String) {
+    let mut request = format!("ws://{}/mqtt", server.client).into_client_request().unwrap();
+    let headers = request.headers_mut();
+    headers.insert("sec-websocket-protocol", HeaderValue::from_static("mqtt"));
+    headers.insert(name, HeaderValue::from_str(value).unwrap());
+    match tungstenite::client(request, server.connect()) {
+        Ok((socket, answer)) => {
+            let _ = socket.get_ref().shutdown(Shutdown::Both);
+            (answer.status().as_u16(), String::new())
+        }
+        Err(tungstenite::HandshakeError::Failure(Error::Http(answer))) => {
+            let body = answer.body().clone().unwrap_or_default();
+            (answer.status().as_u16(), String::from_utf8(body).unwrap())
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn a_page_of_another_site_opens_no_mqtt_on_this_machine() {
+    let server = server(&[]);
+    let own = format!("http://{}", server.client);
+    for origin in [own.as_str(), "http://localhost:3000", "http://[::1]:5173"] {
+        assert_eq!(opens(&server, ("origin", origin)).0, 101, "{origin}");
+    }
+    for (name, value) in [
+        ("origin", "https://evil.example"),
+        ("origin", "null"),
+        ("x-forwarded-for", "203.0.113.7"),
+        ("forwarded", "for=203.0.113.7"),
+    ] {
+        let (status, body) = opens(&server, (name, value));
+        assert!(status == 403 && body.contains("bad_origin"), "{name}: {value}: {status} {body}");
+        assert!(body.contains("client.cors_origins") && body.contains("[auth]"), "{body}");
+    }
+}
+
+#[test]
+fn a_page_that_is_named_may_use_it_and_so_may_all_where_nobody_may_publish_unasked() {
+    let named = server(&[("THRONG_CLIENT_CORS_ORIGINS", "*,https://www.example.com")]);
+    assert_eq!(opens(&named, ("origin", "https://www.example.com")).0, 101);
+    assert_eq!(opens(&named, ("origin", "https://evil.example")).0, 403);
+    let proxied = server(&[("THRONG_CLIENT_TRUSTED_PROXIES", "127.0.0.2")]);
+    assert_eq!(opens(&proxied, ("origin", "https://www.example.com")).0, 101);
+}

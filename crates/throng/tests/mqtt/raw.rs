@@ -1,0 +1,83 @@
+//! Packets as no library of a client writes them, and what becomes of who sends them.
+
+use protocol::mqtt::Version;
+pub use tungstenite::Message as Frame;
+use tungstenite::client::IntoClientRequest as _;
+use tungstenite::http::HeaderValue;
+
+use crate::mqtt::client::*;
+use crate::support::{Server, WebSocket};
+
+pub const BOTH: [Version; 2] = [V3, V5];
+
+/// Sends bytes on an open connection, which ends for that: one of version 5 with one of these reasons.
+pub fn ends(server: &Server, version: Version, packet: &[u8], reasons: &[u8]) {
+    let mut client = Connect::new(version, "breaks").open(server.client);
+    client.send(packet);
+    match client.next() {
+        Heard::Disconnect(reason, _) if version == V5 => {
+            assert!(reasons.contains(&reason), "{reason:#x} for {packet:02x?}");
+            client.hears(&[Heard::Closed]);
+        }
+        heard => assert_eq!((heard, version), (Heard::Closed, V3), "{packet:02x?}"),
+    }
+}
+
+/// Sends bytes in place of CONNECT, after which the connection ends: nobody is let in.
+pub fn is_not_let_in(server: &Server, version: Version, packet: &[u8]) -> Option<u8> {
+    let mut client = Client::new(server.client, version);
+    client.send(packet);
+    match client.next() {
+        Heard::Closed => None,
+        Heard::Connack(_, code, _) => {
+            assert_ne!(code, 0, "{packet:02x?}");
+            client.hears(&[Heard::Closed]);
+            Some(code)
+        }
+        other => panic!("{other:?} for {packet:02x?}"),
+    }
+}
+
+/// A packet of this first byte and body.
+pub fn packet(first: u8, body: &[u8]) -> Vec<u8> {
+    [&[first, u8::try_from(body.len()).unwrap()], body].concat()
+}
+
+/// The body, with an empty list of properties at this place where the version has one.
+pub fn body(version: Version, before: &[u8], after: &[u8]) -> Vec<u8> {
+    let properties: &[u8] = if version == V5 { &[0] } else { &[] };
+    [before, properties, after].concat()
+}
+
+/// A body with a text of its length before it.
+pub fn text(bytes: &[u8]) -> Vec<u8> {
+    [&u16::try_from(bytes.len()).unwrap().to_be_bytes(), bytes].concat()
+}
+
+/// A WebSocket for packets of MQTT.
+pub fn websocket(server: &Server) -> WebSocket {
+    let mut request = format!("ws://{}/mqtt", server.client).into_client_request().unwrap();
+    let protocols = HeaderValue::from_static("mqttv3.1, mqtt");
+    request.headers_mut().insert("sec-websocket-protocol", protocols);
+    let (socket, answer) = tungstenite::client(request, server.connect()).unwrap();
+    let chosen = answer.headers()["sec-websocket-protocol"].to_str().unwrap();
+    assert_eq!(chosen, "mqtt", "the name of the standard comes before that of 3.1 [MQTT-6.0.0-4]");
+    socket
+}
+
+/// The code of the close frame that comes next, whatever else comes before it.
+pub fn closes(socket: &mut WebSocket) -> u16 {
+    loop {
+        match socket.read() {
+            Ok(Frame::Close(close)) => return close.unwrap().code.into(),
+            Ok(_) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Nothing came in time, and the connection goes on.
+pub fn is_timeout(error: &tungstenite::Error) -> bool {
+    use std::io::ErrorKind::{TimedOut, WouldBlock};
+    matches!(error, tungstenite::Error::Io(it) if [TimedOut, WouldBlock].contains(&it.kind()))
+}

@@ -1,0 +1,475 @@
+//! What a session promises to the letter: nothing twice, nothing out of order, nothing that was not for it.
+
+use protocol::mqtt::id;
+use protocol::mqtt::write::ConfirmType::{Puback, Pubcomp, Pubrec, Pubrel};
+use serde_json::json;
+
+use crate::mqtt::client::*;
+use crate::mqtt_sessions::{Folder, Server, serve};
+use crate::support::{Scratch, wait_within};
+
+/// A client whose session ends with this connection, whatever it was before.
+fn last(client: &str) -> Connect {
+    Connect { clean: false, ..Connect::new(V5, client) }
+}
+
+fn payloads(client: &mut Client, count: usize) -> Vec<String> {
+    client.messages(count).into_iter().map(|(_, payload)| payload).collect()
+}
+
+fn numbers(range: std::ops::Range<u32>) -> Vec<String> {
+    range.map(|n| n.to_string()).collect()
+}
+
+#[test]
+fn wildcards_reach_no_topic_that_is_not_open_to_all() {
+    let folder = Scratch::new("mqtt-closed");
+    let rule = "[[topics]]\npattern = \"secret/*\"\njoin = \"refuse\"\n";
+    let config = folder.write("throng.toml", rule);
+    let flags = ["--config", config.to_str().unwrap(), "--mqtt", "127.0.0.1:0", "--shards", "2"];
+    let server = Server::with(&flags, &[("THRONG_LOG_LEVEL", "error")]);
+    let mut speaker = Connect::new(V5, "speaker").open(server.client);
+    speaker.publish_all(Publish::new("secret/kept", "retained", 1).retained());
+
+    let mut away = Connect::kept(V5, "away").open(server.client);
+    assert_eq!(away.subscribe_with(&[filter("secret/kept", 1)], &[]), [0x80]);
+    away.subscribe(&[filter("#", 2)]);
+    away.cut();
+    // One that never keeps up reads the history.
+    let slow = Connect::kept(V5, "slow").with(number(id::RECEIVE_MAXIMUM, 1));
+    let mut slow = slow.open(server.client);
+    slow.subscribe(&[filter("+/+", 1)]);
+    for n in 0..300 {
+        speaker.publish("secret/kept", "told", 2);
+        speaker.publish("open/kept", &n.to_string(), 1);
+    }
+    let mut away = Connect::kept(V5, "away").open(server.client);
+    assert!(away.session_present);
+    for client in [&mut away, &mut slow] {
+        assert_eq!(payloads(client, 300), numbers(0..300));
+        client.is_quiet();
+    }
+}
+
+#[test]
+fn a_session_that_ends_with_this_connection_gets_its_own_once_and_in_order() {
+    let server = serve(&[("THRONG_MQTT_INFLIGHT_MAX", "5")]);
+    let mut speaker = Connect::new(V5, "speaker").open(server.client);
+    let mut before = Connect::kept(V5, "last").open(server.client);
+    before.subscribe(&[filter("a/+", 2)]);
+    before.cut();
+    for n in 0..40 {
+        speaker.publish("a/1", &n.to_string(), 2);
+    }
+    let mut now = last("last").open(server.client);
+    assert!(now.session_present);
+    for n in 40..60 {
+        speaker.publish("a/1", &n.to_string(), 2);
+    }
+    // One more makes it look at all topics anew.
+    assert_eq!(now.subscribe_with(&[filter("b", 2)], &[]), [2]);
+    speaker.publish("b", "60", 2);
+    // Which is not retained for it, and waits behind nothing.
+    let mut all = payloads(&mut now, 61);
+    all.retain(|it| it != "60");
+    assert_eq!(all, numbers(0..60));
+    now.is_quiet();
+    now.disconnect();
+    assert!(!last("last").open(server.client).session_present);
+}
+
+#[test]
+fn a_session_that_was_to_end_with_its_connection_does_so_in_a_crash() {
+    let folder = Folder::new();
+    let server = folder.serve(&[]);
+    let mut before = Connect::kept(V5, "last").open(server.client);
+    before.subscribe(&[filter("a", 1)]);
+    before.cut();
+    server.until("it is away", |server| server.metric("throng_mqtt_sessions_away") == 1.0);
+    let mut now = last("last").open(server.client);
+    assert!(now.session_present);
+    // It is on disk when it is confirmed, and so is what came before it.
+    now.publish_all(Publish::new("b", "x", 1).retained());
+    drop(server);
+    let server = folder.serve(&[]);
+    let mut now = Connect::kept(V5, "last").open(server.client);
+    assert!(!now.session_present);
+    now.publish("a", "x", 1);
+    now.is_quiet();
+}
+
+#[test]
+fn an_alias_is_told_before_it_is_used() {
+    let folder = Folder::new();
+    let server = folder.serve(&[]);
+    let mut speaker = Connect::new(V5, "speaker").open(server.client);
+    let alias = || number(id::TOPIC_ALIAS_MAXIMUM, 10);
+    let known = |message: &Message| !message.topic.is_empty();
+
+    // The first message is larger than the client takes.
+    let small = Connect::new(V5, "small").with(alias()).with(number(id::MAXIMUM_PACKET_SIZE, 200));
+    let mut small = small.open(server.client);
+    small.subscribe(&[filter("a", 0)]);
+    speaker.publish("a", &"x".repeat(500), 1);
+    speaker.publish("a", "y", 1);
+    let message = small.message();
+    assert!(known(&message) && message.payload == "y", "{message:?}");
+    speaker.publish("a", "z", 1);
+    assert!(!known(&small.message()));
+
+    // What waits for the disk leaves after what does not.
+    let mut kept = Connect::kept(V5, "kept").with(alias()).open(server.client);
+    kept.subscribe(&[filter("a", 2)]);
+    let mut topics = std::collections::HashMap::new();
+    for n in 0..20 {
+        let exact = Publish { id: 100 + n, ..Publish::new("a", "2", 2) };
+        let loose = Publish::new("a", "0", 0);
+        speaker.send(&[exact.bytes(V5), loose.bytes(V5)].concat());
+        for _ in 0..2 {
+            let message = kept.message();
+            let alias = message.property(id::TOPIC_ALIAS).map(str::to_owned);
+            match alias {
+                Some(alias) if known(&message) => drop(topics.insert(alias, message.topic)),
+                Some(alias) => assert_eq!(topics.get(&alias).map(String::as_str), Some("a")),
+                None => assert!(known(&message)),
+            }
+        }
+        speaker.hears(&[Heard::Confirm("PUBREC", 100 + n, 0)]);
+        speaker.confirm(Pubrel, 100 + n);
+        speaker.hears(&[Heard::Confirm("PUBCOMP", 100 + n, 0)]);
+    }
+}
+
+#[test]
+fn nothing_of_its_own_comes_to_a_client_on_its_next_connection() {
+    for folder in [None, Some(Folder::new())] {
+        let start = || folder.as_ref().map_or_else(|| serve(&[]), |folder| folder.serve(&[]));
+        let server = start();
+        let mut client = Connect::kept(V5, "client").open(server.client);
+        client.subscribe_with(
+            &[protocol::mqtt::client::SubscribeParts { no_local: true, ..filter("a/#", 2) }],
+            &[],
+        );
+        let mut packets = Vec::new();
+        for n in 1..=20 {
+            packets.extend(Publish { id: n, ..Publish::new("a/1", "own", 1) }.bytes(V5));
+        }
+        client.send(&packets);
+        // Before it is told of what it has published.
+        client.cut();
+        let mut other = Connect::new(V5, "other").open(server.client);
+        other.publish("a/1", "theirs", 1);
+        let server = match folder {
+            Some(_) => {
+                drop(server);
+                start()
+            }
+            None => server,
+        };
+        let mut client = Connect::kept(V5, "client").open(server.client);
+        assert!(client.session_present);
+        assert_eq!(client.message().payload, "theirs");
+        client.is_quiet();
+    }
+}
+
+#[test]
+fn nothing_comes_from_before_a_subscription() {
+    let server = serve(&[]);
+    let mut keeper = Connect::kept(V5, "keeper").open(server.client);
+    keeper.subscribe(&[filter("a", 1)]);
+    keeper.cut();
+    let mut speaker = Connect::new(V5, "speaker").open(server.client);
+    (0..5).for_each(|n| speaker.publish("a", &n.to_string(), 1));
+    // Also on a shard that has heard of none of them.
+    for n in 0..8 {
+        let connect = Connect::kept(V5, &format!("late-{n}"));
+        let mut late = connect.open(server.client);
+        late.subscribe(&[filter("a", 1)]);
+        late.cut();
+        let mut late = connect.open(server.client);
+        assert!(late.session_present);
+        late.is_quiet();
+        late.disconnect();
+    }
+}
+
+#[test]
+fn a_subscription_that_is_raised_repeats_nothing() {
+    let server = serve(&[]);
+    let mut speaker = Connect::new(V5, "speaker").open(server.client);
+    let keeper = Connect::kept(V5, "keeper");
+    keeper.open(server.client).subscribe(&[filter("a", 1)]);
+    let connect = Connect::kept(V5, "client").with(number(id::RECEIVE_MAXIMUM, 1));
+    let mut client = connect.open(server.client);
+    client.subscribe(&[filter("b", 1), filter("a", 0)]);
+    // It is behind with one topic, and has all of the other.
+    (0..200).for_each(|n| speaker.publish("b", &n.to_string(), 1));
+    (0..5).for_each(|n| speaker.publish("a", &format!("a{n}"), 1));
+    let first = client.unconfirmed();
+    assert_eq!(first.payload, "0");
+    (0..5).for_each(|n| assert_eq!(client.unconfirmed().payload, format!("a{n}")));
+    client.subscribe(&[filter("a", 2)]);
+    speaker.publish("a", "a5", 2);
+    client.confirm(Puback, first.id);
+    let mut all = payloads(&mut client, 200);
+    let at = all.iter().position(|it| it == "a5").unwrap();
+    all.remove(at);
+    assert_eq!(all, numbers(1..200));
+    client.is_quiet();
+}
+
+#[test]
+fn no_more_come_again_than_the_next_connection_takes() {
+    let server = serve(&[]);
+    let mut speaker = Connect::new(V5, "speaker").open(server.client);
+    let mut client = Connect::kept(V5, "client").open(server.client);
+    client.subscribe(&[filter("a", 1)]);
+    for n in 0..5 {
+        speaker.publish("a", &n.to_string(), 1);
+        client.unconfirmed();
+    }
+    speaker.publish("a", &"x".repeat(300), 1);
+    client.unconfirmed();
+    client.cut();
+    let connect = Connect::kept(V5, "client")
+        .with(number(id::RECEIVE_MAXIMUM, 2))
+        .with(number(id::MAXIMUM_PACKET_SIZE, 100));
+    let mut client = connect.open(server.client);
+    let first = [client.unconfirmed(), client.unconfirmed()];
+    client.is_quiet();
+    assert!(first.iter().all(|it| it.dup));
+    first.iter().for_each(|it| client.confirm(Puback, it.id));
+    // The one that is too large is not sent.
+    assert_eq!(payloads(&mut client, 3), numbers(2..5));
+    speaker.publish("a", "new", 1);
+    assert_eq!(client.message().payload, "new");
+}
+
+#[test]
+fn the_newest_retained_message_comes_last() {
+    let server = serve(&[]);
+    let mut speaker = Connect::new(V5, "speaker").open(server.client);
+    let topics: Vec<String> = (0..100).map(|n| format!("state/{n}")).collect();
+    for topic in &topics {
+        speaker.publish_all(Publish::new(topic, &"1".repeat(40_000), 1).retained());
+    }
+    let mut reader = Connect::new(V5, "reader").open(server.client);
+    // It does not read what comes.
+    let subscribe =
+        bytes(|out| protocol::mqtt::client::subscribe(V5, 1, &[], &[filter("state/#", 0)], out));
+    reader.send(&subscribe);
+    server.until("it has subscribed", |server| {
+        server.api("GET", "/api/mqtt/sessions/reader", None).1["subscriptions"] == 1
+    });
+    for topic in &topics {
+        speaker.publish_all(Publish::new(topic, "2", 1).retained());
+    }
+    let mut newest = std::collections::HashMap::new();
+    while newest.values().filter(|bytes| **bytes == 1).count() < topics.len() {
+        match reader.next() {
+            Heard::Message(message) => _ = newest.insert(message.topic, message.payload.len()),
+            heard => assert_eq!(heard, Heard::Suback(1, vec![0])),
+        }
+    }
+    let rest = reader.drain().into_iter();
+    newest.extend(rest.map(|message| (message.topic, message.payload.len())));
+    let wrong: Vec<&String> = topics.iter().filter(|it| newest.get(*it) != Some(&1)).collect();
+    assert!(wrong.is_empty(), "these end with what was there before: {wrong:?}");
+}
+
+#[test]
+fn what_is_retained_of_its_own_comes_to_a_client_that_wants_it() {
+    let folder = Folder::new();
+    let mut server = folder.serve(&[]);
+    let mut speaker = Connect::new(V5, "speaker").open(server.client);
+    speaker.publish_all(Publish::new("state/own", "own", 1).retained());
+    let mut other = Connect::new(V5, "other").open(server.client);
+    other.publish_all(Publish::new("state/other", "theirs", 1).retained());
+    let local = [protocol::mqtt::client::SubscribeParts { no_local: true, ..filter("state/#", 1) }];
+    for is_again in [false, true] {
+        if is_again {
+            drop(server);
+            server = folder.serve(&[]);
+            speaker = Connect::new(V5, "speaker").open(server.client);
+        }
+        speaker.subscribe_with(&local, &[]);
+        assert_eq!(speaker.message().topic, "state/other");
+        speaker.is_quiet();
+        // Each subscription says so anew.
+        speaker.subscribe(&[filter("state/#", 1)]);
+        assert_eq!(speaker.messages(2).len(), 2);
+    }
+}
+
+#[test]
+fn what_is_no_topic_of_mqtt_is_not_retained() {
+    let folder = Folder::new();
+    let mut server = folder.serve(&[]);
+    for (topic, retain, wanted) in [("a/+/b", true, 400), ("a/+/b", false, 200), ("a/b", true, 200)]
+    {
+        let body = json!({"topic": topic, "data": "x", "mqtt": {"retain": retain}});
+        let (status, answer) = server.api("POST", "/api/publish", Some(body));
+        assert_eq!(status, wanted, "{answer}");
+        if status == 400 {
+            let error = &answer["error"];
+            let message = error["message"].as_str().unwrap();
+            assert_eq!(error["code"], "bad_mqtt");
+            assert!(message.contains("'+'"), "{message}");
+        }
+    }
+    server.signal("-TERM");
+    wait_within(&mut server.child);
+    // Older versions took it.
+    folder.retain("a/#/c");
+    let server = folder.serve(&[]);
+    let (_, listed) = server.api("GET", "/api/mqtt/retained", None);
+    assert_eq!(listed["retained"].as_array().unwrap().len(), 2, "{listed}");
+    let mut client = Connect::new(V5, "client").open(server.client);
+    client.subscribe(&[filter("a/#", 1)]);
+    assert_eq!(client.message().topic, "a/b");
+    client.is_quiet();
+}
+
+#[test]
+fn who_has_subscribed_to_the_own_topic_alone_hears_no_broadcast() {
+    let server = serve(&[]);
+    let mut client = Connect::new(V5, "client").user("al").open(server.client);
+    client.subscribe(&[filter("@al", 0)]);
+    server.post("/api/broadcast", json!({"data": "everyone"}));
+    server.post("/api/send", json!({"user": "al", "data": "al"}));
+    assert_eq!(client.message().payload, "al");
+    client.is_quiet();
+}
+
+#[test]
+fn confirmations_are_under_no_limit_and_a_refused_publish_leaves_no_trace() {
+    let server = serve(&[
+        ("THRONG_LIMITS_COMMANDS_PER_SECOND_PER_USER_MAX", "100"),
+        ("THRONG_LIMITS_PUBLISHES_PER_SECOND_PER_USER_MAX", "5"),
+    ]);
+    let mut client = Connect::new(V5, "client").user("al").open(server.client);
+    client.subscribe(&[filter("@al", 1)]);
+    for n in 0..400 {
+        server.post("/api/send", json!({"user": "al", "data": n}));
+    }
+    assert_eq!(payloads(&mut client, 400), numbers(0..400));
+
+    let alias = number(id::TOPIC_ALIAS, 1);
+    let mut speaker = Connect::new(V5, "speaker").user("bo").open(server.client);
+    let mut witness = Connect::new(V5, "witness").open(server.client);
+    witness.subscribe(&[filter("a", 2)]);
+    // All at once, so that they come within a second.
+    let publish = |id| Publish { id, ..Publish::new("a", "x", 2) }.with(alias).bytes(V5);
+    speaker.send(&(1..=30).flat_map(publish).collect::<Vec<u8>>());
+    let (mut taken, mut refused) = (0, None);
+    for id in 1..=30 {
+        match speaker.next() {
+            Heard::Confirm("PUBREC", of, 0) if of == id => taken += 1,
+            Heard::Confirm("PUBREC", of, 0x97) if of == id => refused = Some(id),
+            other => panic!("{other:?} in place of PUBREC {id}"),
+        }
+    }
+    let id = refused.expect("a limit of five a second");
+    // What is under way goes on, as what was taken.
+    speaker.send(&Publish { id: 1, dup: true, ..Publish::new("a", "x", 2) }.bytes(V5));
+    speaker.hears(&[Heard::Confirm("PUBREC", 1, 0)]);
+    // The identifier is free for another message, and the alias is known.
+    let later = Publish { id, ..Publish::new("", "later", 2) }.with(alias).bytes(V5);
+    server.until("there is room again", |_| {
+        speaker.send(&later);
+        match speaker.next() {
+            Heard::Confirm("PUBREC", of, reason) if of == id => reason == 0,
+            other => panic!("{other:?} in place of PUBREC {id}"),
+        }
+    });
+    let wanted = [vec!["x"; taken], vec!["later"]].concat();
+    assert_eq!(payloads(&mut witness, taken + 1), wanted);
+    witness.is_quiet();
+}
+
+#[test]
+fn what_confirms_nothing_is_a_command() {
+    let server = serve(&[("THRONG_LIMITS_COMMANDS_PER_SECOND_PER_USER_MAX", "100")]);
+    for (kind, user) in [(Puback, "al"), (Pubrec, "bo"), (Pubrel, "cy"), (Pubcomp, "di")] {
+        let name = "throng_limited_total{name=\"limits.commands_per_second_per_user_max\"}";
+        let before = server.metric(name);
+        let mut client = Connect::new(V5, user).user(user).open(server.client);
+        // All at once, so that they come within a second.
+        let confirm = |id| {
+            let reason = protocol::mqtt::ReasonCode::Success;
+            bytes(|out| protocol::mqtt::write::confirm(kind, V5, id, reason, &[], out))
+        };
+        client.send(&(1..400).flat_map(confirm).collect::<Vec<u8>>());
+        server.until("it is over the limit", |server| server.metric(name) > before);
+    }
+}
+
+#[test]
+fn a_session_acknowledges_what_it_had_and_begins_where_its_user_is() {
+    let server = serve(&[("THRONG_INBOX_ENABLED", "true")]);
+    let send = |server: &Server, text: &str| -> String {
+        let sent = server.post("/api/send", json!({"user": "al", "data": text}));
+        sent["id"].as_str().unwrap().into()
+    };
+    let acknowledged =
+        |server: &Server| server.api("GET", "/api/cursors/al", None).1["acknowledged"].clone();
+    let ids = ["one", "two", "three"].map(|text| send(&server, text));
+    let mut phone = Connect::kept(V5, "phone").user("al").open(server.client);
+    phone.subscribe(&[filter("@al", 1)]);
+    let last = send(&server, "four");
+    // What waited for the user comes first.
+    let messages: Vec<Message> = (0..4).map(|_| phone.unconfirmed()).collect();
+    let texts: Vec<&str> = messages.iter().map(|it| it.payload.as_str()).collect();
+    assert_eq!(texts, ["one", "two", "three", "four"]);
+    phone.confirm(Puback, messages[0].id);
+    server.until("the first is acknowledged", |server| acknowledged(server) == ids[0]);
+    messages[1..].iter().for_each(|it| phone.confirm(Puback, it.id));
+    server.until("all are acknowledged", |server| acknowledged(server) == last);
+
+    // Nobody who has not had all of them speaks for the user.
+    send(&server, "five");
+    let mut part = Connect::kept(V5, "part").user("al").open(server.client);
+    part.subscribe(&[filter("@al", 0)]);
+    let six = send(&server, "six");
+    assert_eq!(part.message().payload, "six");
+    assert_eq!(acknowledged(&server), last);
+    assert_eq!((phone.message().payload, phone.message().payload), ("five".into(), "six".into()));
+    server.until("the phone had them", |server| acknowledged(server) == six);
+}
+
+#[test]
+fn what_leaves_one_of_two_alike_filters_leaves_the_other() {
+    let server = serve(&[]);
+    let mut client = Connect::new(V5, "client").open(server.client);
+    client.subscribe(&[filter("a/#", 1), filter("a/+", 1)]);
+    assert_eq!(client.unsubscribe(&["a/#"]), [0]);
+    let mut speaker = Connect::new(V5, "speaker").open(server.client);
+    speaker.publish("a/b", "x", 1);
+    assert_eq!(client.message().payload, "x");
+    client.is_quiet();
+}
+
+#[test]
+fn messages_with_qos_2_that_were_half_done_end_once() {
+    let server = serve(&[("THRONG_MQTT_INFLIGHT_MAX", "2")]);
+    let mut speaker = Connect::new(V5, "speaker").open(server.client);
+    let mut client = Connect::kept(V5, "client").open(server.client);
+    client.subscribe(&[filter("a", 2)]);
+    (0..6).for_each(|n| speaker.publish("a", &n.to_string(), 2));
+    let (first, second) = (client.unconfirmed(), client.unconfirmed());
+    client.confirm(Pubrec, first.id);
+    client.hears(&[Heard::Confirm("PUBREL", first.id, 0)]);
+    client.cut();
+    let mut client = Connect::kept(V5, "client").open(server.client);
+    assert_eq!(client.next(), Heard::Confirm("PUBREL", first.id, 0));
+    let again = Message { dup: true, ..second };
+    assert_eq!(client.next(), Heard::Message(again.clone()));
+    client.is_quiet();
+    client.confirm(Pubcomp, first.id);
+    client.confirm(Pubrec, again.id);
+    client.hears(&[Heard::Confirm("PUBREL", again.id, 0)]);
+    client.confirm(Pubcomp, again.id);
+    assert_eq!(payloads(&mut client, 4), numbers(2..6));
+    client.is_quiet();
+}

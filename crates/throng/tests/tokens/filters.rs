@@ -1,0 +1,86 @@
+//! Tokens and filters of MQTT: a filter reaches what the token grants, and nothing beside it.
+
+use serde_json::json;
+
+use crate::support::*;
+use crate::tokens::kit::*;
+
+/// Filters as a URL has them, and whether who may subscribe to `sensors/*` may have them.
+const FILTERS: [(&str, &str, bool); 8] = [
+    ("sensors/+", "sensors/%2B", true),
+    ("sensors/+/temp", "sensors/%2B/temp", true),
+    ("sensors/7", "sensors/7", true),
+    ("#", "%23", false),
+    ("+", "%2B", false),
+    ("+/7", "%2B/7", false),
+    ("other/+", "other/%2B", false),
+    ("sensors", "sensors", false),
+];
+
+fn server() -> Server {
+    serve(&[("THRONG_CLIENT_WILDCARDS", "true")])
+}
+
+/// The token of somebody who may subscribe to what is below `sensors`.
+fn of_sensors() -> String {
+    token(listener("al", &["sensors/*"]))
+}
+
+/// It hears what comes by its filters, and nothing of what is not granted.
+fn hears_sensors(server: &Server, client: &mut Client) {
+    server.publish("other/7", json!("not granted"));
+    server.publish("sensors/7", json!("granted"));
+    let heard = client.until("message");
+    assert_eq!(heard, json!("granted"));
+}
+
+#[test]
+fn a_filter_in_a_request_reaches_no_more_than_its_token_grants() {
+    let (server, token) = (server(), of_sensors());
+    for way in [Way::Sse, Way::Stream, Way::Ws] {
+        for (filter, encoded, may) in FILTERS {
+            let query = format!("topic={encoded}&filter=mqtt&token={token}");
+            match Client::open(&server, way, &query, "") {
+                Ok(_) => assert!(may, "{way:?} {filter}"),
+                Err(reply) => {
+                    let status = if way == Way::Ws { 4403 } else { 403 };
+                    assert_eq!(reply.error(), (status, "not_granted"), "{way:?} {filter}");
+                    assert!(!may, "{way:?} {filter}");
+                }
+            }
+        }
+        // One that is not granted refuses all of them.
+        let both = format!("topic=sensors/%2B&topic=%23&filter=mqtt&token={token}");
+        assert!(Client::open(&server, way, &both, "").is_err(), "{way:?}");
+        let query = format!("topic=sensors/%2B&filter=mqtt&token={token}");
+        let mut client = Client::open(&server, way, &query, "").ok().unwrap();
+        hears_sensors(&server, &mut client);
+    }
+}
+
+#[test]
+fn a_filter_of_a_command_reaches_no_more_than_the_token_grants() {
+    let (server, token) = (server(), of_sensors());
+    let mut client = Client::open(&server, Way::Ws, &format!("token={token}"), "").ok().unwrap();
+    for (filter, _, may) in FILTERS {
+        let subscribe = json!({"type": "subscribe", "topic": filter, "filter": "mqtt"});
+        let wanted = if may { json!({"topic": filter}) } else { json!("not_granted") };
+        assert_eq!(client.ask(subscribe), wanted, "{filter}");
+    }
+    hears_sensors(&server, &mut client);
+}
+
+#[test]
+fn a_channel_that_is_a_filter_reaches_no_more_than_the_token_grants() {
+    let (server, token) = (server(), of_sensors());
+    for way in [Way::Phoenix, Way::Longpoll] {
+        let opened = Client::open(&server, way, &format!("token={token}"), "");
+        let mut client = opened.ok().unwrap();
+        for (filter, _, may) in FILTERS {
+            let reply = client.join(filter, json!({"filter": "mqtt"}));
+            let wanted = if may { "ok" } else { "error" };
+            assert_eq!(reply["status"], wanted, "{way:?} {filter}: {reply}");
+        }
+        hears_sensors(&server, &mut client);
+    }
+}

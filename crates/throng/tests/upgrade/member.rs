@@ -1,0 +1,351 @@
+//! Clients of every transport that receive numbered messages on one connection each, and their publisher.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::mqtt::client::{Client, Connect, V3, V5, filter};
+use crate::support::{Stream, TIMEOUT, WebSocket};
+use crate::upgrade::api::Api;
+use crate::upgrade::node::{Node, SetOnDrop};
+
+/// The transport of a member.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    Sse,
+    Stream,
+    Poll,
+    Ws,
+    Phoenix,
+    Longpoll,
+    /// MQTT 3.1.1 with this QoS.
+    Mqtt3(u8),
+    /// MQTT 5 with this QoS.
+    Mqtt5(u8),
+}
+
+pub const ALL: [Kind; 12] = [
+    Kind::Sse,
+    Kind::Stream,
+    Kind::Poll,
+    Kind::Ws,
+    Kind::Phoenix,
+    Kind::Longpoll,
+    Kind::Mqtt3(0),
+    Kind::Mqtt3(1),
+    Kind::Mqtt3(2),
+    Kind::Mqtt5(0),
+    Kind::Mqtt5(1),
+    Kind::Mqtt5(2),
+];
+
+enum Io {
+    Lines(Stream),
+    /// A connection for polls, and the position of the next one.
+    Poll(Stream, String),
+    /// A connection for polls of a session.
+    Longpoll(Stream),
+    Ws(Box<WebSocket>),
+    Mqtt(Box<Client>),
+}
+
+pub struct Member {
+    pub kind: Kind,
+    pub topic: String,
+    pub user: String,
+    io: Io,
+    /// The target of a poll.
+    target: String,
+    waiting: VecDeque<Value>,
+    /// The ids of its messages, where its transport has them.
+    pub ids: Vec<String>,
+}
+
+/// Opens a WebSocket at this path.
+pub fn websocket_at(node: &Node, path: &str) -> WebSocket {
+    let url = format!("ws://{}{path}", node.client);
+    tungstenite::client(url, node.connect()).unwrap().0
+}
+
+/// Reads the next text of a WebSocket.
+pub fn text_of(socket: &mut WebSocket) -> Value {
+    crate::support::receive(socket)
+}
+
+fn post(stream: &mut Stream, target: &str, body: &str) -> Value {
+    let length = body.len();
+    stream.send(&format!(
+        "POST {target} HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n\
+         Content-Length: {length}\r\n\r\n{body}"
+    ));
+    let (status, answer) = stream.answer();
+    assert_eq!(status, 200, "{target}: {answer}");
+    serde_json::from_str(&answer).unwrap()
+}
+
+fn get(stream: &mut Stream, target: &str) -> Value {
+    stream.send(&format!("GET {target} HTTP/1.1\r\nHost: t\r\n\r\n"));
+    let (status, answer) = stream.answer();
+    assert_eq!(status, 200, "{target}: {answer}");
+    serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{target}: {error}: {answer}"))
+}
+
+impl Member {
+    /// Connects and is in the topic.
+    pub fn open(node: &Node, kind: Kind, topic: &str) -> Self {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        let mut target = String::new();
+        let user = format!("u{number}");
+        let query = format!("topic={topic}&user={user}");
+        let io = match kind {
+            Kind::Sse => {
+                let mut stream = node.listen(&format!("/sse?{query}&format=json"));
+                assert_eq!(stream.event()[0].0, "retry");
+                Io::Lines(stream)
+            }
+            Kind::Stream => {
+                let mut stream = node.listen(&format!("/stream?{query}"));
+                assert_eq!(stream.object()["type"], "welcome");
+                Io::Lines(stream)
+            }
+            Kind::Poll => {
+                let mut stream = Stream::new(node.connect());
+                target = format!("/poll?{query}");
+                let first = get(&mut stream, &format!("{target}&timeout=0"));
+                Io::Poll(stream, first["since"].as_str().unwrap().into())
+            }
+            Kind::Ws => {
+                let mut socket = websocket_at(node, &format!("/ws?{query}"));
+                assert_eq!(text_of(&mut socket)["type"], "welcome");
+                Io::Ws(Box::new(socket))
+            }
+            Kind::Phoenix => {
+                let path = format!("/socket/websocket?vsn=2.0.0&user={user}");
+                let mut socket = websocket_at(node, &path);
+                let join = json!(["1", "1", topic, "phx_join", {}]).to_string();
+                socket.send(tungstenite::Message::text(join)).unwrap();
+                let reply = text_of(&mut socket);
+                assert_eq!(reply[4]["status"], "ok", "{reply}");
+                Io::Ws(Box::new(socket))
+            }
+            Kind::Longpoll => {
+                let mut stream = Stream::new(node.connect());
+                let base = format!("/socket/longpoll?vsn=2.0.0&user={user}");
+                let token = get(&mut stream, &base)["token"].as_str().unwrap().to_string();
+                target = format!("{base}&token={token}");
+                let join = json!(["1", "1", topic, "phx_join", {}]).to_string();
+                assert_eq!(post(&mut stream, &target, &join)["status"], 200);
+                Io::Longpoll(stream)
+            }
+            Kind::Mqtt3(qos) | Kind::Mqtt5(qos) => {
+                let version = if matches!(kind, Kind::Mqtt3(_)) { V3 } else { V5 };
+                let connect = Connect::kept(version, &format!("member-{number}"));
+                let mut client = connect.user(&user).open(node.client);
+                // A test has few topics.
+                client.subscribe(&[filter(topic.to_string().leak(), qos)]);
+                Io::Mqtt(Box::new(client))
+            }
+        };
+        let (waiting, ids) = (VecDeque::new(), Vec::new());
+        let mut member = Member { kind, topic: topic.into(), user, io, target, waiting, ids };
+        if kind == Kind::Longpoll {
+            // The answer to its join comes first.
+            let reply = member.object(Instant::now() + TIMEOUT);
+            assert_eq!(reply[4]["status"], "ok", "{reply}");
+        }
+        member
+    }
+
+    /// A member that also receives what is for its user and what is for everyone; by MQTT only what is for its user.
+    pub fn as_user(node: &Node, kind: Kind, topic: &str) -> Self {
+        let mut member = Member::open(node, kind, topic);
+        let own = format!("@{}", member.user);
+        for (join, topic) in [("2", own.as_str()), ("3", "*")] {
+            let join = json!([join, join, topic, "phx_join", {}]).to_string();
+            match &mut member.io {
+                Io::Ws(socket) if kind == Kind::Phoenix => {
+                    socket.send(tungstenite::Message::text(join)).unwrap();
+                    let reply = text_of(socket);
+                    assert_eq!(reply[4]["status"], "ok", "{reply}");
+                }
+                Io::Longpoll(stream) => {
+                    assert_eq!(post(stream, &member.target, &join)["status"], 200);
+                }
+                Io::Mqtt(client) if topic != "*" => {
+                    client.subscribe(&[filter(topic.to_string().leak(), 1)]);
+                }
+                Io::Lines(_) | Io::Poll(..) | Io::Ws(_) | Io::Mqtt(_) => {}
+            }
+        }
+        member
+    }
+
+    /// One of each transport.
+    pub fn all(node: &Node, topic: &str) -> Vec<Self> {
+        let members: Vec<_> = ALL.iter().map(|kind| Member::open(node, *kind, topic)).collect();
+        // A poll is a member while it waits, and the subscriptions of MQTT are there once they are granted.
+        node.until_members(&topic.replace('/', "%2F"), ALL.len() as u64 - 1);
+        members
+    }
+
+    /// The next object on its connection.
+    fn object(&mut self, end: Instant) -> Value {
+        loop {
+            assert!(Instant::now() < end, "{:?} in {}: nothing comes", self.kind, self.topic);
+            if let Some(object) = self.waiting.pop_front() {
+                return object;
+            }
+            match &mut self.io {
+                Io::Lines(stream) if self.kind == Kind::Stream => return stream.object(),
+                Io::Lines(stream) => {
+                    let event = stream.event();
+                    let data = event.iter().find(|(field, _)| field == "data");
+                    if let Some((_, data)) = data {
+                        return serde_json::from_str(data).unwrap();
+                    }
+                }
+                Io::Ws(socket) => return text_of(socket),
+                Io::Poll(stream, since) => {
+                    let answer = get(stream, &format!("{}&timeout=5&since={since}", self.target));
+                    assert_ne!(answer["recovered"], false, "{:?}: {answer}", self.kind);
+                    *since = answer["since"].as_str().unwrap().into();
+                    self.waiting.extend(answer["messages"].as_array().unwrap().iter().cloned());
+                }
+                Io::Longpoll(stream) => {
+                    let answer = get(stream, &self.target);
+                    let status = answer["status"].as_u64().unwrap();
+                    assert!([200, 204].contains(&status), "{:?}: {answer}", self.kind);
+                    let messages = answer["messages"].as_array().into_iter().flatten();
+                    let parse = |one: &Value| serde_json::from_str(one.as_str().unwrap()).unwrap();
+                    self.waiting.extend(messages.map(parse));
+                }
+                Io::Mqtt(_) => unreachable!("it has packets"),
+            }
+        }
+    }
+
+    /// The text of the next message.
+    pub fn next(&mut self) -> String {
+        if let Io::Mqtt(client) = &mut self.io {
+            let message = client.message();
+            assert!(!message.dup, "{:?}: {message:?} came again", self.kind);
+            return message.payload;
+        }
+        // A server that beats has no silence for a read to fail in.
+        let end = Instant::now() + TIMEOUT;
+        loop {
+            let object = self.object(end);
+            let data = match self.kind {
+                Kind::Phoenix | Kind::Longpoll => match object[3] == "message" {
+                    true => &object[4]["data"],
+                    false
+                        if ["phx_reply", "presence_state", "presence_diff"]
+                            .contains(&object[3].as_str().unwrap()) =>
+                    {
+                        continue;
+                    }
+                    false => panic!("{:?}: {object}", self.kind),
+                },
+                _ => match object["type"].as_str().unwrap_or_default() {
+                    "message" if object["event"] == "message" => {
+                        self.ids.extend(object["id"].as_str().map(String::from));
+                        &object["data"]
+                    }
+                    "message" | "heartbeat" | "recovery" | "reply" => continue,
+                    _ => panic!("{:?}: {object}", self.kind),
+                },
+            };
+            return data.as_str().unwrap_or_else(|| panic!("{:?}: {object}", self.kind)).into();
+        }
+    }
+
+    /// All texts before the last one, which is "end".
+    pub fn before_end(&mut self) -> Vec<String> {
+        let mut all = Vec::new();
+        loop {
+            let text = self.next();
+            if text == "end" {
+                return all;
+            }
+            all.push(text);
+        }
+    }
+
+    /// Checks that it received what was published, with ids of one epoch in their order.
+    pub fn check_received(&self, received: &[String], expected: &[String]) {
+        let first =
+            received.iter().zip(expected).position(|(received, expected)| received != expected);
+        assert!(
+            received == expected,
+            "{:?} in {}: {} of {}; it goes wrong at {first:?}: {:?}",
+            self.kind,
+            self.topic,
+            received.len(),
+            expected.len(),
+            first.map(|at| &received[at.saturating_sub(2)..received.len().min(at + 3)]),
+        );
+        let split = |id: &String| {
+            let (epoch, rest) = id.split_once(':').unwrap();
+            let offset = rest.split('/').next().unwrap().parse::<u64>().unwrap();
+            (epoch.to_string(), offset)
+        };
+        let ids: Vec<_> = self.ids.iter().map(split).collect();
+        let in_order = ids.windows(2).all(|two| two[0].0 == two[1].0 && two[0].1 < two[1].1);
+        assert!(in_order, "{:?} in {}: {ids:?}", self.kind, self.topic);
+    }
+}
+
+/// Publishes numbers while a test does something else.
+#[derive(Default)]
+pub struct Publisher {
+    count: AtomicUsize,
+    is_over: AtomicBool,
+}
+
+impl Publisher {
+    /// What a publisher publishes at most in each topic: less than any limit of the server, however long the test takes.
+    pub const MESSAGES_MAX: usize = 2_000;
+
+    /// Publishes 0, 1, 2 and so on to each topic until the test has ended [`Publisher::meanwhile`], and then "end".
+    /// Returns how many numbers.
+    pub fn run(&self, node: &Node, topics: &[&str]) -> usize {
+        let mut api = Api::new(node.admin);
+        while !self.is_over.load(Ordering::Relaxed) {
+            let number = self.count.load(Ordering::Relaxed);
+            if number < Publisher::MESSAGES_MAX {
+                topics.iter().for_each(|topic| _ = api.publish(topic, &number.to_string()));
+                self.count.store(number + 1, Ordering::Relaxed);
+            }
+            // So fast that some messages are under way at every moment.
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        topics.iter().for_each(|topic| _ = api.publish(topic, "end"));
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Waits until it has published some more.
+    pub fn until_more(&self) {
+        let expected = self.count.load(Ordering::Relaxed) + 20;
+        let end = Instant::now() + TIMEOUT;
+        while self.count.load(Ordering::Relaxed) < expected.min(Publisher::MESSAGES_MAX) {
+            assert!(Instant::now() < end, "nothing is published");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Does this while it publishes. It ends afterwards, also when this fails.
+    pub fn meanwhile(&self, act: impl FnOnce()) {
+        let _over = SetOnDrop(&self.is_over);
+        self.until_more();
+        act();
+        self.until_more();
+    }
+}
+
+/// The numbers that a publisher has published.
+pub fn numbers(range: std::ops::Range<usize>) -> Vec<String> {
+    range.map(|number| number.to_string()).collect()
+}
