@@ -32,6 +32,9 @@ use crate::wake::{CommandQueue, Commands, commands};
 /// shards, standard input and output, and one to reject a connection with an answer.
 const OWN_DESCRIPTORS: u64 = 64;
 
+/// A shard with room for fewer connections is not worth having.
+const CAPACITY_MIN: u64 = 64;
+
 /// The most shards: a connection's name has 16 bits for it, and the accept program one jump each.
 const SHARDS_MAX: usize = 1_000;
 
@@ -182,28 +185,66 @@ fn raise_descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
+/// Descriptors that one of so many shards can't use for connections: its own, and the wake-ups of all shards, twice in an
+/// upgrade.
+fn reserved(shards: u64) -> u64 {
+    OWN_DESCRIPTORS + 2 * shards
+}
+
+/// Descriptors that are open while so many shards are made, of which each table begins as a copy: each shard's wake-up,
+/// its listeners, and in an upgrade its way to the old process.
+fn needed_at_start(shards: u64, ports: u64) -> u64 {
+    OWN_DESCRIPTORS + shards * (2 + ports)
+}
+
 fn plan(
     options: &Options,
     connections_max: u64,
     descriptors: u64,
     cores: usize,
 ) -> io::Result<Plan> {
-    // The wake-ups grow with the number of shards, which grows as descriptors get fewer: room for
-    // the most shards there can be is taken off first.
-    let most = if options.shards > 0 { options.shards } else { SHARDS_MAX.min(64) } as u64;
-    let own = OWN_DESCRIPTORS + most * 2;
-    let Some(capacity) = descriptors.checked_sub(own).filter(|capacity| *capacity >= 64) else {
-        return Err(io::Error::other(format!(
-            "the limit on open files is {descriptors}, too low to serve anyone: raise it with \
-             ulimit -n"
-        )));
+    let ports = options.listen.len() as u64;
+    let of = |shards: usize| -> Option<Plan> {
+        let number = shards as u64;
+        let capacity = descriptors.checked_sub(reserved(number));
+        let capacity = capacity.filter(|capacity| *capacity >= CAPACITY_MIN)?;
+        // When a shard leaves the choice, it must still have room for its queues.
+        let queued = u64::from(options.backlog) * ports;
+        let high_water = capacity - queued.min(capacity / 8);
+        (needed_at_start(number, ports) <= descriptors).then_some(Plan {
+            shards,
+            capacity,
+            high_water,
+        })
     };
-    // When a shard leaves the choice, it must still have room for its queues.
-    let queued = u64::from(options.backlog) * options.listen.len() as u64;
-    let high_water = capacity - queued.min(capacity / 8);
-    let chosen = connections_max.div_ceil(high_water).max(cores as u64) as usize;
-    let shards = if options.shards > 0 { options.shards } else { chosen };
-    Ok(Plan { shards: shards.min(SHARDS_MAX), capacity, high_water })
+    let too_low = |shards: usize| {
+        let number = shards as u64;
+        let least = needed_at_start(number, ports).max(reserved(number) + CAPACITY_MIN);
+        let who = match shards {
+            1 => "one shard needs".to_owned(),
+            _ => format!("{shards} shards need"),
+        };
+        io::Error::other(format!(
+            "the limit on open files is {descriptors}, and {who} {least} or more: raise it (ulimit -n, or \
+             LimitNOFILE= of the unit)"
+        ))
+    };
+    if options.shards > 0 {
+        let shards = options.shards.min(SHARDS_MAX);
+        return of(shards).ok_or_else(|| too_low(shards));
+    }
+    // As many as it takes; with few descriptors more shards hold less each, so those that hold most together.
+    let holds = |plan: &Plan| plan.high_water.saturating_mul(plan.shards as u64);
+    let mut most: Option<Plan> = None;
+    for plan in (1..=SHARDS_MAX).map_while(of) {
+        if plan.shards >= cores && holds(&plan) >= connections_max {
+            return Ok(plan);
+        }
+        if most.is_none_or(|most| holds(&plan) > holds(&most)) {
+            most = Some(plan);
+        }
+    }
+    most.ok_or_else(|| too_low(1))
 }
 
 impl Prepared {
@@ -535,6 +576,36 @@ mod tests {
         });
         assert_eq!(rustix::io::write(&writer, b"y"), Ok(1), "the other table keeps it");
         assert_eq!(rustix::io::read(&reader, &mut [0; 4]), Ok(2));
+    }
+
+    #[test]
+    fn a_plan_takes_no_more_descriptors_than_there_are() {
+        let mut options = Options { shards: 0, backlog: 4_096, ..options() };
+        options.listen = vec![(Listener::Client, ([127, 0, 0, 1], 0).into())];
+        for descriptors in 0..3_000 {
+            let Ok(plan) = plan(&options, 1_000_000, descriptors, 2) else {
+                assert!(descriptors < reserved(1) + CAPACITY_MIN, "{descriptors} are enough");
+                continue;
+            };
+            let shards = plan.shards as u64;
+            assert!(needed_at_start(shards, 1) <= descriptors, "{descriptors}: {plan:?}");
+            assert_eq!(plan.capacity, descriptors - reserved(shards), "{descriptors}: {plan:?}");
+            assert!(plan.capacity >= CAPACITY_MIN, "{descriptors}: {plan:?}");
+        }
+        let held = |descriptors| {
+            let plan = plan(&options, 1_000_000, descriptors, 2).unwrap();
+            (plan.shards, plan.capacity * plan.shards as u64)
+        };
+        assert!(held(256).1 > 3_000 && held(700).1 > 20_000, "{:?} {:?}", held(256), held(700));
+        // As before where there are enough.
+        let enough = plan(&options, 1_000_000, 20_000, 2).unwrap();
+        assert!((55..65).contains(&enough.shards), "{enough:?}");
+        assert_eq!(plan(&options, 1_000, 1 << 20, 4).unwrap().shards, 4, "a shard a core");
+        let error = |shards| {
+            let options = Options { shards, ..options.clone() };
+            plan(&options, 1_000, 256, 2).unwrap_err().to_string()
+        };
+        assert!(error(90).contains("90 shards need 334 or more"), "{}", error(90));
     }
 
     #[test]

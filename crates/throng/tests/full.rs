@@ -126,3 +126,28 @@ fn the_page_of_limits_names_metrics_that_are_there() {
     }
     assert!(rows > 60 && named > 40, "{rows} {named}");
 }
+
+/// A server that may have so many files open.
+fn limited_to(files: u32) -> std::process::Command {
+    let mut command = std::process::Command::new("sh");
+    let serve = "exec \"$0\" serve --listen 127.0.0.1:0 --admin 127.0.0.1:0";
+    command.args(["-c", &format!("ulimit -n {files} && {serve}"), env!("CARGO_BIN_EXE_throng")]);
+    command
+}
+
+#[test]
+fn with_few_descriptors_the_server_starts_smaller_or_says_what_it_needs() {
+    for files in [150, 256, 400, 700] {
+        let server = Server::run(limited_to(files), &[]);
+        assert_eq!(server.get("/healthz").0, 200, "{files}");
+        let mut stream = server.listen("/sse?topic=a");
+        server.publish("a", json!("hello"));
+        assert_eq!(stream.data(), "hello");
+    }
+    let end = output_within(&mut limited_to(100));
+    let error = String::from_utf8(end.stderr).unwrap();
+    assert_eq!(end.status.code(), Some(1), "{error}");
+    let want =
+        "the limit on open files is 100, and one shard needs 130 or more: raise it (ulimit -n";
+    assert!(error.contains(want), "{error}");
+}
