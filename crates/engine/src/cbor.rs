@@ -258,17 +258,21 @@ pub(crate) struct RespondRecord {
     cors: String,
     #[n(1)]
     keep_alive: bool,
+    /// Left out where it is not so, as in records of earlier versions.
+    #[n(2)]
+    head_only: Option<bool>,
 }
 
 impl From<&Respond> for RespondRecord {
-    fn from(Respond { cors, keep_alive }: &Respond) -> Self {
-        RespondRecord { cors: cors.to_string(), keep_alive: *keep_alive }
+    fn from(Respond { cors, keep_alive, head_only }: &Respond) -> Self {
+        let (keep_alive, head_only) = (*keep_alive, head_only.then_some(true));
+        RespondRecord { cors: cors.to_string(), keep_alive, head_only }
     }
 }
 
 impl From<RespondRecord> for Respond {
-    fn from(RespondRecord { cors, keep_alive }: RespondRecord) -> Self {
-        Respond { cors: cors.into(), keep_alive }
+    fn from(RespondRecord { cors, keep_alive, head_only }: RespondRecord) -> Self {
+        Respond { cors: cors.into(), keep_alive, head_only: head_only.unwrap_or_default() }
     }
 }
 

@@ -129,7 +129,7 @@ fn write_http(respond: &protocol::request::Respond, page: PageResult, out: &mut 
         Ok(page) => http::json_answer(respond, page.as_bytes(), out),
         Err((status, code, why)) => {
             let refused = Rejection::new(status, code, why);
-            http::reject(&refused, &respond.cors, respond.keep_alive, false, out);
+            http::reject_to(respond, &refused, out);
         }
     }
 }

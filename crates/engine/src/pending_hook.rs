@@ -147,7 +147,11 @@ mod tests {
     fn answers() -> Vec<Answer> {
         let ack = MqttAck { id: 7, qos: Qos::AtLeastOnce, with: true, retain: true };
         vec![
-            Answer::Http(Respond { cors: "Vary: Origin\r\n".into(), keep_alive: true }),
+            Answer::Http(Respond {
+                cors: "Vary: Origin\r\n".into(),
+                keep_alive: true,
+                head_only: false,
+            }),
             Answer::Id("12".into()),
             Answer::Phoenix(Box::new(message())),
             Answer::Mqtt(ack),

@@ -341,7 +341,7 @@ impl Publishes<'_> {
                         let Refusal { status, code, message, .. } = *refusal;
                         let (code, message) = (String::from(code), String::from(message));
                         let rejection = http::Rejection::new(status, code, message);
-                        http::reject(&rejection, &respond.cors, keep_alive, false, out);
+                        http::reject_to(&respond, &rejection, out);
                     }
                 });
             }
@@ -428,7 +428,7 @@ impl Connections {
                     | history::AcknowledgeError::NoUser => 400,
                 };
                 let refused = http::Rejection::new(status, error.code(), error.to_string());
-                http::reject(&refused, &respond.cors, respond.keep_alive, false, out);
+                http::reject_to(respond, &refused, out);
             }
         }
         self.answered(slot, from, respond.keep_alive, out);

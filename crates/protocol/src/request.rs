@@ -269,6 +269,8 @@ pub struct Respond {
     pub cors: Cow<'static, str>,
     /// Whether the connection stays.
     pub keep_alive: bool,
+    /// Leave the body out (HEAD), but tell its length.
+    pub head_only: bool,
 }
 
 /// A connection that stays.

@@ -75,6 +75,45 @@ fn head_and_options_and_health() {
 }
 
 #[test]
+fn head_is_judged_as_get_is_and_has_no_body() {
+    let secret = "0123456789abcdef0123456789abcdef";
+    let required = [("THRONG_AUTH_HMAC_KEY", secret), ("THRONG_AUTH_REQUIRED", "true")];
+    for (settings, statuses) in
+        [(&[][..], &[200, 400, 404][..]), (&required, &[200, 400, 401, 404])]
+    {
+        let server = Server::with(&["--demo"], settings);
+        let mut seen = std::collections::BTreeSet::new();
+        for target in [
+            "/healthz",
+            "/nothing",
+            "/history",
+            "/history?topic=a",
+            "/history?topic=room:a",
+            "/history?topic=%ff",
+            "/history?user=al&topic=b",
+            "/presence",
+            "/presence?topic=a",
+            "/presence?topic=room:a",
+            "/poll",
+            "/poll?topic=a&timeout=0",
+            "/poll?topic=a&timeout=x",
+        ] {
+            let answer = |method: &str| {
+                let request =
+                    format!("{method} {target} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+                let (status, answer) = status(&server, request.as_bytes());
+                let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+                (status, head.to_owned(), body.to_owned())
+            };
+            let (status, head, body) = answer("GET");
+            assert_eq!(answer("HEAD"), (status, head, String::new()), "{target}: {body}");
+            seen.insert(status);
+        }
+        assert_eq!(Vec::from_iter(seen), statuses);
+    }
+}
+
+#[test]
 fn unlisted_origins_are_rejected() {
     let settings = [("THRONG_CLIENT_CORS_ORIGINS", "http://good.example,http://fine.example:81")];
     let server = Server::with(&[], &settings);

@@ -161,7 +161,14 @@ pub(crate) fn short_answer(
 
 /// Appends an answer of status 200 with this JSON text.
 pub fn json_answer(respond: &Respond, body: &[u8], out: &mut Vec<u8>) {
-    short_answer(200, &respond.cors, body, respond.keep_alive, false, out);
+    let Respond { cors, keep_alive, head_only } = respond;
+    short_answer(200, cors, body, *keep_alive, *head_only, out);
+}
+
+/// Appends a rejection to one that waits for it.
+pub fn reject_to(respond: &Respond, rejection: &Rejection, out: &mut Vec<u8>) {
+    let Respond { cors, keep_alive, head_only } = respond;
+    reject(rejection, cors, *keep_alive, *head_only, out);
 }
 
 /// Appends the answer to a client's publish: the message's position, or the error's status, code and
@@ -178,7 +185,7 @@ pub fn publish_answer(
         }
         Err((status, code, message)) => {
             let rejection = Rejection::new(status, code, message);
-            reject(&rejection, &respond.cors, respond.keep_alive, false, out);
+            reject_to(respond, &rejection, out);
         }
     }
 }

@@ -18,7 +18,7 @@ mod route;
 
 pub use answer::UNAUTHORIZED;
 pub use answer::{
-    ANY_ORIGIN, Answer, HEALTH, error_body, json_answer, publish_answer, reason, reject,
+    ANY_ORIGIN, Answer, HEALTH, error_body, json_answer, publish_answer, reason, reject, reject_to,
     status_line,
 };
 pub use endpoint::{Endpoint, Grant, Needs};

@@ -183,11 +183,8 @@ fn dispatch(
     match (Own::at(path), method) {
         (Some(Own::Publish), Method::Post) => return route.publish(),
         (Some(Own::Acknowledge), Method::Post) => return route.acknowledge(),
-        (Some(Own::Presence), Method::Get) => return route.presence(),
-        (Some(Own::History), Method::Get) => return route.history(),
-        (Some(Own::Presence | Own::History), Method::Head) => {
-            short_answer(200, route.cors, b"", keep_alive, true, out);
-        }
+        (Some(Own::Presence), _) if get => return route.presence(),
+        (Some(Own::History), _) if get => return route.history(),
         (Some(Own::Status), _) if get && route.settings.status_page => {
             return Ok(route.status(out)?);
         }
@@ -277,7 +274,7 @@ pub fn reject_unread(
     let target = bytes.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
     let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
     let path = std::str::from_utf8(path).unwrap_or_default();
-    let respond = Respond { cors: ANY_ORIGIN.into(), keep_alive: false };
+    let respond = Respond { cors: ANY_ORIGIN.into(), keep_alive: false, head_only: false };
     if !own_form(protocols, path, method, rejection, &respond, out) {
         reject(rejection, ANY_ORIGIN, false, method == Method::Head, out);
     }

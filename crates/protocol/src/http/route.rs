@@ -117,6 +117,10 @@ impl Route<'_> {
 
     /// How an answer that takes time is framed.
     pub(crate) fn respond(&self) -> Respond {
-        Respond { cors: self.cors.clone(), keep_alive: self.request.keep_alive }
+        Respond {
+            cors: self.cors.clone(),
+            keep_alive: self.request.keep_alive,
+            head_only: self.request.method == Method::Head,
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::http::{
     ANY_ORIGIN, Answer, Endpoint, Grant, Listener, Method, Needs, Rejection, Route, error_body,
-    reject, short_answer,
+    reject,
 };
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
 use crate::request::{Interrupt, Poll, Request};
@@ -34,8 +34,8 @@ impl Protocol for LongPoll {
         const { &[Endpoint::new("GET", "/poll", Needs::Grants(&[Grant::Subscribe]))] }
     }
 
-    fn route(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<Request, Interrupt>> {
-        (route.request.path == "/poll").then(|| poll(route, out))
+    fn route(&self, route: &Route<'_>, _out: &mut Vec<u8>) -> Option<Result<Request, Interrupt>> {
+        (route.request.path == "/poll").then(|| poll(route))
     }
 
     /// The next request waits until this one is answered.
@@ -69,20 +69,17 @@ impl Protocol for LongPoll {
     }
 }
 
-fn poll(route: &Route<'_>, out: &mut Vec<u8>) -> Result<Request, Interrupt> {
+fn poll(route: &Route<'_>) -> Result<Request, Interrupt> {
     route.get()?;
-    if route.request.method == Method::Head {
-        let keep_alive = route.request.keep_alive;
-        short_answer(200, route.cors, b"", keep_alive, true, out);
-        return Ok(Request::Answered { keep_alive });
-    }
     let Listener { principal, topics, query, .. } = route.listener()?;
     if principal.users.is_empty() && topics.is_empty() {
         let message =
             "say what to poll for: /poll?topic=news or /poll?user=alice; both may be repeated";
         return Err(Rejection::new(400, "no_topic", message).into());
     }
-    let seconds = query.seconds.unwrap_or(route.settings.poll_seconds);
+    // HEAD asks how the answer would begin, and for no message: it does not wait.
+    let is_head = route.request.method == Method::Head;
+    let seconds = if is_head { 0 } else { query.seconds.unwrap_or(route.settings.poll_seconds) };
     Ok(Request::Poll(Box::new(Poll {
         principal,
         topics,
