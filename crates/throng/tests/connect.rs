@@ -47,7 +47,7 @@ fn sessions(event: &Value) -> Value {
 fn refused(server: &Server, way: Way, query: &str, headers: &str) -> (u16, String) {
     let reply = match Client::open(server, way, query, headers) {
         Err(reply) => reply,
-        Ok(Client { wire: Wire::Poll(mut stream) }) => {
+        Ok(Client { wire: Wire::Poll(mut stream), .. }) => {
             let (status, body) = stream.answer();
             let body = serde_json::from_str(&body).unwrap_or(Value::Null);
             Reply { status, head: String::new(), body }

@@ -1,5 +1,6 @@
 //! Tokens, and a client of each transport that brings one.
 
+use std::collections::VecDeque;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
@@ -198,6 +199,8 @@ pub fn bearer(token: &str) -> String {
 /// A connection that brought a token.
 pub struct Client {
     pub wire: Wire,
+    /// Events that came while the client waited for a reply, in order.
+    pub events: VecDeque<(String, Value)>,
 }
 
 pub enum Wire {
@@ -232,6 +235,10 @@ pub fn handshake(server: &Server, target: &str, headers: &str) -> Result<WebSock
 }
 
 impl Client {
+    fn of(wire: Wire) -> Self {
+        Client { wire, events: VecDeque::new() }
+    }
+
     /// Connects, to what the query says, with these header lines. A refusal is the answer to the request;
     /// for `/ws` it may be a close frame, which is an answer of its code.
     pub fn open(server: &Server, way: Way, query: &str, headers: &str) -> Result<Self, Reply> {
@@ -239,8 +246,8 @@ impl Client {
         if way.is_websocket() {
             let socket = handshake(server, &target, headers)?;
             let mut client = match way {
-                Way::Ws => Client { wire: Wire::Ws(socket) },
-                _ => return Ok(Client { wire: Wire::Phoenix(socket) }),
+                Way::Ws => Client::of(Wire::Ws(socket)),
+                _ => return Ok(Client::of(Wire::Phoenix(socket))),
             };
             let (kind, said) = client.event();
             if kind == "closed" {
@@ -256,7 +263,7 @@ impl Client {
         if way == Way::Poll {
             // It may wait long; what was wrong is said at once.
             stream.reader.get_ref().set_nonblocking(false).unwrap();
-            return Ok(Client { wire: Wire::Poll(stream) });
+            return Ok(Client::of(Wire::Poll(stream)));
         }
         let head = stream.head();
         let status: u16 = head.split(' ').nth(1).unwrap().parse().unwrap();
@@ -271,8 +278,8 @@ impl Client {
             return Err(Reply { status, head, body });
         }
         Ok(match way {
-            Way::Sse => Client { wire: Wire::Sse(stream) },
-            Way::Stream => Client { wire: Wire::Stream(stream) },
+            Way::Sse => Client::of(Wire::Sse(stream)),
+            Way::Stream => Client::of(Wire::Stream(stream)),
             _ => {
                 let body = body();
                 let Some(session) = body["token"].as_str().map(String::from) else {
@@ -280,7 +287,7 @@ impl Client {
                     return Err(Reply { status, head, body });
                 };
                 let (address, came) = (server.client, Vec::new());
-                Client { wire: Wire::Longpoll { address, session, came } }
+                Client::of(Wire::Longpoll { address, session, came })
             }
         })
     }
@@ -315,7 +322,7 @@ impl Client {
             }
             _ => panic!("this is no Phoenix client"),
         }
-        self.until("phx_reply")
+        self.reply("phx_reply")
     }
 
     pub fn join(&mut self, topic: &str, payload: Value) -> Value {
@@ -326,15 +333,31 @@ impl Client {
     pub fn ask(&mut self, fields: Value) -> Value {
         let Wire::Ws(socket) = &mut self.wire else { panic!("this is not /ws") };
         socket.send(Message::text(with(fields, json!({"id": 1})).to_string())).unwrap();
-        let answer = self.until("reply");
+        let answer = self.reply("reply");
         match answer.get("ok") {
             Some(ok) => ok.clone(),
             None => answer["error"]["code"].clone(),
         }
     }
 
+    /// The reply of this name. Events that come before it are kept for [`Client::event`].
+    fn reply(&mut self, name: &str) -> Value {
+        loop {
+            let (event, value) = self.read_event();
+            if event == name {
+                return value;
+            }
+            assert_ne!(event, "closed", "before {name}: {value}");
+            self.events.push_back((event, value));
+        }
+    }
+
     /// What comes next, by its name: a message is `message`, the end is `closed` with its reason.
     pub fn event(&mut self) -> (String, Value) {
+        self.events.pop_front().unwrap_or_else(|| self.read_event())
+    }
+
+    fn read_event(&mut self) -> (String, Value) {
         let closed = |reason: &str| ("closed".to_string(), json!({"reason": reason}));
         match &mut self.wire {
             Wire::Sse(stream) => {
