@@ -287,7 +287,7 @@ impl Channels<'_> {
         };
         if message.join_ref.as_deref().is_some_and(|of| of != join.join_ref) {
             // Of a join that was before.
-            return;
+            return refuse(protocol, &message, "unmatched topic", out);
         }
         if let Some(why) = self.too_large(&message) {
             return refuse(protocol, &message, &why, out);

@@ -10,8 +10,15 @@ use serde_json::value::RawValue;
 pub fn from_json(raw: &RawValue, encoding: Option<&str>) -> Result<Data, String> {
     let text = raw.get();
     let string = || {
-        serde_json::from_str::<String>(text)
-            .map_err(|_| "with this encoding, data must be a JSON string".to_string())
+        serde_json::from_str::<String>(text).map_err(|_| match text.starts_with('"') {
+            // Nothing else can be wrong with a string that is JSON.
+            true => {
+                "data has half of a surrogate pair, which no text can hold: publish it with the \
+                     encoding json"
+                    .to_string()
+            }
+            false => "with this encoding, data must be a JSON string".to_string(),
+        })
     };
     match encoding {
         None if text.starts_with('"') => Ok(Data::Text(string()?.into())),
@@ -101,5 +108,8 @@ mod tests {
         for (text, encoding) in [("1", "text"), ("1", "base64"), ("\"?\"", "base64"), ("1", "x")] {
             assert!(data(text, Some(encoding)).is_err());
         }
+        let half = r#""\ud83d""#;
+        assert!(data(half, None).unwrap_err().contains("the encoding json"));
+        assert_eq!(data(half, Some("json")), Ok(Data::Json(half.into())));
     }
 }

@@ -1,11 +1,13 @@
 //! What a token says.
 
+use std::fmt;
 use std::sync::Arc;
 
 use auth::{Grants, Patterns, TokenError, TokenMark, TopicToken, Verified};
 use model::Name;
 use model::name::{NAME_BYTES_MAX, check_name, check_topic};
 use serde::Deserialize;
+use serde::de::{Deserializer, Visitor};
 use serde_json::value::RawValue;
 
 use crate::revocation::id_hash;
@@ -28,8 +30,11 @@ pub(crate) struct Claims {
     sub: Option<String>,
     #[serde(default)]
     users: Vec<String>,
+    #[serde(default, deserialize_with = "date")]
     exp: Option<Date>,
+    #[serde(default, deserialize_with = "date")]
     nbf: Option<Date>,
+    #[serde(default, deserialize_with = "date")]
     iat: Option<Date>,
     pub iss: Option<String>,
     aud: Option<Audience>,
@@ -54,15 +59,49 @@ struct Throng {
 }
 
 /// Seconds since 1970, which may have a fraction (RFC 7519, section 2, `NumericDate`).
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(transparent)]
+#[derive(Clone, Copy, Debug)]
 struct Date(f64);
 
 impl Date {
+    /// The second in which it is.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
     fn seconds(self) -> u64 {
         self.0 as u64
     }
+
+    /// The first second that begins then or later.
+    fn end_seconds(self) -> u64 {
+        Date(self.0.ceil()).seconds()
+    }
+}
+
+/// Reads a date. One that is null is none: whoever made it expects a limit that would not be there.
+fn date<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Option<Date>, D::Error> {
+    struct Number;
+
+    impl Visitor<'_> for Number {
+        type Value = f64;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a number, of seconds since 1970")
+        }
+
+        fn visit_f64<E>(self, value: f64) -> Result<f64, E> {
+            Ok(value)
+        }
+
+        #[expect(clippy::cast_precision_loss, reason = "no date has so many digits")]
+        fn visit_u64<E>(self, value: u64) -> Result<f64, E> {
+            Ok(value as f64)
+        }
+
+        #[expect(clippy::cast_precision_loss, reason = "no date has so many digits")]
+        fn visit_i64<E>(self, value: i64) -> Result<f64, E> {
+            Ok(value as f64)
+        }
+    }
+
+    deserializer.deserialize_f64(Number).map(|seconds| Some(Date(seconds)))
 }
 
 /// One or several (RFC 7519, section 4.1.3).
@@ -95,7 +134,17 @@ pub(crate) struct Expected<'a> {
 impl Claims {
     /// Reads the claims of a token whose signature is right.
     pub fn read(json: &[u8]) -> Result<Self, TokenError> {
-        serde_json::from_slice(json).map_err(|error| TokenError::Claim(error.to_string()))
+        let mut deserializer = serde_json::Deserializer::from_slice(json);
+        let claims = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+            let (path, text) = (error.path().to_string(), error.inner().to_string());
+            // Nobody sees the JSON as text.
+            let text = text.split(" at line ").next().unwrap_or_default();
+            // The path is a dot where it is the whole.
+            let claim = if path == "." { "the claims" } else { &path };
+            TokenError::Claim(format!("{claim}: {text}"))
+        })?;
+        deserializer.end().map_err(|error| TokenError::Claim(error.to_string()))?;
+        Ok(claims)
     }
 
     /// Checks whose and for whom it is, and its times.
@@ -110,7 +159,7 @@ impl Claims {
             (Some(aud), Some(audience)) if aud.names(audience) => {}
             (Some(_), _) | (None, Some(_)) => return Err(TokenError::Audience),
         }
-        if self.exp.is_some_and(|exp| exp.seconds() <= now_s) {
+        if self.exp.is_some_and(|exp| exp.end_seconds() <= now_s) {
             return Err(TokenError::Expired);
         }
         // A token of the future would outlive the revocation of all that were issued until then.
@@ -157,7 +206,7 @@ impl Claims {
             issued_s: self.issued_s(),
             id_hash: self.jti.as_deref().map_or(0, id_hash),
         };
-        let expires = self.exp.map(Date::seconds);
+        let expires = self.exp.map(Date::end_seconds);
         let Some(throng) = self.throng else {
             let grants = otherwise.clone();
             return Ok(Verified { users, grants, info: None, expires, mark });

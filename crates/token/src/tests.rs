@@ -156,7 +156,7 @@ fn claims_say_who_may_do_what_and_when() {
         "other": {"x": 1}
     }));
     assert_eq!(verified.users, ["al", "bo"]);
-    assert_eq!(verified.expires, Some(NOW_S + 5));
+    assert_eq!(verified.expires, Some(NOW_S + 6), "not early");
     assert_eq!((verified.mark.issued_s, verified.mark.id_hash), (999_993, id_hash("t1")));
     assert_eq!(verified.info.as_deref(), Some(r#"{"name":"Al"}"#));
     let want = Patterns {
@@ -195,6 +195,8 @@ fn claims_say_who_may_do_what_and_when() {
         json!({ "sub": 7 }),
         json!({ "users": "al" }),
         json!({ "exp": "soon" }),
+        json!({ "exp": null }),
+        json!({ "nbf": null }),
         json!({ "throng": { "subscribed": ["news"] } }),
         json!({ "throng": { "subscribe": "news" } }),
         json!({ "throng": { "subscribe": vec!["a"; PATTERNS_MAX + 1] } }),
@@ -206,6 +208,24 @@ fn claims_say_who_may_do_what_and_when() {
     ] {
         let error = error(&authority, &shared(claims.clone()));
         assert!(matches!(error, TokenError::Claim(_)), "{claims}: {error:?}");
+    }
+    for (claims, want) in [
+        (
+            json!({ "exp": "soon" }),
+            "exp: invalid type: string \"soon\", expected a number, of seconds since 1970",
+        ),
+        (
+            json!({ "exp": null }),
+            "exp: invalid type: null, expected a number, of seconds since 1970",
+        ),
+        (json!({ "sub": 7 }), "sub: invalid type: integer `7`, expected a string"),
+        (
+            json!({ "throng": { "publish": [1] } }),
+            "throng.publish[0]: invalid type: integer `1`, expected a string",
+        ),
+        (json!([]), "the claims: invalid length 0, expected struct Claims with 10 elements"),
+    ] {
+        assert_eq!(error(&authority, &shared(claims)), TokenError::Claim(want.into()));
     }
 }
 

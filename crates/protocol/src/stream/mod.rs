@@ -135,7 +135,8 @@ impl Protocol for Stream {
 fn listen(route: &Route<'_>, out: &mut Vec<u8>) -> Result<Request, Interrupt> {
     route.get()?;
     if route.request.minor == 0 {
-        let message = "an endless answer needs HTTP/1.1; use /sse or /poll";
+        let message = "an endless answer needs HTTP/1.1: use /sse or /poll; a proxy has to be told (nginx: \
+                       proxy_http_version 1.1)";
         return Err(Rejection::new(505, "bad_version", message).into());
     }
     let listener = route.listener()?;

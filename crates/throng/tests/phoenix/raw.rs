@@ -71,8 +71,13 @@ fn version_2_messages_have_the_exact_bytes() {
             r#"["2","2","plain:a","phx_reply",{"status":"ok","response":{}}]"#,
         ],
     );
-    // A message of the older join is ignored. A message without a ref gets no answer.
-    says(r#"["1","3","plain:a","say",{"a":1}]"#, &[]);
+    // A message of the older join is refused, and its leave ignored. A message without a ref gets no answer.
+    says(
+        r#"["1","3","plain:a","say",{"a":1}]"#,
+        &[
+            r#"["1","3","plain:a","phx_reply",{"status":"error","response":{"reason":"unmatched topic"}}]"#,
+        ],
+    );
     says(r#"["1","3","plain:a","phx_leave",{}]"#, &[]);
     says(r#"["2",null,"plain:a","say",{"a":2}]"#, &[r#"[null,null,"plain:a","say",{"a":2}]"#]);
     says(

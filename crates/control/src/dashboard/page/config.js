@@ -7,7 +7,7 @@ import { pieces } from './toml.js';
 
 export function view() {
   const control = new AbortController();
-  const note = h('p.empty', {}, 'Asking…');
+  const note = h('p.empty', {}, 'Loading…');
   const again = h('button.small', { type: 'button', hidden: true, onclick: () => {
     api.askAgain();
     load();

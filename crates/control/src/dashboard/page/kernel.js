@@ -47,7 +47,7 @@ function update(item, { what, seconds_ago: ago }) {
 
 export function kernel() {
   const banner = h('ul.findings', { role: 'status', 'aria-label': 'Findings about the kernel' });
-  const note = h('p.empty', {}, 'Asking…');
+  const note = h('p.empty', {}, 'Loading…');
   const figures = h('dl.figures');
   const element = card('Kernel', {}, note, figures);
   element.classList.add('kernel');

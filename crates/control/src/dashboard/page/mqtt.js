@@ -34,7 +34,7 @@ const lines = mqtt => [
 
 function figures() {
   const list = h('dl.figures');
-  const note = h('p.empty', {}, 'Asking…');
+  const note = h('p.empty', {}, 'Loading…');
   const poll = every(5000, async signal => {
     try {
       const { mqtt } = await api.get('/api/stats', signal);

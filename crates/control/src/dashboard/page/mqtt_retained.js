@@ -37,7 +37,7 @@ export function retained() {
   const answer = answerLine();
   const why = api.lacks('admin', 'delete retained messages');
   if (why) answer.say({ text: why });
-  const note = h('p.empty', {}, 'Asking…');
+  const note = h('p.empty', {}, 'Loading…');
   const body = h('tbody');
   const list = table('Retained messages', ['Topic', { text: 'Size', number: true }, { text: 'QoS', number: true }, 'Published', 'Ends',
     { text: 'Delete', quiet: true }], body);

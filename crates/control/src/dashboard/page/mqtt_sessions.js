@@ -40,7 +40,7 @@ export function sessions() {
   const answer = answerLine();
   const why = api.lacks('admin', 'end sessions');
   if (why) answer.say({ text: why });
-  const note = h('p.empty', {}, 'Asking…');
+  const note = h('p.empty', {}, 'Loading…');
   const body = h('tbody');
   const list = table('Sessions', ['Client', 'User', 'State', 'Ends', 'MQTT', 'Address',
     { text: 'Subscriptions', number: true }, { text: 'In flight', number: true }, { text: 'Waiting', number: true },

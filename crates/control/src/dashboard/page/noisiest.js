@@ -9,7 +9,7 @@ const ROWS = 10;
 
 export function noisiest() {
   const body = h('tbody');
-  const note = h('p.empty', {}, 'Asking…');
+  const note = h('p.empty', {}, 'Loading…');
   const head = ['Commands/s', 'Bytes/s', 'Refused/s'].map(title => h('th.number', { scope: 'col' }, title));
   const table = h('table.topics', { hidden: true },
     h('caption.hidden', {}, 'Noisiest'),

@@ -13,7 +13,7 @@ export function top() {
     { by: 'messages', title: 'Busiest topics', empty: 'No recent messages.' },
   ].map(list => {
     const body = h('tbody');
-    const note = h('p.empty', {}, 'Asking…');
+    const note = h('p.empty', {}, 'Loading…');
     const table = h('table.topics', { hidden: true },
       h('caption.hidden', {}, list.title),
       h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'Topic'), h('th.number', { scope: 'col' }, 'Members'),

@@ -15,7 +15,7 @@ const SUBSCRIBERS_MAX = 20;
 
 function members(name) {
   const answer = answerLine();
-  const note = h('p.empty', {}, 'Asking…');
+  const note = h('p.empty', {}, 'Loading…');
   const total = h('span.count', {}, '–');
   const list = connectionTable('Members', 'users', () => poll.now(), answer.say);
   list.element.hidden = true;
@@ -46,7 +46,7 @@ function brief(meta) {
 }
 
 function presence(name) {
-  const note = h('p.empty', {}, 'Asking…');
+  const note = h('p.empty', {}, 'Loading…');
   const list = h('ul.present', { hidden: true });
   const total = h('span.count');
   const element = card('Presence', { tools: [total] }, note, list);
@@ -77,7 +77,7 @@ function presence(name) {
 
 /** Who is subscribed for good, here or not; hidden where nobody is, or nobody knows. */
 function subscribers(name) {
-  const note = h('p.empty', {}, 'Asking…');
+  const note = h('p.empty', {}, 'Loading…');
   const list = h('ul.present', { hidden: true });
   const total = h('span.count');
   const element = card('Subscribers', { tools: [total] }, note, list);
@@ -126,7 +126,7 @@ function show(list, messages, isFirst) {
 
 /** A topic's history, the newest first; hidden where the topic has none. */
 export function history(topic) {
-  const note = h('p.empty', {}, 'Asking…');
+  const note = h('p.empty', {}, 'Loading…');
   const list = h('ol.messages', { tabindex: 0, 'aria-label': 'History, newest first', hidden: true });
   const total = h('span.count', {}, 'every 5 s');
   const element = card('History', { tools: [total] }, note, list);
@@ -153,7 +153,7 @@ export function history(topic) {
 
 /** The last messages of a topic; those that are new are marked for a moment. */
 export function messages(topic) {
-  const note = h('p.empty', {}, 'Asking…');
+  const note = h('p.empty', {}, 'Loading…');
   const list = h('ol.messages', { tabindex: 0, 'aria-label': 'Last messages, newest first', hidden: true });
   const element = card('Last messages', { tools: [h('span.count', {}, 'every 2 s')] }, note, list);
   element.classList.add('main-column');

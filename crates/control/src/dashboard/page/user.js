@@ -10,7 +10,7 @@ import { history, messages } from './topic.js';
 
 export function view({ name }) {
   const answer = answerLine();
-  const note = h('p.empty', {}, 'Asking…');
+  const note = h('p.empty', {}, 'Loading…');
   const total = h('span.count', {}, '–');
   const topics = h('ul.chips');
   const noTopics = h('p.empty', {}, 'None.');
