@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use model::event::is_reserved;
 use model::filter::{check_name, matches};
-use model::{CloseReason, Envelope, Message, Name, Qos, TopicKind};
+use model::{CloseReason, Envelope, Message, Name, Publication, Qos, TopicKind};
 use protocol::mqtt::{Mqtt, Stamp};
 use sessions::{Session, Source, State, Subscription, SubscriptionOptions, session_mark};
 
@@ -66,7 +66,9 @@ impl Core {
             // Those count as well that were made, or taken up, since it was published: the session may read it
             // of the history as all of them want it.
             Some(_) => {
-                let matching = self.mqtt_reaching(subscriptions, topic);
+                let mut matching = self.mqtt_reaching(slot, subscriptions, publication).peekable();
+                // Nothing where all want nothing of the client's own.
+                matching.peek()?;
                 Some(joined(matching, publication.qos, publication.retain))
             }
             // The application has put it there.
@@ -83,7 +85,7 @@ impl Core {
         }
         let publication = &message.publication;
         let offset = message.id.offset;
-        let matching = self.mqtt_reaching(subscriptions, &publication.topic);
+        let matching = self.mqtt_reaching(slot, subscriptions, publication);
         let matching = matching.filter(|it| offset > it.since);
         let way = joined(matching, publication.qos, publication.retain);
         way.qos.is_confirmed().then_some(way)
@@ -104,15 +106,26 @@ impl Core {
         })
     }
 
-    /// Of a client's subscriptions those that get a topic's messages. A wildcard reaches no topic that is
+    /// Of a client's subscriptions those that get a message. A wildcard reaches no topic that is
     /// not open to all, as with what is published ([`broker::Router::routes`]).
     fn mqtt_reaching<'a>(
         &self,
+        slot: u32,
         subscriptions: &'a [Subscription],
-        topic: &str,
+        publication: &Publication,
     ) -> impl Iterator<Item = &'a Subscription> {
+        let topic = publication.topic.as_str();
         let is_open = LazyCell::new(|| self.mqtt_is_open(topic));
-        subscriptions.iter().filter(move |it| it.matches(topic) && (it.is_exact() || *is_open))
+        let is_own = LazyCell::new(move || self.mqtt_is_own(slot, publication));
+        subscriptions.iter().filter(move |it| {
+            it.matches(topic) && (it.is_exact() || *is_open) && !(it.options.no_local && *is_own)
+        })
+    }
+
+    /// Whether a message says that this client's session has published it.
+    fn mqtt_is_own(&self, slot: u32, publication: &Publication) -> bool {
+        let mark = || self.mqtt.row(slot).map(|row| session_mark(&row.key));
+        publication.by_session().is_some_and(|by| Some(by) == mark())
     }
 
     /// Whether wildcards reach a topic.
@@ -181,7 +194,7 @@ impl Core {
         for message in &owed {
             let publication = &message.publication;
             let name = &publication.topic;
-            let mut matching = self.mqtt_reaching(&subscriptions, name).peekable();
+            let mut matching = self.mqtt_reaching(slot, &subscriptions, publication).peekable();
             if matching.peek().is_none() && !TopicKind::of(name).is_ordinary() {
                 continue;
             }
@@ -310,7 +323,7 @@ impl Core {
         let details = self.mqtt.details(slot)?;
         let publication = &message.publication;
         let subscriptions = &details.session.subscriptions;
-        let mut matching = self.mqtt_reaching(subscriptions, &publication.topic).peekable();
+        let mut matching = self.mqtt_reaching(slot, subscriptions, publication).peekable();
         matching.peek()?;
         Some(Way { retain: true, ..joined(matching, publication.qos, true) })
     }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use broker::StoredRecord;
 use model::{CloseReason, Name, Publication, Qos};
 use protocol::mqtt::{ConfirmKind, Incoming, Mqtt, ReasonCode, Told};
-use sessions::{Part, ProgressRecord, session_mark};
+use sessions::{Part, ProgressRecord, Subscription, session_mark};
 
 use super::packets::Mqtts;
 use super::state::MqttAck;
@@ -232,24 +232,24 @@ impl Core {
     }
 
     /// Leaves a client out that publishes, where all of its subscriptions that match want nothing of its own:
-    /// on this connection, and where its session goes on, on the next ones. What is retained says whose it is, for
-    /// subscriptions that come later.
+    /// on this connection, and where its session goes on, on the next ones. Where only some of them do, the message says
+    /// whose it is; what is retained does as well, for subscriptions that come later.
     pub(crate) fn mqtt_leave_out(&self, slot: u32, publication: &mut Publication) {
-        if let Some(row) = self.mqtt.row(slot).filter(|_| publication.retain) {
-            let attributes = publication.attributes.get_or_insert_default();
-            attributes.by_session = Some(session_mark(&row.key));
-        }
         let details = self.mqtt.details(slot);
-        let is_local = match details {
-            None => self.mqtt_only_leaves_out(slot, &publication.topic),
+        let (leaving_out, others) = match details {
+            None => (self.mqtt_only_leaves_out(slot, &publication.topic), false),
             Some(details) => {
                 let subscriptions = details.session.subscriptions.iter();
-                let mut matching =
-                    subscriptions.filter(|it| it.matches(&publication.topic)).peekable();
-                matching.peek().is_some() && matching.all(|it| it.options.no_local)
+                let matching = || subscriptions.clone().filter(|it| it.matches(&publication.topic));
+                let leaves_out = |it: &Subscription| it.options.no_local;
+                (matching().any(leaves_out), matching().any(|it| !leaves_out(it)))
             }
         };
-        if !is_local {
+        if publication.retain || leaving_out && others {
+            let by = self.mqtt.row(slot).map(|row| session_mark(&row.key));
+            publication.attributes.get_or_insert_default().by_session = by;
+        }
+        if !leaving_out || others {
             return;
         }
         publication.except = self.table.get(slot).map(|it| self.id(slot, it.serial));

@@ -1,7 +1,8 @@
 //! What a session promises to the letter: nothing twice, nothing out of order, nothing that was not for it.
 
-use protocol::mqtt::id;
+use protocol::mqtt::client::SubscribeParts;
 use protocol::mqtt::write::ConfirmType::{Puback, Pubcomp, Pubrec, Pubrel};
+use protocol::mqtt::{Value, id};
 use serde_json::json;
 
 use crate::mqtt::client::*;
@@ -146,10 +147,7 @@ fn nothing_of_its_own_comes_to_a_client_on_its_next_connection() {
         let start = || folder.as_ref().map_or_else(|| serve(&[]), |folder| folder.serve(&[]));
         let server = start();
         let mut client = Connect::kept(V5, "client").open(server.client);
-        client.subscribe_with(
-            &[protocol::mqtt::client::SubscribeParts { no_local: true, ..filter("a/#", 2) }],
-            &[],
-        );
+        client.subscribe_with(&[SubscribeParts { no_local: true, ..filter("a/#", 2) }], &[]);
         let mut packets = Vec::new();
         for n in 1..=20 {
             packets.extend(Publish { id: n, ..Publish::new("a/1", "own", 1) }.bytes(V5));
@@ -472,4 +470,101 @@ fn messages_with_qos_2_that_were_half_done_end_once() {
     client.confirm(Pubcomp, again.id);
     assert_eq!(payloads(&mut client, 4), numbers(2..6));
     client.is_quiet();
+}
+
+/// A message of a client's own comes as its subscriptions say that want it, and as no other one says.
+#[test]
+fn a_subscription_that_wants_nothing_of_its_own_has_no_part_in_what_comes() {
+    let own = |name, qos| SubscribeParts { no_local: true, ..filter(name, qos) };
+    let server = serve(&[]);
+    for kept in [false, true] {
+        let name = format!("kept-{kept}");
+        let connect = if kept { Connect::kept(V5, &name) } else { Connect::new(V5, &name) };
+        let mut client = connect.open(server.client);
+        let [exact, all] = [format!("{name}/a"), format!("{name}/+")].map(|it| &*it.leak());
+        client.subscribe_with(&[own(exact, 2)], &[number(id::SUBSCRIPTION_IDENTIFIER, 1)]);
+        client.subscribe_with(&[filter(all, 0)], &[number(id::SUBSCRIPTION_IDENTIFIER, 2)]);
+        let mut other = Connect::new(V5, "other").open(server.client);
+        for retain in [false, true] {
+            let publish = |payload| Publish { retain, ..Publish::new(exact, payload, 2) };
+            client.publish_all(publish("own"));
+            other.publish_all(publish("theirs"));
+            let messages = [client.message(), client.message()];
+            let got = messages.each_ref().map(|it| (&*it.payload, it.qos, it.subscriptions()));
+            assert_eq!(got, [("own", 0, vec!["2"]), ("theirs", 2, vec!["1", "2"])]);
+        }
+    }
+}
+
+/// What a client gets of messages that were published before it confirmed one, in the order of their payloads.
+fn all_of(client: &mut Client, count: usize) -> Vec<Message> {
+    let mut all: Vec<Message> = (0..count).map(|_| client.message()).collect();
+    client.is_quiet();
+    all.sort_by(|a, b| a.payload.cmp(&b.payload));
+    for message in &mut all {
+        message.id = 0;
+        // It counts down.
+        let left = |(id, left): &(u8, String)| {
+            *id != id::MESSAGE_EXPIRY_INTERVAL || left.parse().is_ok_and(|left: u32| left < 900)
+        };
+        message.properties.retain(left);
+    }
+    all
+}
+
+#[test]
+fn what_waits_comes_as_what_does_not() {
+    let server = serve(&[]);
+    let mut speaker = Connect::new(V5, "speaker").open(server.client);
+    let ways = |least| {
+        (least..=2).flat_map(|qos| [(qos, false), (qos, true)]).map(Some).collect::<Vec<_>>()
+    };
+    let mut number_of = 0;
+    for kept in [false, true] {
+        for exact in ways(1) {
+            for wide in [ways(0), vec![None]].concat() {
+                number_of += 1;
+                let [topic, all] = ["1", "+"].map(|end| &*format!("w{number_of}/{end}").leak());
+                let client = |receive_max| {
+                    let name = format!("{receive_max}-{number_of}");
+                    let connect =
+                        if kept { Connect::kept(V5, &name) } else { Connect::new(V5, &name) };
+                    let receive_max = number(id::RECEIVE_MAXIMUM, receive_max);
+                    let mut client = connect.with(receive_max).open(server.client);
+                    for (at, (name, way)) in (1..).zip([(topic, exact), (all, wide)]) {
+                        let Some((qos, retain_as_published)) = way else { continue };
+                        let filter = SubscribeParts { retain_as_published, ..filter(name, qos) };
+                        let id = number(id::SUBSCRIPTION_IDENTIFIER, at);
+                        client.subscribe_with(&[filter], &[id]);
+                    }
+                    client
+                };
+                let (mut quick, mut slow) = (client(100), client(1));
+                let mut count = 0;
+                for qos in [1, 2] {
+                    for retain in [false, true] {
+                        let payload = count.to_string();
+                        let publish = Publish { retain, ..Publish::new(topic, &payload, qos) };
+                        let text = |id, text| (id, Value::Text(text));
+                        let publish = publish
+                            .with(number(id::MESSAGE_EXPIRY_INTERVAL, 1_000))
+                            .with(number(id::PAYLOAD_FORMAT_INDICATOR, 1))
+                            .with(text(id::CONTENT_TYPE, "text/plain"))
+                            .with(text(id::RESPONSE_TOPIC, "answer"))
+                            .with((id::CORRELATION_DATA, Value::Binary(b"7")))
+                            .with((id::USER_PROPERTY, Value::Pair("a", "b")))
+                            .with((id::USER_PROPERTY, Value::Pair("a", "c")));
+                        speaker.publish_all(publish);
+                        count += 1;
+                    }
+                }
+                let [quick, slow] = [&mut quick, &mut slow].map(|it| all_of(it, count));
+                assert_eq!(slow, quick, "kept: {kept}, {exact:?}, {wide:?}");
+                let retained = quick.iter().filter(|message| message.retain).count();
+                let is_told = [exact, wide].into_iter().flatten().any(|(_, it)| it);
+                assert_eq!(retained, if is_told { 2 } else { 0 });
+                assert!(quick.iter().all(|message| message.properties.len() >= 6));
+            }
+        }
+    }
 }
