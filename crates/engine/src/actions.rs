@@ -82,7 +82,7 @@ impl Actions<'_> {
         let mut begun = core.table.cold_mut(slot).and_then(|cold| cold.decoder.take());
         // Most frames come whole, and need no decoder that outlives them.
         let mut fresh = Decoder::default();
-        let (id, now_s) = (core.id(slot, serial), core.unix_s());
+        let (id, now_ms) = (core.id(slot, serial), core.unix_ms());
         let stranger = core.table.cold(slot).is_some_and(|cold| cold.stranger_since_s.is_some());
         let from = out.len();
         let held = core.table.cold_mut(slot).and_then(|cold| cold.held.take());
@@ -93,7 +93,7 @@ impl Actions<'_> {
             peer: core.peers.peer(slot),
             speaker: &speaker,
             stranger,
-            now_s,
+            now_ms,
             verdicts: held.as_ref().map_or(Verdicts::NONE, |held| &held.verdicts),
             codecs: &mut core.codecs,
             decoder: begun.as_deref_mut().unwrap_or(&mut fresh),

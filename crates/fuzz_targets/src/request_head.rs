@@ -50,7 +50,7 @@ pub fn request_head(data: &[u8]) {
                 peer: Default::default(),
                 speaker: &|| Principal::anonymous(Vec::new()),
                 stranger: false,
-                now_s: 1_000_000,
+                now_ms: 1_000_000_000,
                 verdicts: protocol::request::Verdicts::NONE,
                 codecs: &mut codecs,
                 decoder: &mut Decoder::default(),

@@ -371,8 +371,8 @@ pub struct Reader<'a> {
     pub speaker: Speaker<'a>,
     /// It is open, and has still to say who it is.
     pub stranger: bool,
-    /// The time, in seconds since 1970.
-    pub now_s: u64,
+    /// The time, in milliseconds since 1970.
+    pub now_ms: u64,
     /// The codecs of the thread.
     pub codecs: &'a mut Codecs,
     /// What the application has said about the request that comes first: it was held for that.
@@ -381,6 +381,13 @@ pub struct Reader<'a> {
     pub decoder: &'a mut Decoder,
     /// The connection has taken up this protocol, by [`Request::Open`]. Before, it asks for that.
     pub open: bool,
+}
+
+impl Reader<'_> {
+    /// The time, in seconds since 1970.
+    pub(crate) fn now_s(&self) -> u64 {
+        self.now_ms / 1_000
+    }
 }
 
 /// What was read.

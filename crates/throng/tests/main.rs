@@ -12,6 +12,7 @@ mod clients;
 mod conflation;
 mod connect;
 mod dashboard;
+mod deadlines;
 #[cfg(feature = "host-tools")]
 mod docs;
 mod errors;

@@ -367,7 +367,7 @@ fn open_due(
         Liveness::Client { .. } => Due::Nothing,
         // It is gone when it says nothing for one and a half times as long (MQTT 5.0, section 3.1.2.10).
         Liveness::ClientItself => {
-            let seconds = u32::from(keep_alive_s) * 3 / 2;
+            let seconds = (u32::from(keep_alive_s) * 3).div_ceil(2);
             // A longer silence can't be measured.
             let is_measured = (1..=SILENCE_SECONDS_MAX).contains(&seconds);
             let is_silent = is_measured && silence_s > seconds;

@@ -445,7 +445,8 @@ impl Recovery {
             let Some(&(due_s, slot, number)) = self.again.first() else {
                 return;
             };
-            if due_s > now_s {
+            // The second in which it was delivered is not counted.
+            if due_s >= now_s {
                 return;
             }
             self.again.pop_first();
@@ -460,7 +461,7 @@ impl Recovery {
                 continue;
             };
             let (user, topic) = (acks.user.clone(), cursor.topic.clone());
-            let is_due = first_s.saturating_add(seconds) <= now_s;
+            let is_due = first_s.saturating_add(seconds) < now_s;
             // One that does not read gets it when it does.
             let reads = !core.is_backlogged(slot) && !self.catchups.is_reading(slot);
             let acknowledged = core.history().cursor(&user, &topic);
@@ -472,7 +473,7 @@ impl Recovery {
             if is_due && reads {
                 next_s = now_s;
                 for delivered in &mut acks.flight {
-                    if delivered.delivered_s.saturating_add(seconds) <= now_s {
+                    if delivered.delivered_s.saturating_add(seconds) < now_s {
                         (delivered.delivered_s, delivered.again) = (now_s, true);
                     }
                     next_s = next_s.min(delivered.delivered_s);
@@ -481,7 +482,7 @@ impl Recovery {
                 (cursor.after, acks.from, acks.rests_at) = (acknowledged, acknowledged, 0);
             }
             // Never the same second: this would go on for ever.
-            let next_s = next_s.max(now_s + 1);
+            let next_s = next_s.max(now_s);
             acks.queued_s = Some(next_s);
             self.again.insert((next_s, slot, number));
             if is_due && reads {

@@ -94,7 +94,7 @@ impl Protocol for Http {
     }
 
     fn read(&self, reader: &mut Reader<'_>, bytes: &mut [u8], out: &mut Vec<u8>) -> Read {
-        let (settings, id, now_s) = (reader.settings, reader.id, reader.now_s);
+        let (settings, id, now_s) = (reader.settings, reader.id, reader.now_s());
         let verdicts = reader.verdicts;
         let (taken, request) = match parse(bytes, &settings.http) {
             Ok(Parsed::Partial) => return Read::MORE,

@@ -57,7 +57,7 @@ pub(super) fn principal(
     }
     let named: Vec<Name> = user.into_iter().map(Name::from).collect();
     if let (Some(auth), Some(token)) = (&settings.auth, token) {
-        let verified = auth.verify(token, reader.now_s).map_err(refused)?;
+        let verified = auth.verify(token, reader.now_s()).map_err(refused)?;
         if named.iter().any(|user| !verified.users.contains(user)) {
             let text = "the user name is no user of the token";
             return Err(Refusal::Code(ReasonCode::BadUserNameOrPassword, text));

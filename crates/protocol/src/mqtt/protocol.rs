@@ -347,7 +347,7 @@ fn incoming(reader: &Reader<'_>, packet: &Packet<'_>) -> Option<Incoming> {
                 publish.topic,
                 publish.payload,
                 &publish.properties,
-                Some(reader.now_s),
+                Some(reader.now_ms),
             );
             let (qos, retain) = (publish.qos, publish.retain);
             Some(Incoming::Publish(Box::new(Publish {
@@ -413,7 +413,7 @@ fn publication(
     topic: &str,
     payload: &[u8],
     properties: &Properties<'_>,
-    now_s: Option<u64>,
+    now_ms: Option<u64>,
 ) -> Publication {
     let data = match simdutf8::basic::from_utf8(payload) {
         Ok(text) => Data::Text(text.into()),
@@ -432,7 +432,9 @@ fn publication(
         user: properties.user().map(|(name, value)| (name.into(), value.into())).collect(),
     };
     let attributes = Attributes {
-        expires_ms: now_s.zip(seconds).map(|(now_s, seconds)| (now_s + u64::from(seconds)) * 1_000),
+        expires_ms: now_ms
+            .zip(seconds)
+            .map(|(now_ms, seconds)| now_ms + u64::from(seconds) * 1_000),
         properties: (own != model::Properties::default()).then(|| Box::new(own)),
         ..Attributes::default()
     };
@@ -445,4 +447,22 @@ fn level(connect: &[u8]) -> Option<u8> {
     let length = connect.get(1..)?.iter().take(4).position(|byte| byte & 0x80 == 0)? + 1;
     let named = connect.get(1 + length..)?;
     named.strip_prefix(b"\0\x04MQTT")?.first().copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::read;
+    use super::*;
+
+    #[test]
+    fn a_message_does_not_expire_early() {
+        // An expiry of one second.
+        let bytes = b"\x30\x0a\0\x01a\x05\x02\0\0\0\x01x";
+        let read = read(bytes, Some(Version::V5), Side::Client, 100);
+        let Ok(Some((Packet::Publish(it), _))) = read else { panic!("{read:?}") };
+        let expires_ms =
+            |now_ms| publication(it.topic, it.payload, &it.properties, now_ms).expires_ms();
+        assert_eq!(expires_ms(Some(1_999)), Some(2_999));
+        assert_eq!(expires_ms(None), None);
+    }
 }

@@ -53,8 +53,9 @@ impl Frames {
         out: &mut Vec<u8>,
         on: OnMessage<'_>,
     ) -> Read {
-        let Reader { settings, speaker, stranger, now_s, codecs, decoder, .. } = reader;
-        let peer = Peer { settings, speaker: *speaker, stranger: *stranger, now_s: *now_s };
+        let now_s = reader.now_s();
+        let Reader { settings, speaker, stranger, codecs, decoder, .. } = reader;
+        let peer = Peer { settings, speaker: *speaker, stranger: *stranger, now_s };
         let bytes_max = self.bytes_max;
         let mut context = Context {
             role: Role::Server,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -59,6 +59,24 @@ fn an_open_page_gets_an_unread_message_once_and_never_loses_it() {
             let name = format!("throng_messages_given_up_total{{outcome=\"{outcome}\"}}");
             assert_eq!(node.metric(&name), 0.0);
         }
+    }
+}
+
+#[test]
+fn no_message_is_delivered_again_early() {
+    let node = Node::with(Storage::Memory, &[AGAIN]);
+    for phase in 0..4 {
+        let user = format!("al{phase}");
+        let mut page = Listener::with(&node, ResumeStyle::Ws, &[], &format!("user={user}"));
+        let sent = Instant::now();
+        node.send(&user, json!("unread"));
+        for _ in 0..2 {
+            assert_eq!(page.take(&node, 1), [json!("unread")]);
+        }
+        let after = sent.elapsed();
+        assert!(after >= Duration::from_secs(1), "it came again after {after:?}");
+        // The next one begins in another part of a second.
+        std::thread::sleep(Duration::from_millis(250));
     }
 }
 
