@@ -19,7 +19,7 @@ mod sent;
 pub mod testing;
 
 pub use data::DataRecord;
-pub use part::{Again, Changed, Part, PartError};
+pub use part::{Again, Changed, Part, PartError, export_all};
 pub use record::{RecordError, decode, encode, encode_into};
 pub use sent::{Change, Sent};
 

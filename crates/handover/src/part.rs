@@ -42,6 +42,15 @@ pub trait Part: Send + Sync {
     }
 }
 
+/// Exports a part whose [`Part::export_again`] gives records without their values: knows none of them, so that all
+/// values come.
+pub fn export_all(part: &dyn Part, each: &mut dyn FnMut(&[u8], &[u8])) {
+    part.export_again(&mut |key, value| {
+        value.into_iter().for_each(|value| each(key, value));
+        false
+    });
+}
+
 /// Why a record can't be taken.
 #[derive(Debug, thiserror::Error)]
 #[error("{part}: a record of another process is damaged: {what}")]

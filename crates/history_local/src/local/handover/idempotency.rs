@@ -65,10 +65,7 @@ impl Part for IdempotencyPart {
     }
 
     fn export(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
-        self.export_again(&mut |key, value| {
-            value.into_iter().for_each(|value| each(key, value));
-            false
-        });
+        handover::export_all(self, each);
     }
 
     fn export_again(&self, each: &mut Again<'_>) {
