@@ -1,4 +1,4 @@
-//! What ends, or comes, after so many seconds is never early, wherever in a second it begins.
+//! Deadlines in whole seconds never end early, in whichever part of a second they begin.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,28 +12,28 @@ use crate::support::Server;
 /// The parts of a second in which each deadline begins.
 const PHASES: u32 = 4;
 
-/// A client with a will is cut, and its will is waited for.
-fn dies(server: &Server, name: &'static str, mut connect: Connect, will_delay_s: u32) {
-    let mut hears = Connect::new(V5, &format!("{name}-hears")).open(server.client);
-    hears.subscribe(&[filter(name, 1)]);
+/// Cuts a client with a will, and waits until the server publishes that.
+fn cut_and_hear_will(server: &Server, name: &'static str, mut connect: Connect, will_delay_s: u32) {
+    let mut listener = Connect::new(V5, &format!("{name}-listener")).open(server.client);
+    listener.subscribe(&[filter(name, 1)]);
     connect = connect.will(name, "bye", 1);
     let properties = &mut connect.will.as_mut().unwrap().properties;
     properties.push(number(id::WILL_DELAY_INTERVAL, will_delay_s));
     connect.open(server.client).cut();
-    assert_eq!(hears.message().payload, "bye");
+    assert_eq!(listener.message().payload, "bye");
 }
 
-/// Begins something, and returns when its time is over.
+/// Starts a deadline, and returns when the server has acted on it.
 type Deadline = fn(&Server, &'static str);
 
-/// Deadlines, and for how long they must not be over.
+/// Each deadline's name, and the time before which the server must not act on it.
 const DEADLINES: [(&str, Duration, Deadline); 4] = [
     ("will", Duration::from_secs(1), |server, name| {
-        dies(server, name, Connect::kept(V5, name), 1);
+        cut_and_hear_will(server, name, Connect::kept(V5, name), 1);
     }),
     ("session", Duration::from_secs(2), |server, name| {
         let connect = Connect { clean: false, ..Connect::new(V5, name) };
-        dies(server, name, connect.with(number(id::SESSION_EXPIRY_INTERVAL, 2)), 100);
+        cut_and_hear_will(server, name, connect.with(number(id::SESSION_EXPIRY_INTERVAL, 2)), 100);
     }),
     ("keep-alive", Duration::from_millis(1_500), |server, name| {
         let connect = Connect { keep_alive_s: 1, ..Connect::new(V5, name) };
@@ -46,7 +46,7 @@ const DEADLINES: [(&str, Duration, Deadline); 4] = [
 ];
 
 #[test]
-fn nothing_is_over_early() {
+fn no_deadline_ends_early() {
     let settings = [("THRONG_LOG_LEVEL", "error")];
     let server = &Server::with(&["--mqtt", "127.0.0.1:0"], &settings);
     thread::scope(|scope| {
@@ -57,7 +57,7 @@ fn nothing_is_over_early() {
                     let began = Instant::now();
                     run(server, format!("{deadline}-{phase}").leak());
                     let after = began.elapsed();
-                    assert!(after >= least, "{deadline} was over after {after:?}");
+                    assert!(after >= least, "{deadline} ended after {after:?}");
                 });
             }
         }

@@ -75,7 +75,7 @@ impl Date {
     }
 }
 
-/// Reads a date. One that is null is none: whoever made it expects a limit that would not be there.
+/// Reads a date. A null date is an error: the token's author expects a limit that would not be there.
 fn date<'d, D: Deserializer<'d>>(deserializer: D) -> Result<Option<Date>, D::Error> {
     struct Number;
 
@@ -137,9 +137,9 @@ impl Claims {
         let mut deserializer = serde_json::Deserializer::from_slice(json);
         let claims = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
             let (path, text) = (error.path().to_string(), error.inner().to_string());
-            // Nobody sees the JSON as text.
+            // The author wrote claims, not this JSON: its lines and columns say nothing.
             let text = text.split(" at line ").next().unwrap_or_default();
-            // The path is a dot where it is the whole.
+            // The path of the whole is a dot.
             let claim = if path == "." { "the claims" } else { &path };
             TokenError::Claim(format!("{claim}: {text}"))
         })?;

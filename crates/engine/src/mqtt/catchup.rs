@@ -9,7 +9,7 @@ use history::{
 };
 use model::filter::{check_name, has_wildcard};
 use model::{CloseReason, Envelope, Name};
-use sessions::{Backlog, Outgoing, Source, State, SubscriptionOptions, session_mark};
+use sessions::{Backlog, Outgoing, Source, State, SubscriptionOptions};
 
 use super::deliver::{NOTED_MAX, mqtt_source};
 use super::state::{Found, Reading, Reads, Waiting, Way};
@@ -160,7 +160,7 @@ impl Connections {
         let retained = self.core.shared.retained.clone();
         let now_ms = self.core.unix_ms();
         let settings = self.core.settings.clone();
-        let own = self.core.mqtt.row(slot).map(|row| session_mark(&row.key));
+        let own = self.core.mqtt_session_mark(slot);
         let Some(details) = self.core.mqtt.details_mut(slot) else { return Step::Stop };
         let Some(replay) = details.session.replays.first_mut() else { return Step::Stop };
         let options = SubscriptionOptions::from_bits(replay.options);

@@ -67,7 +67,7 @@ impl Core {
             // of the history as all of them want it.
             Some(_) => {
                 let mut matching = self.mqtt_reaching(slot, subscriptions, publication).peekable();
-                // Nothing where all want nothing of the client's own.
+                // Every matching subscription is No Local, and the message is the client's own.
                 matching.peek()?;
                 Some(joined(matching, publication.qos, publication.retain))
             }
@@ -106,8 +106,8 @@ impl Core {
         })
     }
 
-    /// Of a client's subscriptions those that get a message. A wildcard reaches no topic that is
-    /// not open to all, as with what is published ([`broker::Router::routes`]).
+    /// The client's subscriptions that get a message. A wildcard reaches only topics that are open to all, as when a
+    /// message is published ([`broker::Router::routes`]). A No Local subscription gets no message of the client's own.
     fn mqtt_reaching<'a>(
         &self,
         slot: u32,
@@ -124,8 +124,12 @@ impl Core {
 
     /// Whether a message says that this client's session has published it.
     fn mqtt_is_own(&self, slot: u32, publication: &Publication) -> bool {
-        let mark = || self.mqtt.row(slot).map(|row| session_mark(&row.key));
-        publication.by_session().is_some_and(|by| Some(by) == mark())
+        publication.by_session().is_some_and(|by| Some(by) == self.mqtt_session_mark(slot))
+    }
+
+    /// What messages say of this client's session.
+    pub(super) fn mqtt_session_mark(&self, slot: u32) -> Option<u64> {
+        self.mqtt.row(slot).map(|row| session_mark(&row.key))
     }
 
     /// Whether wildcards reach a topic.
@@ -141,7 +145,7 @@ impl Core {
             return false;
         }
         let own = || self.table.get(slot).map(|connection| self.id(slot, connection.serial));
-        let mark = || self.mqtt.row(slot).map(|row| session_mark(&row.key));
+        let mark = || self.mqtt_session_mark(slot);
         (publication.except.is_none() || publication.except != own())
             && (publication.except_session().is_none() || publication.except_session() != mark())
     }

@@ -231,9 +231,9 @@ impl Core {
         (MqttAck { with: durable && self.mqtt_stores_with(slot, ack.qos), ..ack }, durable)
     }
 
-    /// Leaves a client out that publishes, where all of its subscriptions that match want nothing of its own:
-    /// on this connection, and where its session goes on, on the next ones. Where only some of them do, the message says
-    /// whose it is; what is retained does as well, for subscriptions that come later.
+    /// Excludes the publisher from its own message when all of its matching subscriptions are No Local: on this
+    /// connection, and on later ones of a session that outlives it. When only some of them are, the message names the
+    /// session, and delivery skips those. A retained message names it too, for subscriptions that come later.
     pub(crate) fn mqtt_leave_out(&self, slot: u32, publication: &mut Publication) {
         let details = self.mqtt.details(slot);
         let (leaving_out, others) = match details {
@@ -246,7 +246,7 @@ impl Core {
             }
         };
         if publication.retain || leaving_out && others {
-            let by = self.mqtt.row(slot).map(|row| session_mark(&row.key));
+            let by = self.mqtt_session_mark(slot);
             publication.attributes.get_or_insert_default().by_session = by;
         }
         if !leaving_out || others {

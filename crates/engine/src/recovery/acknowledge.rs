@@ -445,7 +445,7 @@ impl Recovery {
             let Some(&(due_s, slot, number)) = self.again.first() else {
                 return;
             };
-            // The second in which it was delivered is not counted.
+            // The message was delivered in the middle of a second: that second does not count.
             if due_s >= now_s {
                 return;
             }

@@ -472,17 +472,16 @@ fn messages_with_qos_2_that_were_half_done_end_once() {
     client.is_quiet();
 }
 
-/// A message of a client's own comes as its subscriptions say that want it, and as no other one says.
 #[test]
-fn a_subscription_that_wants_nothing_of_its_own_has_no_part_in_what_comes() {
-    let own = |name, qos| SubscribeParts { no_local: true, ..filter(name, qos) };
+fn a_no_local_subscription_does_not_shape_the_clients_own_messages() {
+    let no_local = |name, qos| SubscribeParts { no_local: true, ..filter(name, qos) };
     let server = serve(&[]);
     for kept in [false, true] {
         let name = format!("kept-{kept}");
         let connect = if kept { Connect::kept(V5, &name) } else { Connect::new(V5, &name) };
         let mut client = connect.open(server.client);
         let [exact, all] = [format!("{name}/a"), format!("{name}/+")].map(|it| &*it.leak());
-        client.subscribe_with(&[own(exact, 2)], &[number(id::SUBSCRIPTION_IDENTIFIER, 1)]);
+        client.subscribe_with(&[no_local(exact, 2)], &[number(id::SUBSCRIPTION_IDENTIFIER, 1)]);
         client.subscribe_with(&[filter(all, 0)], &[number(id::SUBSCRIPTION_IDENTIFIER, 2)]);
         let mut other = Connect::new(V5, "other").open(server.client);
         for retain in [false, true] {
@@ -496,43 +495,42 @@ fn a_subscription_that_wants_nothing_of_its_own_has_no_part_in_what_comes() {
     }
 }
 
-/// What a client gets of messages that were published before it confirmed one, in the order of their payloads.
-fn all_of(client: &mut Client, count: usize) -> Vec<Message> {
+/// The next messages of a client, by payload, without what differs from one client to another: packet identifiers,
+/// and the time to live, which counts down.
+fn comparable_messages(client: &mut Client, count: usize) -> Vec<Message> {
     let mut all: Vec<Message> = (0..count).map(|_| client.message()).collect();
     client.is_quiet();
     all.sort_by(|a, b| a.payload.cmp(&b.payload));
     for message in &mut all {
         message.id = 0;
-        // It counts down.
-        let left = |(id, left): &(u8, String)| {
-            *id != id::MESSAGE_EXPIRY_INTERVAL || left.parse().is_ok_and(|left: u32| left < 900)
-        };
-        message.properties.retain(left);
+        let seconds: u32 = message.property(id::MESSAGE_EXPIRY_INTERVAL).unwrap().parse().unwrap();
+        assert!((1..=1_000).contains(&seconds));
+        message.properties.retain(|(id, _)| *id != id::MESSAGE_EXPIRY_INTERVAL);
     }
     all
 }
 
 #[test]
-fn what_waits_comes_as_what_does_not() {
+fn a_queued_message_keeps_all_of_its_attributes() {
     let server = serve(&[]);
     let mut speaker = Connect::new(V5, "speaker").open(server.client);
-    let ways = |least| {
+    let options = |least| {
         (least..=2).flat_map(|qos| [(qos, false), (qos, true)]).map(Some).collect::<Vec<_>>()
     };
-    let mut number_of = 0;
+    let mut round = 0;
     for kept in [false, true] {
-        for exact in ways(1) {
-            for wide in [ways(0), vec![None]].concat() {
-                number_of += 1;
-                let [topic, all] = ["1", "+"].map(|end| &*format!("w{number_of}/{end}").leak());
+        for exact in options(1) {
+            for wide in [options(0), vec![None]].concat() {
+                round += 1;
+                let [topic, all] = ["1", "+"].map(|end| &*format!("w{round}/{end}").leak());
                 let client = |receive_max| {
-                    let name = format!("{receive_max}-{number_of}");
+                    let name = format!("{receive_max}-{round}");
                     let connect =
                         if kept { Connect::kept(V5, &name) } else { Connect::new(V5, &name) };
                     let receive_max = number(id::RECEIVE_MAXIMUM, receive_max);
                     let mut client = connect.with(receive_max).open(server.client);
-                    for (at, (name, way)) in (1..).zip([(topic, exact), (all, wide)]) {
-                        let Some((qos, retain_as_published)) = way else { continue };
+                    for (at, (name, options)) in (1..).zip([(topic, exact), (all, wide)]) {
+                        let Some((qos, retain_as_published)) = options else { continue };
                         let filter = SubscribeParts { retain_as_published, ..filter(name, qos) };
                         let id = number(id::SUBSCRIPTION_IDENTIFIER, at);
                         client.subscribe_with(&[filter], &[id]);
@@ -558,7 +556,8 @@ fn what_waits_comes_as_what_does_not() {
                         count += 1;
                     }
                 }
-                let [quick, slow] = [&mut quick, &mut slow].map(|it| all_of(it, count));
+                let [quick, slow] =
+                    [&mut quick, &mut slow].map(|it| comparable_messages(it, count));
                 assert_eq!(slow, quick, "kept: {kept}, {exact:?}, {wide:?}");
                 let retained = quick.iter().filter(|message| message.retain).count();
                 let is_told = [exact, wide].into_iter().flatten().any(|(_, it)| it);
