@@ -123,30 +123,19 @@ impl Authority {
             ));
         }
         let algorithm = header.alg.parse::<Algorithm>().map_err(|_| TokenError::Algorithm)?;
-        let (Settings { keys, algorithms, .. }, id) = (&self.settings, header.kid.as_deref());
-        if !algorithms.is_empty() && !algorithms.contains(&algorithm) {
+        let (allowed, id) = (&self.settings.algorithms, header.kid.as_deref());
+        if !allowed.is_empty() && !allowed.contains(&algorithm) {
             return Err(TokenError::Algorithm);
         }
-        let signed = token.get(..token.len() - signature.len() - 1).unwrap_or_default();
-        let mut tries = 0;
-        let mut is_by = |key: &Key| {
-            if tries == TRIES_MAX || !key.fits(algorithm, id) {
-                return None;
+        let published = loop {
+            let version = self.jwks.version();
+            match self.verified_by(token, (payload, signature), algorithm, id, now_s) {
+                Ok(published) => break published,
+                // Keys came after these were searched, and before the error was chosen: they may have the right one.
+                Err(_) if self.jwks.version() != version => {}
+                Err(error) => return Err(error),
             }
-            tries += 1;
-            let verified = jsonwebtoken::crypto::verify(
-                signature,
-                signed.as_bytes(),
-                &key.decoding,
-                algorithm.inner(),
-            );
-            verified.is_ok_and(|right| right).then(|| key.issuer.clone())
         };
-        let own = keys.iter().find_map(&mut is_by).is_some();
-        let published = if own { None } else { self.jwks.find(&mut is_by) };
-        if !own && published.is_none() {
-            return Err(self.unsigned(algorithm, (id, payload), tries, now_s));
-        }
         let payload =
             decode(payload).map_err(|_| TokenError::Malformed("its claims are not base64url"))?;
         let claims = Claims::read(&payload)?;
@@ -170,6 +159,43 @@ impl Authority {
             return Err(TokenError::Revoked);
         }
         Ok(claims)
+    }
+
+    /// Which key signed a token: nothing for a key of the configuration, else the issuer that a published key is bound
+    /// to, if it is bound.
+    ///
+    /// # Errors
+    /// No known key did.
+    fn verified_by(
+        &self,
+        token: &str,
+        (payload, signature): (&str, &str),
+        algorithm: Algorithm,
+        id: Option<&str>,
+        now_s: u64,
+    ) -> Result<Option<Option<Arc<str>>>, TokenError> {
+        let signed = token.get(..token.len() - signature.len() - 1).unwrap_or_default();
+        let mut tries = 0;
+        let mut is_by = |key: &Key| {
+            if tries == TRIES_MAX || !key.fits(algorithm, id) {
+                return None;
+            }
+            tries += 1;
+            let verified = jsonwebtoken::crypto::verify(
+                signature,
+                signed.as_bytes(),
+                &key.decoding,
+                algorithm.inner(),
+            );
+            verified.is_ok_and(|right| right).then(|| key.issuer.clone())
+        };
+        if self.settings.keys.iter().find_map(&mut is_by).is_some() {
+            return Ok(None);
+        }
+        match self.jwks.find(&mut is_by) {
+            Some(bound_to) => Ok(Some(bound_to)),
+            None => Err(self.unsigned(algorithm, (id, payload), tries, now_s)),
+        }
     }
 
     /// Why no key was right, of so many that were tried.

@@ -160,7 +160,7 @@ impl Jwks {
             held.unanswered[at] = false;
             held.read.insert(url.into(), json.into());
         }
-        drop(held);
+        // Before others see the keys: see Authority::claims.
         self.version.fetch_add(1, Ordering::Relaxed);
         Ok(keys)
     }
@@ -171,7 +171,7 @@ impl Jwks {
     pub fn end(&self, now_s: u64) {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         (held.fetching, held.ended_s) = (false, now_s);
-        drop(held);
+        // Before others see the end: see Authority::claims.
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 

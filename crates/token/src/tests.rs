@@ -425,6 +425,29 @@ fn published_keys_are_fetched_when_they_are_needed_and_not_more_often() {
     assert_eq!(verify(&first, 30), Err(TokenError::KeysUnavailable));
 }
 
+/// A fetch may end between the search for a key and the choice of the error.
+#[test]
+fn a_token_is_not_refused_while_its_key_arrives() {
+    let url = "https://a.example/keys".to_string();
+    let token = signed_by("1", "RS256", RSA.0, &json!({}));
+    let published = set(&[("1", "RS256", RSA.0)]);
+    for round in 0..500 {
+        let jwks = Arc::new(Jwks::new(std::slice::from_ref(&url), &[], 300));
+        let authority =
+            Authority::new(Settings::default(), jwks.clone(), Arc::default(), Arc::default());
+        assert_eq!(jwks.begin(100).len(), 1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                jwks.fetched(&url, &published).unwrap();
+                jwks.end(100);
+            });
+            while let Err(error) = authority.verify(&token, 100) {
+                assert_eq!(error, TokenError::KeysComing, "round {round}");
+            }
+        });
+    }
+}
+
 #[test]
 fn what_an_issuer_publishes_by_now_is_not_known_while_it_answers_with_errors() {
     let url = "https://a.example/keys".to_string();
