@@ -372,7 +372,7 @@ async fn what_is_too_old_is_swept_every_second() {
     }
     let messages = || bench.node.history().stats().messages;
     assert_eq!(messages(), 2);
-    for _ in 0..100 {
+    for _ in 0..600 {
         if messages() == 1 {
             break;
         }

@@ -32,7 +32,7 @@ async fn all_get_the_end(mut bench: Bench) {
 async fn at_the_end_all_that_wait_get_a_response() {
     let (_app, mut bench) = busy().await;
     bench.dispatcher.stop();
-    let ended = tokio::time::timeout(Duration::from_secs(5), &mut bench.worker).await;
+    let ended = tokio::time::timeout(TIMEOUT, &mut bench.worker).await;
     ended.expect("the worker ends").unwrap();
     all_get_the_end(bench).await;
 

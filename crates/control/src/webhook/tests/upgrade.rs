@@ -27,7 +27,7 @@ fn shards() -> (ToShard, Told) {
 }
 
 async fn next(told: &mut Told) -> (u32, bool) {
-    tokio::time::timeout(Duration::from_secs(30), told.recv()).await.expect("an answer").unwrap()
+    tokio::time::timeout(TIMEOUT, told.recv()).await.expect("an answer").unwrap()
 }
 
 /// A question with a number, of connection `number % 10`.
@@ -117,7 +117,7 @@ async fn questions_are_asked_again_and_answered_once() {
 #[tokio::test]
 async fn an_upgrade_that_fails_loses_no_question() {
     let app = app(0, echo).await;
-    let timeout = Duration::from_millis(600);
+    let timeout = Duration::from_secs(3);
     let set = Settings { batch_events_max: 2, timeout, ..settings(&app.url) };
     let (old, workers) = dispatcher(set);
     let worker = tokio::spawn(workers.worker.run());
@@ -131,7 +131,7 @@ async fn an_upgrade_that_fails_loses_no_question() {
     old.stand_still();
     app.gate.add_permits(OPEN / 2);
     // Nobody's time passes.
-    tokio::time::sleep(2 * timeout).await;
+    tokio::time::sleep(timeout + Duration::from_millis(500)).await;
     assert!(told.try_recv().is_err());
     old.go_on();
     for number in 1..=4 {
@@ -214,7 +214,8 @@ async fn events_go_on_with_their_numbers() {
     app.sizes(1).await;
     old.tell(0, vec![joined("a"), joined("b")]);
     old.tell(0, vec![HookEvent::Occupied("t".into())]);
-    tokio::time::sleep(Duration::from_millis(60)).await;
+    let waiting = || old.telling.lock().after(None, 9, |_| ()).len();
+    until("the events wait", || waiting() == 4).await;
     // Three events wait, one topic is occupied, and there is a state.
     assert_eq!(pass(&parts[0], &parts[1], &mut sent), 4 + 1 + 1);
     old.stand_still();
@@ -236,15 +237,11 @@ async fn events_go_on_with_their_numbers() {
     new.tell(0, vec![joined("c")]);
     new.go_on();
     app.gate.add_permits(OPEN / 2);
-    let mut told = Vec::new();
-    for _ in 0..1_000 {
-        let all = |seen: &Seen| seen.events.clone();
-        told = app.seen.lock().unwrap().iter().flat_map(all).collect();
-        if told.len() >= 9 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let told = || -> Vec<Value> {
+        app.seen.lock().unwrap().iter().flat_map(|seen| seen.events.clone()).collect()
+    };
+    until("nine events", || told().len() >= 9).await;
+    let told = told();
     let shown = |event: &Value| {
         let topic = event["topic"].as_str().unwrap_or_default();
         format!("{} {topic}", event["kind"].as_str().unwrap())
