@@ -238,6 +238,15 @@ pub enum Command {
         /// What was found; nothing when it can't be read.
         found: Option<MqttFound>,
     },
+    /// The history has answered where a message is that a session has left to other members of a group.
+    MqttRedispatch {
+        /// The message's number.
+        number: u64,
+        /// Where it was.
+        source: sessions::Source,
+        /// What is there.
+        found: Result<history::Piece, history::HistoryError>,
+    },
     /// Describe some MQTT clients, in the order of their [places](sessions::Place).
     MqttClients {
         /// Which ones.

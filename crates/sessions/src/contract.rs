@@ -2,6 +2,7 @@
 
 use model::{ConnectionId, Name};
 
+use crate::flow::Source;
 use crate::interests::Interests;
 use crate::place::Listing;
 use crate::session::{Author, Session, Subscription, Will};
@@ -62,6 +63,23 @@ pub trait Sessions: Send + Sync {
     /// and more by as much as this is called late. Has the store take what it did not take before. To be called
     /// about once a second.
     fn sweep(&self, now_s: u64) -> Vec<Will>;
+
+    /// A session leaves messages to other members of its groups, in order. The store was given before how the session
+    /// is without them.
+    fn redispatch(&self, key: &str, messages: Vec<Source>);
+
+    /// The next message that a session has left, also one that has ended here ([`Session::redispatched`]), once the
+    /// store has forgotten that the session has it, which [`Sessions::sweep`] asks; with a number. Nothing while one is on
+    /// its way.
+    fn poll_redispatch(&self) -> Option<(u64, Source)>;
+
+    /// The message of this number, which was [polled](Sessions::poll_redispatch), is about to be with another member,
+    /// or is gone. Without `is_done` it is the next one again. False where it is not the one that was polled: then it is
+    /// for no member.
+    fn on_redispatched(&self, number: u64, is_done: bool) -> bool;
+
+    /// How many messages that sessions have left found no room since this was asked last.
+    fn take_redispatch_dropped(&self) -> u64;
 
     /// Ends the session of a client that is away; gives its will. Nothing where there is none.
     fn end(&self, key: &str) -> Option<Option<Will>>;
@@ -172,7 +190,7 @@ pub enum Taken {
 /// What a connection leaves.
 #[derive(Debug, Default)]
 pub struct Ended {
-    /// Its session; nothing where it had none, or that ends with it.
+    /// Its session, also one that ends with it; nothing where it had none.
     pub session: Option<Session>,
     /// What is published because it ended.
     pub will: Option<Will>,

@@ -58,6 +58,10 @@ pub struct Source {
     /// It was the topic's retained message.
     #[n(2)]
     pub retained: bool,
+    /// The group that has chosen the session for it, by its name in the hub. Nothing where a subscription of the
+    /// session's own brings it.
+    #[n(3)]
+    pub group: Option<Box<str>>,
 }
 
 /// What a client's PUBACK, PUBREC or PUBCOMP means.
@@ -287,7 +291,7 @@ mod tests {
     use super::*;
 
     fn source(offset: u64) -> Option<Source> {
-        Some(Source { topic: "t".into(), offset, retained: false })
+        Some(Source { topic: "t".into(), offset, retained: false, group: None })
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod owners;
 mod place;
 pub mod record;
 mod records;
+mod redispatch;
 mod registry;
 mod retained;
 mod session;

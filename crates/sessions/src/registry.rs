@@ -15,9 +15,11 @@ use crate::contract::{
     Claim, Claimed, Done, Ended, Found, Limits, Part, Released, SessionInfo, Sessions, Stats,
     Storage, Taken,
 };
+use crate::flow::Source;
 use crate::interests::Interests;
 use crate::owners::Owners;
 use crate::place::{Listing, Place};
+use crate::redispatch::Redispatch;
 use crate::session::{Author, ProgressRecord, Session, SessionRecord, WITHOUT_END, Will};
 use crate::unstored::Unstored;
 
@@ -41,6 +43,8 @@ pub struct Local {
     bytes_max: AtomicUsize,
     away: AtomicUsize,
     away_bytes: AtomicUsize,
+    /// Messages that sessions have left to other members of their groups.
+    redispatch: Redispatch,
     counts: Counts,
 }
 
@@ -101,6 +105,7 @@ impl Local {
             segments,
             node,
             hasher: RandomState::new(),
+            redispatch: Redispatch::new(interests.clone()),
             interests,
             storage,
             unstored: Unstored::default(),
@@ -140,6 +145,10 @@ impl Local {
             let (mut session, will, since_s) = record.import();
             if let Some(progress) = progress.remove(&key) {
                 progress.import(&mut session);
+            }
+            if !session.outlives() {
+                // Its client may have had them since: how far it is was not stored any more.
+                session.refs.clear();
             }
             let away = Away::new(session, since_s.unwrap_or(now_s).min(now_s), will);
             let mut segment = self.segment(&key).1;
@@ -211,10 +220,19 @@ impl Local {
         now
     }
 
-    /// A session that outlived its connections is gone.
-    fn forget_kept(&self, key: &str, kept: Kept) {
-        kept.interests.iter().for_each(|filter| self.interests.remove(filter));
-        self.store_away(key, None);
+    /// A session has ended. What groups have chosen it for other members get. `kept` is there where it outlived its
+    /// connections.
+    fn forget(&self, key: &str, kept: Option<Kept>, session: Option<&Session>) {
+        if kept.is_some() {
+            self.store_away(key, None);
+        }
+        let mut messages = session.into_iter().flat_map(Session::redispatched).peekable();
+        if messages.peek().is_some() {
+            self.redispatch.insert(key, messages.cloned());
+        }
+        // Last, or the history would drop what other members are to get.
+        let interests = kept.iter().flat_map(|kept| &kept.interests);
+        interests.for_each(|filter| self.interests.remove(filter));
     }
 
     /// Has the store take the session of a client that is away, or that it is gone: as soon as there is room for what
@@ -250,6 +268,11 @@ impl Local {
         });
     }
 
+    /// Whether messages that sessions have left are not with other members yet.
+    pub fn has_redispatch(&self) -> bool {
+        !self.redispatch.is_empty()
+    }
+
     /// Whether the store has taken what was left so far.
     pub fn is_all_stored(&self) -> bool {
         self.unstored.is_empty()
@@ -270,9 +293,21 @@ impl Local {
     /// Ends a session that outlived its connections. Gives what is to be published because of that.
     fn end_kept(&self, segment: &mut Segment, key: &str) -> Option<Will> {
         let away = self.take_away(segment, key);
-        let kept = segment.kept.remove(key)?;
-        self.forget_kept(key, kept);
+        let kept = segment.kept.remove(key);
+        self.forget(key, kept, away.as_ref().map(|away| &away.session));
         away?.will.map(|(will, _)| will)
+    }
+
+    /// Asks the store whether it has forgotten the sessions that have left messages.
+    fn settle_redispatch(&self) {
+        let numbers = self.redispatch.begin(|key| self.unstored.contains(key));
+        if numbers.is_empty() {
+            return;
+        }
+        let (redispatch, unstored) = (self.redispatch.clone(), self.unstored.clone());
+        self.settle(Box::new(move |is_settled| {
+            redispatch.on_settled(&numbers, is_settled, |key| unstored.contains(key));
+        }));
     }
 
     /// Whether the session of a connection that has ended may be kept: then its owner has one more.
@@ -305,7 +340,7 @@ impl Local {
         let mut away = Away::new(session, now_s, later);
         if !away.session.outlives() || !self.has_place(key, away.bytes) {
             let kept = segment.kept.remove(key);
-            kept.into_iter().for_each(|kept| self.forget_kept(key, kept));
+            self.forget(key, kept, Some(&away.session));
             return now.or(away.take_will());
         }
         let before = segment.kept.remove(key).map(|kept| kept.interests).unwrap_or_default();
@@ -383,11 +418,13 @@ impl Sessions for Local {
         let Some(Waiting { session, will, .. }) = segment.claims.remove(key) else {
             return Taken::Elsewhere;
         };
-        match session.filter(|_| !clean) {
-            Some(session) => Taken::Resumed(Box::new(session)),
-            None => {
+        match session {
+            Some(session) if !clean => Taken::Resumed(Box::new(session)),
+            session => {
                 if clean {
-                    self.end_kept(&mut segment, key);
+                    drop(self.take_away(&mut segment, key));
+                    let kept = segment.kept.remove(key);
+                    self.forget(key, kept, session.as_ref());
                 }
                 Taken::New { will }
             }
@@ -396,11 +433,14 @@ impl Sessions for Local {
 
     fn release(&self, key: &str, from: ConnectionId, ended: Ended, now_s: u64) -> Released {
         let Ended { session, will } = ended;
+        let outlives = session.as_ref().is_some_and(Session::outlives);
         let (hash, mut segment) = self.segment(key);
         let was_owner = segment.connected.clear_owner(hash, from);
-        let Some(waiting) = segment.claims.get_mut(key) else {
-            if !was_owner && session.is_none() {
+        let Segment { claims, kept, .. } = &mut *segment;
+        let Some(waiting) = claims.get_mut(key) else {
+            if !was_owner && !outlives {
                 // Somebody else has let go of it before.
+                self.forget(key, None, session.as_ref());
                 return Released { notify: None, publish: will };
             }
             let session = session.unwrap_or_default();
@@ -410,15 +450,19 @@ impl Sessions for Local {
         let mut publish = None;
         if let Some(at) = waiting.told.iter().position(|told| is_same(*told, from)) {
             waiting.told.swap_remove(at);
-            let goes_on = session.as_ref().is_some_and(Session::outlives) && !waiting.clean;
+            let goes_on = outlives && !waiting.clean;
             // A session that goes on with its next connection was not lost.
             let (later, now) = match will {
                 Some(will) if goes_on && will.delay_s > 0 => (Some(will), None),
                 will => (None, will),
             };
             publish = now;
-            if session.is_some() {
-                (waiting.session, waiting.will) = (session.filter(Session::outlives), later);
+            match session {
+                Some(session) if outlives => {
+                    (waiting.session, waiting.will) = (Some(session), later);
+                }
+                Some(session) => self.forget(key, kept.remove(key), Some(&session)),
+                None => {}
             }
         } else if waiting.by == Some(from) {
             waiting.by = None;
@@ -526,7 +570,24 @@ impl Sessions for Local {
                 }
             }
         }
+        self.settle_redispatch();
         wills
+    }
+
+    fn redispatch(&self, key: &str, messages: Vec<Source>) {
+        self.redispatch.insert(key, messages);
+    }
+
+    fn poll_redispatch(&self) -> Option<(u64, Source)> {
+        self.redispatch.poll()
+    }
+
+    fn on_redispatched(&self, number: u64, is_done: bool) -> bool {
+        self.redispatch.on_done(number, is_done)
+    }
+
+    fn take_redispatch_dropped(&self) -> u64 {
+        self.redispatch.take_dropped()
     }
 
     fn end(&self, key: &str) -> Option<Option<Will>> {

@@ -7,7 +7,7 @@ use model::filter::{self, check_name};
 use model::{Name, Publication, Qos, name};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::flow::{Flow, FlowRecord, Outgoing, Source};
+use crate::flow::{Flow, FlowRecord, Outgoing, Source, State};
 use crate::record::PublicationRecord;
 
 /// A session whose connection ends is kept for so many seconds without an end.
@@ -244,7 +244,9 @@ impl Session {
             let names = it.filter.len() + it.hub_name.len() + it.reach().len();
             size_of::<Subscription>() + names + it.group.as_ref().map_or(0, |group| group.len())
         };
-        let source = |it: &Source| size_of::<Source>() + it.topic.len();
+        let source = |it: &Source| {
+            size_of::<Source>() + it.topic.len() + it.group.as_ref().map_or(0, |group| group.len())
+        };
         let replay = |it: &Replay| {
             size_of::<Replay>() + it.reach.len() + it.after.as_ref().map_or(0, String::len)
         };
@@ -257,6 +259,14 @@ impl Session {
             + under_way.chain(refs).map(source).sum::<usize>()
             + replays.iter().map(replay).sum::<usize>()
             + backlogs.iter().map(backlog).sum::<usize>()
+    }
+
+    /// Messages for which groups have chosen it and that others may have in its place, in order: those that were never
+    /// sent, and those with QoS 1 that are not acknowledged (MQTT 5.0, section 4.8.2).
+    pub fn redispatched(&self) -> impl Iterator<Item = &Source> {
+        let at_least_once = |it: &&Outgoing| it.state == State::AtLeastOnce;
+        let sent = self.flow.out().filter(at_least_once).filter_map(|it| it.source.as_deref());
+        sent.chain(&self.refs).filter(|it| it.group.is_some())
     }
 
     /// The filters whose messages are retained for it: those that are confirmed.
@@ -430,7 +440,12 @@ mod tests {
                 subscription("b", Some("g"), 0b1110, 7),
             ],
             position: 41,
-            refs: vec![Source { topic: "b".into(), offset: 42, retained: true }],
+            refs: vec![Source {
+                topic: "b".into(),
+                offset: 42,
+                retained: true,
+                group: Some("$share/g/b".into()),
+            }],
             replays: vec![Replay {
                 reach: "c/#".into(),
                 options: 1,

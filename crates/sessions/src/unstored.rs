@@ -27,6 +27,10 @@ impl Unstored {
         self.names().is_empty()
     }
 
+    pub fn contains(&self, name: &str) -> bool {
+        self.names().contains(name)
+    }
+
     pub fn all(&self) -> Vec<Name> {
         self.names().iter().cloned().collect()
     }

@@ -279,6 +279,9 @@ fn run_command(engine: &mut Engine, command: Command) {
                 engine.connections.mqtt_was_read(slot, number, found);
             }
         }
+        Command::MqttRedispatch { number, source, found } => {
+            engine.connections.core.mqtt_was_redispatched((number, source), found);
+        }
         Command::MqttClients { listing, reply } => {
             let core = &mut engine.connections.core;
             let slots = core.mqtt_listed(&listing);

@@ -16,6 +16,7 @@ pub(super) fn waits(command: &Command) -> bool {
             | Command::Pulled { .. }
             | Command::Paged { .. }
             | Command::MqttRead { .. }
+            | Command::MqttRedispatch { .. }
     )
 }
 

@@ -9,9 +9,10 @@ use history::{
 };
 use model::filter::{check_name, has_wildcard};
 use model::{CloseReason, Envelope, Name};
-use sessions::{Backlog, Outgoing, Source, State, SubscriptionOptions};
+use sessions::{Backlog, Outgoing, Session, Source, State, SubscriptionOptions};
 
 use super::deliver::{NOTED_MAX, mqtt_source};
+use super::groups::has_left;
 use super::state::{Found, Reading, Reads, Waiting, Way};
 use crate::command::Command;
 use crate::connections::Connections;
@@ -147,6 +148,7 @@ impl Connections {
                 topic: message.publication.topic.clone(),
                 offset: message.id.offset,
                 retained: true,
+                group: None,
             }),
             false => details.and_then(|it| mqtt_source(&it.session, &message)),
         };
@@ -197,7 +199,7 @@ impl Connections {
 
     /// Reads one message of which the session knows where it is.
     fn mqtt_read_source(&mut self, slot: u32, source: &Source, out: &mut Vec<u8>) -> Step {
-        let Source { topic, offset, retained } = source;
+        let Source { topic, offset, retained, group: _ } = source;
         if *retained {
             let found = self.core.shared.retained.get(topic);
             self.mqtt_found_source(slot, found, out);
@@ -245,6 +247,7 @@ impl Connections {
                 topic: it.publication.topic.clone(),
                 offset: it.id.offset,
                 retained: false,
+                group: None,
             });
             if let Some(details) = self.core.mqtt.details_mut(slot) {
                 details.session.refs.splice(0..0, noted);
@@ -389,7 +392,10 @@ impl Connections {
         };
         let way = match source.retained {
             true => self.core.mqtt_way_retained(slot, &message),
-            false => self.core.mqtt_way_source(slot, &message),
+            false => match &source.group {
+                Some(group) => self.core.mqtt_way_shared(slot, group, &message),
+                None => self.core.mqtt_way_read(slot, &message),
+            },
         };
         match (id, way) {
             (Some(id), way) => self.core.mqtt_send_again(slot, id, &message, way, out),
@@ -398,6 +404,18 @@ impl Connections {
                     && let Some(details) = self.core.mqtt.details_mut(slot)
                 {
                     details.session.refs.insert(0, source);
+                }
+            }
+            // The client has left the group since, or may not have it any more.
+            (None, None) if source.group.is_some() => {
+                if let Some(details) = self.core.mqtt.details_mut(slot) {
+                    details.session.refs.insert(0, source.clone());
+                }
+                let is_left =
+                    |session: &Session, it: &Source| *it == source || has_left(session, it);
+                if !self.core.mqtt_leave_refs(slot, is_left) {
+                    self.mqtt_flush(slot, out);
+                    self.say_goodbye(slot, CloseReason::Overloaded);
                 }
             }
             (None, None) => {}
@@ -437,7 +455,7 @@ impl Connections {
                 && let Some(details) = self.core.mqtt.details_mut(slot)
             {
                 let (topic, offset) = (message.publication.topic.clone(), message.id.offset);
-                details.session.refs.push(Source { topic, offset, retained: false });
+                details.session.refs.push(Source { topic, offset, retained: false, group: None });
             }
         }
         self.core.mqtt.changed(slot);
@@ -511,7 +529,7 @@ impl Core {
     }
 
     /// Where a topic is read that was read up to there.
-    fn mqtt_cursor(&self, topic: Name, after: u64) -> TopicCursor {
+    pub(super) fn mqtt_cursor(&self, topic: Name, after: u64) -> TopicCursor {
         TopicCursor { hash: self.broker.hash(&topic), topic, after, whole: false }
     }
 }

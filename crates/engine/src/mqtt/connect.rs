@@ -277,14 +277,17 @@ impl Connections {
             self.core.leave_filter(slot, name);
         }
         let Some((row, details)) = self.core.mqtt.remove(slot) else { return };
-        let session = session.outlives().then_some(session);
-        let (will, writing) = details.map_or_else(Default::default, |mut details| {
-            if session.is_none() {
+        let (session, will, writing) = match details {
+            None => (session, None, Vec::new()),
+            Some(details) if session.outlives() => (session, details.will, details.writing),
+            Some(mut details) => {
                 self.core.mqtt_leave_shared(&mut details);
+                // What the session has noted. All else is with other members.
+                (details.session, details.will, details.writing)
             }
-            (details.will, details.writing)
-        });
-        self.core.mqtt_leave(&row.key, from, Ended { session, will }, writing);
+        };
+        let ended = Ended { session: Some(session), will };
+        self.core.mqtt_leave(&row.key, from, ended, writing);
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use model::event::is_reserved;
-use model::filter::{check_name, matches};
+use model::filter::check_name;
 use model::{CloseReason, Envelope, Message, Name, Publication, Qos, TopicKind};
 use protocol::mqtt::{Mqtt, Stamp};
 use sessions::{Session, Source, State, Subscription, SubscriptionOptions, session_mark};
@@ -91,19 +91,17 @@ impl Core {
         way.qos.is_confirmed().then_some(way)
     }
 
-    /// The same for a message that is the client's by itself: a group may have chosen it for it.
-    pub(super) fn mqtt_way_source(&self, slot: u32, message: &Message) -> Option<Way> {
-        self.mqtt_way_read(slot, message).or_else(|| {
-            let subscriptions = &self.mqtt.details(slot)?.session.subscriptions;
-            let publication = &message.publication;
-            let is_open = self.mqtt_is_open(&publication.topic);
-            let mut shared = subscriptions.iter().filter(|it| it.group.is_some());
-            let one = shared.find(|it| {
-                (it.is_exact() || is_open) && matches(&it.reach(), &publication.topic)
-            })?;
-            let way = joined(std::iter::once(one), publication.qos, publication.retain);
-            way.qos.is_confirmed().then_some(way)
-        })
+    /// How a message comes to a client that a group has chosen for it: nothing where the client is no member any
+    /// more.
+    pub(super) fn mqtt_way_shared(&self, slot: u32, group: &str, message: &Message) -> Option<Way> {
+        let subscriptions = &self.mqtt.details(slot)?.session.subscriptions;
+        let one = subscriptions.iter().find(|it| it.hub_name().as_str() == group)?;
+        if !self.mqtt_may_have(slot, message) {
+            return None;
+        }
+        let publication = &message.publication;
+        let way = joined(std::iter::once(one), publication.qos, publication.retain);
+        way.qos.is_confirmed().then_some(way)
     }
 
     /// The client's subscriptions that get a message. A wildcard reaches only topics that are open to all, as when a
@@ -427,7 +425,7 @@ impl Core {
             let offset = message.id.offset;
             if is_due && session.refs.iter().all(|it| it.offset != offset) {
                 let topic = message.publication.topic.clone();
-                session.refs.push(Source { topic, offset, retained: false });
+                session.refs.push(Source { topic, offset, retained: false, group: None });
             }
         }
         let waits = details.waiting.iter().filter(|it| it.qos.is_confirmed());
@@ -438,6 +436,7 @@ impl Core {
                 topic: message.publication.topic.clone(),
                 offset: message.id.offset,
                 retained: it.retained,
+                group: it.group.as_ref().map(|key| key.name.as_str().into()),
             })
         }));
         session.position = position;
@@ -463,6 +462,7 @@ pub(super) fn mqtt_source(session: &Session, message: &Message) -> Option<Source
         topic: message.publication.topic.clone(),
         offset: message.id.offset,
         retained: false,
+        group: None,
     })
 }
 
@@ -581,7 +581,7 @@ impl Connections {
             }
             Turn::Read => {
                 let (topic, offset) = (message.publication.topic.clone(), message.id.offset);
-                details.session.refs.push(Source { topic, offset, retained: false });
+                details.session.refs.push(Source { topic, offset, retained: false, group: None });
                 self.core.mqtt.wake(slot);
             }
             Turn::Pass => self.core.mqtt.wake(slot),

@@ -5,22 +5,27 @@
 //! are asked for a member for which it can wait, as what is published to one client does, and at last one
 //! member has to go for it.
 //!
-//! What is under way to a member with QoS 1 is somebody else's if its session ends first. With QoS 2 nobody
-//! else may have it then ([MQTT-4.8.2-5]), unless it was not sent yet.
+//! A member's session that ends leaves its messages to the others: those with QoS 1 that it has not acknowledged, and
+//! those that were never sent. No other member may have what was sent with QoS 2 ([MQTT-4.8.2-5]).
 
 use std::sync::Arc;
 
 use broker::Passed;
-use model::{CloseReason, Envelope, FilterKey, Qos};
-use sessions::Source;
+use history::{Answer, Completion, HistoryError, Piece, Pull};
+use model::{CloseReason, Envelope, FilterKey, Name, Qos};
+use sessions::{Session, Source};
 
 use super::deliver::{joined, mqtt_source};
-use super::state::{Details, Waiting, Way};
+use super::state::{Details, Reads, Waiting, Way};
+use crate::command::Command;
 use crate::connections::Connections;
 use crate::core::Core;
 
 /// Members of a group that a shard asks for each message, until one takes it at once.
 const TRIED: u32 = 1_000;
+
+/// Messages of sessions that have ended, given to other members at a time.
+const REDISPATCHED: u32 = 10_000;
 
 /// When a member can take a message: the sooner the less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,7 +86,7 @@ impl Connections {
         let Some(details) = self.core.mqtt.details_mut(slot) else { return false };
         match when {
             When::Later(_) if qos.is_confirmed() => {
-                match mqtt_source(&details.session, &waiting.message) {
+                match shared_source(&details.session, &waiting) {
                     Some(source) => details.session.refs.push(source),
                     None => details.waiting.push_back(waiting),
                 }
@@ -160,8 +165,8 @@ impl Core {
     /// Sends a message to the member that its group has chosen.
     pub(super) fn mqtt_send_shared(&mut self, slot: u32, shared: Waiting, out: &mut Vec<u8>) {
         let Some(details) = self.mqtt.details(slot) else { return };
+        let source = shared_source(&details.session, &shared);
         let Waiting { message, qos, retain, ids, .. } = &shared;
-        let source: Option<Source> = mqtt_source(&details.session, message);
         let in_flight = details.session.flow.in_flight();
         let way = Way { qos: *qos, retain: *retain, ids: ids.to_vec() };
         // There is room.
@@ -184,9 +189,130 @@ impl Core {
         let under_way = std::mem::take(&mut details.shared).into_iter().map(|(_, shared)| shared);
         for Waiting { message, group, .. } in under_way.chain(details.waiting.drain(..)) {
             let Some(key) = group else { continue };
-            let passed = Passed { is_left: true, ..Passed::default() };
-            let is_passed = self.broker.pass_to_group(&message, &key, passed);
+            let is_passed = self.mqtt_pass_on(&message, &key);
             self.metrics.mqtt_gone.add(u64::from(!is_passed));
         }
     }
+
+    /// Gives a message to another member of a group than the one that had it. False where there is none.
+    fn mqtt_pass_on(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>) -> bool {
+        let passed = Passed { is_left: true, ..Passed::default() };
+        self.broker.pass_to_group(message, key, passed)
+    }
+
+    /// The topics of messages that wait for a client, of groups that it has left.
+    pub(super) fn mqtt_left_topics(&self, slot: u32) -> Vec<Name> {
+        let Some(details) = self.mqtt.details(slot) else { return Vec::new() };
+        let session = &details.session;
+        let left = session.refs.iter().filter(|source| has_left(session, source));
+        left.map(|source| source.topic.clone()).collect()
+    }
+
+    /// A client that stays leaves messages that wait for it to other members of its groups. False where the store does
+    /// not take that.
+    #[must_use]
+    pub(super) fn mqtt_leave_refs(
+        &mut self,
+        slot: u32,
+        is_left: impl Fn(&Session, &Source) -> bool,
+    ) -> bool {
+        let Some(details) = self.mqtt.details_mut(slot) else { return true };
+        let session = &details.session;
+        let (left, refs): (Vec<_>, Vec<_>) =
+            session.refs.iter().cloned().partition(|it| is_left(session, it));
+        if left.is_empty() {
+            return true;
+        }
+        let before = std::mem::replace(&mut details.session.refs, refs);
+        // What is read may be one that is left.
+        details.work.reading.take_if(|it| matches!(it.reads, Reads::Source));
+        self.mqtt.wake(slot);
+        // A crash must not bring the session back with what another member has.
+        if self.mqtt_survives(slot) && !self.mqtt_save(slot, None) {
+            if let Some(details) = self.mqtt.details_mut(slot) {
+                details.session.refs = before;
+            }
+            return false;
+        }
+        if let Some(row) = self.mqtt.row(slot) {
+            self.shared.mqtt_sessions.redispatch(&row.key, left);
+        }
+        true
+    }
+
+    /// Gives messages that sessions have left to other members, in order. To be called about once a second.
+    pub(super) fn mqtt_redispatch(&self) {
+        let sessions = &self.shared.mqtt_sessions;
+        self.metrics.mqtt_gone.add(sessions.take_redispatch_dropped());
+        for _ in 0..REDISPATCHED {
+            let Some((number, source)) = sessions.poll_redispatch() else { return };
+            let cursor = self.mqtt_cursor(source.topic.clone(), source.offset.saturating_sub(1));
+            let pull = Pull { topics: vec![cursor], messages_max: 1, bytes_max: usize::MAX / 2 };
+            let (handle, later) = (self.handle.clone(), source.clone());
+            let completion = Completion::new(move |found| {
+                handle.send(Command::MqttRedispatch { number, source: later, found });
+            });
+            let goes_on = match self.history.read(pull, completion) {
+                Ok(Answer::Now(piece)) => self.mqtt_redispatch_found((number, source), Ok(piece)),
+                Ok(Answer::Later) => false,
+                Err(error) => self.mqtt_redispatch_found((number, source), Err(error)),
+            };
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    /// The history has answered later where a message is that a session has left.
+    pub(crate) fn mqtt_was_redispatched(
+        &self,
+        message: (u64, Source),
+        found: Result<Piece, HistoryError>,
+    ) {
+        if self.mqtt_redispatch_found(message, found) {
+            self.mqtt_redispatch();
+        }
+    }
+
+    /// Gives another member what was found where a message is that a session has left. False where the history is to
+    /// be asked again, later.
+    fn mqtt_redispatch_found(
+        &self,
+        (number, source): (u64, Source),
+        found: Result<Piece, HistoryError>,
+    ) -> bool {
+        let messages = match found {
+            Ok(piece) => piece.messages,
+            Err(HistoryError::Busy | HistoryError::Unavailable(_)) => {
+                self.shared.mqtt_sessions.on_redispatched(number, false);
+                return false;
+            }
+            Err(HistoryError::Damaged(_) | HistoryError::NoHistory) => Vec::new(),
+        };
+        if !self.shared.mqtt_sessions.on_redispatched(number, true) {
+            return false;
+        }
+        let Source { topic: _, offset, retained: _, group } = source;
+        let message = messages.into_iter().find(|it| it.id.offset == offset);
+        let key = group
+            .map(|group| FilterKey { hash: self.broker.hash(&group), name: Name::from(&*group) });
+        let is_passed = message
+            .zip(key)
+            .is_some_and(|(message, key)| self.mqtt_pass_on(&message, &Arc::new(key)));
+        self.metrics.mqtt_gone.add(u64::from(!is_passed));
+        true
+    }
+}
+
+/// Where a message that a group has chosen a member for can be read again for its session, where that goes on.
+fn shared_source(session: &Session, Waiting { message, group, .. }: &Waiting) -> Option<Source> {
+    let source = mqtt_source(session, message)?;
+    Some(Source { group: group.as_ref().map(|key| key.name.as_str().into()), ..source })
+}
+
+/// Whether a session is no member any more of the group that has chosen it for a message.
+pub(super) fn has_left(session: &Session, source: &Source) -> bool {
+    let is_of =
+        |group: &str| session.subscriptions.iter().any(|it| it.hub_name().as_str() == group);
+    source.group.as_deref().is_some_and(|group| !is_of(group))
 }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use model::{ConnectionId, Name, Qos};
-use sessions::Ended;
+use sessions::{Ended, Session};
 
 use super::state::MqttAck;
 use crate::connections::Connections;
@@ -54,7 +54,8 @@ impl Core {
         writing: Vec<u16>,
     ) {
         // A server that ends waits for its store, and then for nobody.
-        if writing.is_empty() || ended.session.is_none() || self.draining {
+        let goes_on = ended.session.as_ref().is_some_and(Session::outlives);
+        if writing.is_empty() || !goes_on || self.draining {
             return self.mqtt_release(key, from, ended);
         }
         let leaving = &mut self.mqtt.leaving;

@@ -132,13 +132,14 @@ impl Connections {
     }
 
     /// What is done once a second: progress is stored that has changed, and the first engine ends sessions
-    /// whose time is over.
+    /// whose time is over, and gives others what sessions have left.
     pub(crate) fn mqtt_second(&mut self) {
         let now_s = self.core.unix_s();
         self.core.mqtt_save_some(now_s);
         if self.core.number == 0 {
             let wills = self.core.shared.mqtt_sessions.sweep(now_s);
             self.core.publish_wills(wills);
+            self.core.mqtt_redispatch();
             self.core.shared.retained.sweep(self.core.unix_ms());
         }
     }

@@ -3,10 +3,11 @@
 use auth::{Action, Consent, Deny, Permit};
 use model::filter::{has_wildcard, levels};
 use model::name::check_topic;
-use model::{Name, Qos, TopicKind, name};
+use model::{CloseReason, Name, Qos, TopicKind, name};
 use protocol::mqtt::{ReasonCode, RetainHandling, Subscribe, Want};
 use sessions::{Backlog, Replay, Subscription, SubscriptionOptions};
 
+use super::groups::has_left;
 use super::packets::Mqtts;
 use super::state::{Details, PendingSubscribe};
 use crate::ask::{Ask, ask};
@@ -316,7 +317,16 @@ impl Mqtts<'_> {
         let Some(mqtt) = core.mqtt_protocol(slot) else { return };
         let mut packet = Vec::new();
         mqtt.unsubscribed(id, &results, &core.mqtt_limits(slot), &mut packet);
+        // The history retains what other members are to get meanwhile.
+        let sessions = self.connections.core.shared.mqtt_sessions.clone();
+        let topics = self.connections.core.mqtt_left_topics(slot);
+        topics.iter().for_each(|topic| sessions.interests().add(topic));
         self.answer_kept(slot, packet, out);
+        // After its subscriptions: of messages that a crash in between leaves it is seen later that it has left the group.
+        if !self.connections.core.mqtt_leave_refs(slot, has_left) {
+            self.connections.say_goodbye(slot, CloseReason::Overloaded);
+        }
+        topics.iter().for_each(|topic| sessions.interests().remove(topic));
     }
 
     /// The client has a subscription no longer, to a filter as it wrote it.

@@ -23,6 +23,7 @@ const PIECE: usize = 128;
 const KEPT: u8 = b'k';
 const CLAIM: u8 = b'c';
 const UNSTORED: u8 = b'u';
+const REDISPATCH: u8 = b'r';
 
 /// A session that outlives its connection.
 #[derive(Encode, Decode)]
@@ -183,6 +184,9 @@ impl Part for Local {
     fn export(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
         self.segments.iter().for_each(|segment| Self::export_segment(segment, each));
         self.unstored.all().iter().for_each(|name| each(&key(UNSTORED, name), &[]));
+        for (number, record) in self.redispatch.export() {
+            each(&key(REDISPATCH, &number.to_string()), &encode(record));
+        }
     }
 
     fn import(&self, key: &[u8], value: Option<&[u8]>) -> Result<(), PartError> {
@@ -207,6 +211,10 @@ impl Part for Local {
                 Some(_) => self.unstored.insert(name),
                 None => self.unstored.remove(name),
             },
+            REDISPATCH => {
+                let number = name.parse().map_err(|_| damaged(format!("{name} is no number")))?;
+                self.redispatch.import(number, value.map(decode).transpose().map_err(of_name)?);
+            }
             // A newer version may know more.
             _ => {}
         }
@@ -238,6 +246,7 @@ mod tests {
 
     use super::*;
     use crate::contract::{Claim, Claimed, Done, Ended, Found, Part, Sessions, Storage, Taken};
+    use crate::flow::Source;
     use crate::place::{Listing, Place};
     use crate::session::{Author, Subscription, SubscriptionOptions};
 
@@ -347,6 +356,39 @@ mod tests {
     }
 
     #[test]
+    fn what_sessions_leave_to_their_groups_goes_along() {
+        let group = Some("$share/g/a".into());
+        let source =
+            |offset| Source { topic: "a".into(), offset, retained: false, group: group.clone() };
+        let old = Local::new(NODE, Arc::default(), Some(Arc::new(Full::default())));
+        let new = Local::new(NODE, Arc::default(), None);
+        claim(&old, "a", 1);
+        old.keep("a", &session("a"), None, None);
+        let left = Session { refs: vec![source(3), source(4)], ..session("a") };
+        leave(&old, "a", 1, Ended { session: Some(left), will: None });
+        old.end("a").unwrap();
+        old.redispatch("b", vec![source(5)]);
+        // The store has no room for the end of the first one's session.
+        assert!(old.sweep(1_000).is_empty());
+        let taken = old.poll_redispatch();
+        assert_eq!((taken, old.poll_redispatch()), (Some((2, source(5))), None));
+        let mut sent = Sent::new();
+        assert_eq!(pass_all(&old, &new, &mut sent), 4);
+        assert!(old.on_redispatched(2, true));
+        assert_eq!(pass_all(&old, &new, &mut sent), 1);
+        new.unstored.remove("a");
+        assert!(new.interests().holds("a"));
+        assert!(new.sweep(1_000).is_empty());
+        for (number, offset) in [(0, 3), (1, 4)] {
+            assert_eq!(new.poll_redispatch(), Some((number, source(offset))));
+            assert!(new.on_redispatched(number, true));
+        }
+        assert_eq!(new.poll_redispatch(), None);
+        // Until then their topic is retained.
+        assert!(old.interests().holds("a") && !new.interests().holds("a"));
+    }
+
+    #[test]
     fn who_waits_for_a_session_gets_it_in_the_other_process() {
         let old = Local::new(NODE, Arc::default(), None);
         let new = Local::new(NODE, Arc::default(), None);
@@ -381,7 +423,8 @@ mod tests {
     #[test]
     fn damaged_records_are_told() {
         let sessions = Local::new(NODE, Arc::default(), None);
-        for (key, value) in [(&b""[..], &b""[..]), (b"k\xff", b""), (b"ka", b"\xff"), (b"ca", b"")]
+        for (key, value) in
+            [(&b""[..], &b""[..]), (b"k\xff", b""), (b"ka", b"\xff"), (b"ca", b""), (b"rx", b"")]
         {
             assert!(sessions.import(key, Some(value)).is_err());
         }

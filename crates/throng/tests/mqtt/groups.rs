@@ -12,7 +12,7 @@ use protocol::mqtt::write::ConfirmType;
 
 use crate::mqtt::client::*;
 use crate::mqtt::server;
-use crate::support::Server;
+use crate::support::{Scratch, Server};
 
 /// A member of the group, that takes so many messages at a time.
 fn member(at: SocketAddr, name: &str, receive_max: u32) -> Client {
@@ -197,7 +197,7 @@ fn what_waits_for_a_member_that_goes_another_one_gets_in_order() {
         });
         let mut second = member(server.client, "second", 100);
         first.cut();
-        // With QoS 2 nobody else gets what was under way (MQTT-4.8.2-5).
+        // No other member gets what was sent with QoS 2 (MQTT-4.8.2-5).
         let rest =
             if qos == 1 { ["0", "1", "2", "3", "4"].as_slice() } else { &["1", "2", "3", "4"] };
         for payload in rest {
@@ -207,6 +207,97 @@ fn what_waits_for_a_member_that_goes_another_one_gets_in_order() {
         second.is_quiet();
         second.disconnect();
     }
+}
+
+/// A member whose session is kept for so many seconds, to which one message was sent, and for which four wait.
+fn member_with_five(server: &Server, seconds: u32, qos: u8) -> Client {
+    let connect = Connect { clean: false, ..Connect::new(V5, "kept") };
+    let connect = connect.with(number(id::RECEIVE_MAXIMUM, 1));
+    let mut kept = connect.with(number(id::SESSION_EXPIRY_INTERVAL, seconds)).open(server.client);
+    kept.subscribe(&[filter("$share/g/work/#", 2)]);
+    publish(server.client, 5, qos);
+    assert_eq!(kept.unconfirmed().payload, "0");
+    server.until("the others wait", |server| {
+        server.api("GET", "/api/mqtt/sessions/kept", None).1["waiting"] == 4
+    });
+    kept
+}
+
+fn with_and_without_store(test: impl Fn(&Server)) {
+    test(&server(&[]));
+    let folder = Scratch::new("groups");
+    test(&server(&[("THRONG_STORE_DATA", folder.path().to_str().unwrap())]));
+}
+
+/// Cuts a client's connection, and waits until the server knows that it is away.
+fn cut(server: &Server, client: Client) {
+    client.cut();
+    server.until("it is away", |server| server.metric("throng_mqtt_sessions_away") == 1.0);
+}
+
+/// A member gets in order what the one with five messages has left when its session ended.
+fn gets_the_rest(mut member: Client, qos: u8) {
+    // No other member gets what was sent with QoS 2 (MQTT-4.8.2-5).
+    for payload in ["0", "1", "2", "3", "4"].iter().skip(usize::from(qos - 1)) {
+        let message = member.message();
+        assert_eq!((message.payload.as_str(), message.dup), (*payload, false));
+    }
+    member.is_quiet();
+    member.disconnect();
+}
+
+#[test]
+fn what_a_kept_session_leaves_when_it_ends_another_member_gets() {
+    type End = fn(&Server, Client);
+    let ends: [(&str, u32, End); 5] = [
+        ("taken over with a clean start", 600, |server, _kept| {
+            Connect::new(V5, "kept").open(server.client).disconnect();
+        }),
+        ("DISCONNECT without a session", 600, |_, mut kept| {
+            let properties = [number(id::SESSION_EXPIRY_INTERVAL, 0)];
+            let success = protocol::mqtt::ReasonCode::Success;
+            kept.send(&bytes(|out| {
+                protocol::mqtt::write::disconnect(V5, success, &properties, out)
+            }));
+            kept.hears(&[Heard::Closed]);
+        }),
+        ("a clean start later", 600, |server, kept| {
+            cut(server, kept);
+            Connect::new(V5, "kept").open(server.client).disconnect();
+        }),
+        ("the API", 600, |server, kept| {
+            cut(server, kept);
+            assert_eq!(server.api("DELETE", "/api/mqtt/sessions/kept", None).0, 200);
+        }),
+        ("its time is over", 3, |_, kept| kept.cut()),
+    ];
+    with_and_without_store(|server| {
+        for (how, seconds, end) in ends {
+            for qos in [1, 2] {
+                println!("{how}, QoS {qos}");
+                let kept = member_with_five(server, seconds, qos);
+                let other = member(server.client, "other", 100);
+                end(server, kept);
+                gets_the_rest(other, qos);
+            }
+        }
+    });
+}
+
+#[test]
+fn what_waits_for_a_member_that_leaves_its_group_another_one_gets() {
+    with_and_without_store(|server| {
+        let mut kept = member_with_five(server, 600, 1);
+        let mut other = member(server.client, "other", 100);
+        assert_eq!(kept.unsubscribe(&["$share/g/work/#"]), [0]);
+        for payload in ["1", "2", "3", "4"] {
+            assert_eq!(other.message().payload, payload);
+        }
+        other.is_quiet();
+        // What was sent before is brought to its end.
+        kept.confirm(ConfirmType::Puback, 1);
+        kept.is_quiet();
+    });
 }
 
 #[test]

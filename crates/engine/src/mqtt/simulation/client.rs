@@ -132,6 +132,9 @@ const ASKED: u16 = 40_000;
 /// The last word of a client that wants no will.
 const DISCONNECT: [u8; 2] = [0xe0, 0];
 
+/// The same with a session expiry of 0.
+const DISCONNECT_WITH_SESSION: [u8; 9] = [0xe0, 7, 0, 5, id::SESSION_EXPIRY_INTERVAL, 0, 0, 0, 0];
+
 /// What a message is: `m` is any, `r` is to be retained, `x` expires soon, and `w` is a will.
 pub(super) fn kind(payload: &str) -> char {
     payload.chars().next().unwrap()
@@ -283,10 +286,15 @@ impl Client {
         self.leave(drop);
     }
 
-    /// It ends its connection, and wants no will.
-    pub fn goodbye(&mut self) {
+    /// It ends its connection, and wants no will; and its session, where it can say so.
+    pub fn goodbye(&mut self, ends: bool) {
         self.will = None;
-        self.send(DISCONNECT.to_vec());
+        if ends && self.version == Version::V5 && self.connected {
+            self.ends = true;
+            self.send(DISCONNECT_WITH_SESSION.to_vec());
+        } else {
+            self.send(DISCONNECT.to_vec());
+        }
         self.leave(drop);
     }
 

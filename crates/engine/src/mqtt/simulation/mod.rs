@@ -13,6 +13,7 @@ mod check;
 mod client;
 mod disk;
 mod node;
+mod redispatch;
 mod writes;
 
 use std::rc::Rc;
@@ -39,6 +40,8 @@ struct World {
     /// How many messages were published when the server died, each time.
     crashes: Vec<usize>,
     clients: Vec<Client>,
+    /// A member of the group that is always connected, on a server that does not die.
+    stays: Option<usize>,
     /// What was published to the end.
     done: Ends,
     now_us: u64,
@@ -104,8 +107,23 @@ impl World {
         let (done, now_us, calm) = (Ends::default(), 1_000_000, usize::MAX);
         let (crashes, log) = (Vec::new(), Vec::new());
         let clients = clients(&mut random, &done);
+        let mut members = clients.iter().filter(|it| it.is_member() && it.kept);
+        let stays = members.next().map(|it| it.name).filter(|_| !setup.is_late);
+        let stays = stays.filter(|_| random.one_in(2));
         let node = Node::start(&setup, 0, Default::default(), now_us);
-        World { random, setup, node, upgrading: None, crashes, clients, done, now_us, log, calm }
+        World {
+            random,
+            setup,
+            node,
+            upgrading: None,
+            crashes,
+            clients,
+            stays,
+            done,
+            now_us,
+            log,
+            calm,
+        }
     }
 
     /// A client is about to do something, and knows what all know.
@@ -118,11 +136,12 @@ impl World {
         let (end, server) = testing::pair();
         let at = self.random.below(self.node.drivers.len());
         let will = self.random.one_in(3).then(|| self.message(name, 'w'));
+        let stays = self.stays == Some(name);
         let terms = Terms {
             receive_max: [1, 2, 3, 4, 5][self.random.below(5)],
             aliases_max: [0, 1, 3][self.random.below(3)],
-            ends: self.random.one_in(8),
-            expiry_s: self.random.one_in(6).then(|| 1 + self.random.below(3)),
+            ends: self.random.one_in(8) && !stays,
+            expiry_s: self.random.one_in(6).then(|| 1 + self.random.below(3)).filter(|_| !stays),
             will,
         };
         self.turn_of(name).connect(end, terms);
@@ -134,7 +153,9 @@ impl World {
     fn step(&mut self) {
         let name = self.random.below(self.clients.len());
         self.turn_of(name);
+        let stays = self.stays == Some(name) && self.clients[name].is_open();
         match self.random.below(22) {
+            0 | 1 | 6 if stays => {}
             0 => self.clients[name].cut(&mut self.random),
             1 => {
                 if !self.clients[name].is_open() || self.random.one_in(6) {
@@ -150,7 +171,10 @@ impl World {
             6 => match self.random.below(24) {
                 0..=2 => self.clients[name].subscribe_again(),
                 3 => self.clients[name].unsubscribe(),
-                4 => self.clients[name].goodbye(),
+                4 => {
+                    let ends = self.random.one_in(2);
+                    self.clients[name].goodbye(ends);
+                }
                 _ => {}
             },
             7 | 8 => {
@@ -210,7 +234,7 @@ impl World {
 
     /// The server is dead, and another one begins with what was written.
     fn crash(&mut self) {
-        let Some(disk) = &self.setup.disk else { return };
+        let Some(disk) = self.setup.disk.as_ref().filter(|_| self.stays.is_none()) else { return };
         client::tell(|| "the server dies".into());
         self.upgrading = None;
         let written = disk.crash();
@@ -299,6 +323,10 @@ impl World {
                 self.turn(at);
             }
             self.now_us += 10_000;
+            if self.node.services.sessions().has_redispatch() {
+                self.sweep();
+                is_busy = true;
+            }
             if !is_busy {
                 return;
             }

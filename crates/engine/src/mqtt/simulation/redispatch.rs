@@ -1,0 +1,125 @@
+//! When another member of a group gets what a session leaves.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use model::Qos;
+use protocol::Listener;
+use protocol::mqtt::Version;
+use random::Random;
+use sessions::{Place, Sessions};
+
+use super::World;
+use super::client::{Client, Message, SHARED, Terms};
+use super::node::Setup;
+use crate::peers::Arrival;
+use crate::testing;
+
+/// A member whose session goes on, one whose session does not, and a client that publishes.
+const PERSISTENT: usize = 0;
+const OTHER: usize = 1;
+const PUBLISHER: usize = 2;
+
+fn world() -> World {
+    let setup = Setup {
+        seed: 0,
+        engines: 1,
+        inflight_max: 4,
+        is_late: false,
+        is_durable: true,
+        disk: Some(Arc::default()),
+        holds_history: true,
+    };
+    let mut world = World::of(setup, Random::new(0));
+    let done = Rc::clone(&world.done);
+    let client = |name, filter: String, kept| {
+        let filters = vec![(filter, Qos::ExactlyOnce)];
+        Client::new(name, Version::V5, filters, kept, Rc::clone(&done))
+    };
+    let shared = format!("{SHARED}a");
+    world.clients = vec![
+        client(PERSISTENT, shared.clone(), true),
+        client(OTHER, shared, false),
+        client(PUBLISHER, "c".into(), false),
+    ];
+    world.stays = None;
+    world
+}
+
+impl World {
+    fn come(&mut self, name: usize) {
+        let (end, server) = testing::pair();
+        let terms =
+            Terms { receive_max: 1, aliases_max: 0, ends: false, expiry_s: None, will: None };
+        self.turn_of(name).connect(end, terms);
+        self.node.drivers[0].connect_by(server, Listener::Mqtt, Arrival::Direct(None));
+        self.rest(&[name], true);
+    }
+
+    /// All is done that can be. These clients answer what they hear, and the disk writes or does not.
+    fn rest(&mut self, answering: &[usize], writes: bool) {
+        for _ in 0..100 {
+            for client in &mut self.clients {
+                client.read(usize::MAX);
+                while answering.contains(&client.name) && client.answer() {}
+            }
+            self.turn(0);
+            if let Some(disk) = self.setup.disk.as_ref().filter(|_| writes) {
+                while disk.commit() || disk.tell() {}
+            }
+        }
+    }
+
+    /// Some seconds pass.
+    fn wait(&mut self, writes: bool) {
+        for _ in 0..3 {
+            self.now_us += 1_000_000;
+            self.sweep();
+            self.rest(&[OTHER], writes);
+        }
+    }
+
+    fn got(&self, name: usize) -> Vec<&str> {
+        self.clients[name].got.iter().map(|(_, payload)| payload.as_str()).collect()
+    }
+}
+
+#[test]
+fn another_member_gets_it_when_the_store_has_forgotten_the_session() {
+    for dies in [false, true] {
+        let mut world = world();
+        world.come(PERSISTENT);
+        world.come(PUBLISHER);
+        for payload in ["m0", "m1", "m2"] {
+            let (topic, payload) = ("a".into(), payload.into());
+            let qos = Qos::ExactlyOnce;
+            world.clients[PUBLISHER].publish(Message {
+                topic,
+                qos,
+                payload,
+                retain: false,
+                expiry_s: None,
+            });
+            world.rest(&[PUBLISHER], true);
+        }
+        assert_eq!(world.got(PERSISTENT), ["m0"], "the others wait");
+        world.clients[PERSISTENT].goodbye(false);
+        world.rest(&[], true);
+        world.come(OTHER);
+        let key = Place { client: "client-0", owner: None }.key();
+        assert!(world.node.services.sessions().end(&key).is_some());
+        world.wait(false);
+        assert!(world.got(OTHER).is_empty(), "a crash would bring the session back");
+        if dies {
+            world.crash();
+            world.come(OTHER);
+            world.wait(true);
+            assert!(
+                world.got(OTHER).is_empty() && world.node.services.sessions().find(&key).is_some()
+            );
+            assert!(world.node.services.sessions().end(&key).is_some());
+        }
+        world.wait(true);
+        assert_eq!(world.got(OTHER), ["m1", "m2"], "it dies: {dies}");
+    }
+}
