@@ -7,8 +7,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use history::Cursor;
 use model::Name;
 use model::name::PERSONAL;
+use tables::{HashIndex, Hashed, fold};
 
-use crate::index::{Index, fold};
 use crate::slab::{List, NONE, Slab};
 use crate::tries::Tries;
 pub use handover::{CursorRecord, Whose};
@@ -20,7 +20,7 @@ pub struct Cursors {
     tries: Tries,
     hasher: RandomState,
     entries: Slab<Entry>,
-    index: Index,
+    index: HashIndex<Hashed, 256>,
     /// From the one that was not used for the longest.
     used: List,
     /// How often any cursor was used.
@@ -97,7 +97,7 @@ impl Cursors {
             tries: Tries::new(cursors_max),
             hasher: RandomState::new(),
             entries: Slab::new(),
-            index: Index::new(),
+            index: HashIndex::default(),
             used: List::EMPTY,
             uses: 0,
         }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use crate::index::{Index, fold};
+use tables::{HashIndex, Hashed, fold};
 
 /// The recently used keys of all topics.
 pub struct Idempotency {
@@ -15,7 +15,7 @@ pub struct Idempotency {
     /// From this serial on offsets grow. Those before were loaded.
     ordered: u64,
     /// Serials, of which 32 bits do: there are fewer entries.
-    index: Index,
+    index: HashIndex<Hashed, 256>,
 }
 
 struct Entry {
@@ -49,7 +49,7 @@ impl Idempotency {
             entries: VecDeque::new(),
             first: 0,
             ordered: 0,
-            index: Index::new(),
+            index: HashIndex::default(),
         }
     }
 

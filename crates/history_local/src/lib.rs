@@ -5,7 +5,6 @@
 mod cursors;
 mod error;
 mod idempotency;
-mod index;
 mod local;
 mod slab;
 mod tries;

@@ -1,53 +1,107 @@
 //! From hashes to numbers.
 
+use std::array::from_fn;
+
 use hashbrown::HashTable;
 
-const SEGMENTS: usize = 64;
-
 /// Numbers of four bytes by a hash of what they stand for, in many small tables, so that none takes
-/// long to grow. What they stand for, and its hash, stay with the caller.
-pub struct HashIndex {
-    segments: Vec<HashTable<u32>>,
+/// long to grow. What they stand for stays with the caller.
+///
+/// An entry is the number alone, whose hash the caller gives again when a table grows; or [`Hashed`],
+/// where the hash is not at hand.
+pub struct HashIndex<E = u32, const SEGMENTS: usize = 64> {
+    segments: Box<[HashTable<E>; SEGMENTS]>,
 }
 
-impl Default for HashIndex {
+/// A number and its hash: a table that grows asks nobody for it, for four bytes more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Hashed {
+    hash: u32,
+    id: u32,
+}
+
+impl<E, const SEGMENTS: usize> Default for HashIndex<E, SEGMENTS> {
     fn default() -> Self {
-        HashIndex { segments: (0..SEGMENTS).map(|_| HashTable::new()).collect() }
+        HashIndex { segments: Box::new(from_fn(|_| HashTable::new())) }
     }
 }
 
 /// The top bits choose a segment, and all of them are spread over 64 for the table, which wants
 /// entropy at both ends.
-fn spread(hash: u32) -> (usize, u64) {
-    let segment = hash as usize >> (32 - SEGMENTS.trailing_zeros());
-    (segment, u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+fn spread<const SEGMENTS: usize>(hash: u32) -> (usize, u64) {
+    const { assert!(SEGMENTS.is_power_of_two()) };
+    let hash = u64::from(hash);
+    (((hash * SEGMENTS as u64) >> 32) as usize, hash.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-impl HashIndex {
+impl<const SEGMENTS: usize> HashIndex<u32, SEGMENTS> {
     /// Returns the number with this hash that `is` accepts.
+    #[inline]
     pub fn find(&self, hash: u32, is: impl Fn(u32) -> bool) -> Option<u32> {
-        let (segment, hash) = spread(hash);
-        self.segments[segment].find(hash, |id| is(*id)).copied()
+        self.find_entry(hash, is)
     }
 
     /// Inserts a number that it does not hold. The table calls `hash_of` for those that it holds when it
     /// grows.
+    #[inline]
     pub fn insert(&mut self, hash: u32, id: u32, hash_of: impl Fn(u32) -> u32) {
-        let (segment, hash) = spread(hash);
-        self.segments[segment].insert_unique(hash, id, |id| spread(hash_of(*id)).1);
+        self.insert_entry(hash, id, hash_of);
     }
 
-    /// Removes a number. The table calls `hash_of` for those that stay when it shrinks.
-    pub fn remove(&mut self, hash: u32, id: u32, hash_of: impl Fn(u32) -> u32) {
-        let (segment, hash) = spread(hash);
+    /// Removes a number; false when it was not there. The table calls `hash_of` for those that stay when
+    /// it shrinks.
+    #[inline]
+    pub fn remove(&mut self, hash: u32, id: u32, hash_of: impl Fn(u32) -> u32) -> bool {
+        self.remove_entry(hash, id, hash_of)
+    }
+}
+
+impl<const SEGMENTS: usize> HashIndex<Hashed, SEGMENTS> {
+    /// Returns the number with this hash that `is` accepts.
+    #[inline]
+    pub fn find(&self, hash: u32, is: impl Fn(u32) -> bool) -> Option<u32> {
+        self.find_entry(hash, |entry| entry.hash == hash && is(entry.id)).map(|entry| entry.id)
+    }
+
+    /// Inserts a number that it does not hold.
+    #[inline]
+    pub fn insert(&mut self, hash: u32, id: u32) {
+        self.insert_entry(hash, Hashed { hash, id }, |entry| entry.hash);
+    }
+
+    /// Removes a number; false when it was not there.
+    #[inline]
+    pub fn remove(&mut self, hash: u32, id: u32) -> bool {
+        self.remove_entry(hash, Hashed { hash, id }, |entry| entry.hash)
+    }
+}
+
+impl<E: Copy + PartialEq, const SEGMENTS: usize> HashIndex<E, SEGMENTS> {
+    #[inline]
+    fn find_entry(&self, hash: u32, is: impl Fn(E) -> bool) -> Option<E> {
+        let (segment, hash) = spread::<SEGMENTS>(hash);
+        self.segments[segment].find(hash, |entry| is(*entry)).copied()
+    }
+
+    #[inline]
+    fn insert_entry(&mut self, hash: u32, entry: E, hash_of: impl Fn(E) -> u32) {
+        let (segment, hash) = spread::<SEGMENTS>(hash);
+        let hash_of = |entry: &E| spread::<SEGMENTS>(hash_of(*entry)).1;
+        self.segments[segment].insert_unique(hash, entry, hash_of);
+    }
+
+    #[inline]
+    fn remove_entry(&mut self, hash: u32, entry: E, hash_of: impl Fn(E) -> u32) -> bool {
+        let (segment, hash) = spread::<SEGMENTS>(hash);
         let segment = &mut self.segments[segment];
-        if let Ok(entry) = segment.find_entry(hash, |other| *other == id) {
-            entry.remove();
-        }
+        let found = segment.find_entry(hash, |other| *other == entry);
+        let is_removed = found.map(|entry| entry.remove()).is_ok();
         // Far from where it grows again, so that what comes and goes copies nothing.
         if segment.num_buckets() > 8 * segment.len().max(1) {
-            segment.shrink_to((2 * segment.len()).max(1), |id| spread(hash_of(*id)).1);
+            let hash_of = |entry: &E| spread::<SEGMENTS>(hash_of(*entry)).1;
+            segment.shrink_to((2 * segment.len()).max(1), hash_of);
         }
+        is_removed
     }
 
     /// Returns the bytes that the tables take.
@@ -56,23 +110,46 @@ impl HashIndex {
     }
 }
 
+/// The part of a hash that a [`HashIndex`] uses.
+pub fn fold(hash: u64) -> u32 {
+    (hash ^ (hash >> 32)) as u32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn hash_of(id: u32) -> u32 {
+        (id / 2).wrapping_mul(0x9e37_79b1)
+    }
+
     #[test]
     fn numbers_with_one_hash_are_told_apart_and_all_memory_goes_back() {
-        let mut index = HashIndex::default();
-        let hash_of = |id: u32| (id / 2).wrapping_mul(0x9e37_79b1);
+        let mut index = HashIndex::<u32>::default();
         for id in 0..10_000 {
             index.insert(hash_of(id), id, hash_of);
         }
         let full = index.bytes();
         for id in 0..10_000 {
             assert_eq!(index.find(hash_of(id), |other| other == id), Some(id));
-            index.remove(hash_of(id), id, hash_of);
+            assert!(index.remove(hash_of(id), id, hash_of));
             assert_eq!(index.find(hash_of(id), |other| other == id), None);
+            assert!(!index.remove(hash_of(id), id, hash_of));
         }
         assert!(full > 40_000 && index.bytes() < full / 10, "{full} {}", index.bytes());
+    }
+
+    #[test]
+    fn one_segment_of_numbers_with_their_hashes_does_the_same() {
+        let mut index = HashIndex::<Hashed, 1>::default();
+        assert_eq!(size_of_val(&index), size_of::<usize>());
+        (0..10_000).for_each(|id| index.insert(hash_of(id), id));
+        let full = index.bytes();
+        for id in 0..10_000 {
+            assert_eq!(index.find(hash_of(id), |other| other == id), Some(id));
+            assert_eq!(index.find(hash_of(id) ^ 1, |other| other == id), None);
+            assert!(index.remove(hash_of(id), id) && !index.remove(hash_of(id), id));
+        }
+        assert!(full > 80_000 && index.bytes() < full / 10, "{full} {}", index.bytes());
     }
 }

@@ -15,7 +15,7 @@ mod list;
 
 use std::ops::{Index, IndexMut};
 
-pub use hash_index::HashIndex;
+pub use hash_index::{HashIndex, Hashed, fold};
 pub use list::List;
 
 /// Slots in a page.

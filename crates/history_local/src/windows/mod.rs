@@ -23,8 +23,8 @@ use std::sync::Arc;
 use history::{DroppedBy, Gone};
 use model::Data;
 use model::{Envelope, HistoryRule, Message, Name, Publication};
+use tables::{HashIndex, Hashed, fold};
 
-use crate::index::{Index, Table, fold};
 use crate::slab::{List, NONE, Slab};
 pub use for_sessions::ForSessions;
 pub use handover::{Bounds, TopicRecord, Walk};
@@ -55,7 +55,7 @@ pub struct Windows {
     /// What of all that is here only for sessions.
     for_sessions: ForSessions,
     topics: Slab<Topic>,
-    index: Index,
+    index: HashIndex<Hashed, 256>,
     /// Topics with messages, the one first that had none for the longest.
     active: List,
     /// Topics without messages, in the order in which they lost their last.
@@ -135,7 +135,7 @@ impl Windows {
             bytes: 0,
             for_sessions: ForSessions::default(),
             topics: Slab::new(),
-            index: Index::new(),
+            index: HashIndex::default(),
             active: List::EMPTY,
             idle: List::EMPTY,
             gone: floor,
@@ -636,7 +636,8 @@ impl Windows {
 
     /// Finds the keys of a topic's messages, and takes out all but the last of each.
     fn index_keys(&mut self, at: u32) {
-        let (mut keys, mut former) = (Table::default(), Vec::new());
+        let mut keys = HashIndex::<Hashed, 1>::default();
+        let mut former = Vec::new();
         for (number, message) in self.topics[at].held.after(0, &self.messages).rev() {
             let Some(key) = message.publication.key() else { continue };
             let hash = self.key_hash(key);
@@ -647,7 +648,7 @@ impl Windows {
             }
         }
         if let Held::Many(ring) = &mut self.topics[at].held {
-            ring.keys = Some(Box::new(keys));
+            ring.keys = Some(keys);
         }
         for number in former {
             self.take(at, number);

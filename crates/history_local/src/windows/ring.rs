@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use model::{Envelope, Message};
+use tables::{HashIndex, Hashed};
 
 use super::is_removal;
-use crate::index::Table;
 use crate::slab::{NONE, Slab};
 
 /// All retained messages, by number.
@@ -35,7 +35,7 @@ pub struct Ring {
     /// How many of them expire.
     expiring: usize,
     /// In a compact topic: the message of each key.
-    pub keys: Option<Box<Table>>,
+    pub keys: Option<HashIndex<Hashed, 1>>,
 }
 
 #[derive(Clone, Copy)]
