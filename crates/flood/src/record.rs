@@ -22,119 +22,73 @@ pub struct Percentiles {
     pub max_us: u64,
 }
 
-/// Counts since the begin of the run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Counts {
-    /// Connections that are open now.
-    pub open: u64,
-    /// Connections that were opened, closed since or not.
-    pub opened: u64,
-    /// Attempts that failed, for any reason.
-    pub failed: u64,
-    /// Open connections that the server closed.
-    pub closed: u64,
-    /// Open connections that the scenario closed itself.
-    pub left: u64,
-    /// Messages received.
-    pub messages: u64,
-    /// Heartbeats of any kind received: comments, heartbeat lines, pings.
-    pub heartbeats: u64,
-    /// Bytes received, answers' heads included.
-    pub bytes: u64,
-    /// Messages that should have arrived and did not, according to the sequences.
-    pub lost: u64,
-    /// Messages that arrived again.
-    pub duplicated: u64,
-    /// Messages that arrived after a later one.
-    pub out_of_order: u64,
-    /// Messages for another user or topic than the connection's.
-    pub strayed: u64,
-    /// Connections that the scenario cut, while they were open or opening. Where connections go to another
-    /// server when they come back, also those that ended without a word, as those of a killed server do.
-    pub cuts: u64,
-    /// Messages that were published while their receiver was away, and arrived after its return.
-    pub caught_up: u64,
-    /// Reconnects at which the server reported that it can't deliver what was missed. The messages
-    /// of such a recovery gap don't count as lost.
-    pub not_recovered: u64,
-    /// Messages to users that arrived again because they were not acknowledged.
-    pub redelivered: u64,
-    /// Messages to users whose acknowledgement the server accepted.
-    pub acked: u64,
-    /// Acknowledgements that the server rejected or did not answer.
-    pub ack_failed: u64,
-    /// Publishes that the server accepted.
-    pub published: u64,
-    /// Publishes that the server rejected or did not answer.
-    pub publish_failed: u64,
-    /// Publishes that broke off with one of several nodes: whether they were published nobody knows.
-    pub publish_unsure: u64,
-    /// Probes (ordinary requests beside the crowd) answered with 2xx.
-    pub probes: u64,
-    /// Probes that failed.
-    pub probes_failed: u64,
+/// Declares [`Counts`], with one list of its fields.
+macro_rules! counts {
+    ($($(#[$doc:meta])* $count:ident,)*) => {
+        /// Counts since the begin of the run.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+        pub struct Counts {
+            $($(#[$doc])* pub $count: u64,)*
+        }
+
+        impl Counts {
+            /// Adds the counts of another part of the run.
+            pub fn add(&mut self, more: &Counts) {
+                $(self.$count += more.$count;)*
+            }
+        }
+    };
 }
 
-impl Counts {
-    /// Adds the counts of another part of the run.
-    pub fn add(&mut self, more: &Counts) {
-        for (sum, count) in self.all_mut().into_iter().zip({ *more }.all_mut()) {
-            *sum += *count;
-        }
-    }
-
-    fn all_mut(&mut self) -> [&mut u64; 23] {
-        let Self {
-            open,
-            opened,
-            failed,
-            closed,
-            left,
-            messages,
-            heartbeats,
-            bytes,
-            lost,
-            duplicated,
-            out_of_order,
-            strayed,
-            cuts,
-            caught_up,
-            not_recovered,
-            redelivered,
-            acked,
-            ack_failed,
-            published,
-            publish_failed,
-            publish_unsure,
-            probes,
-            probes_failed,
-        } = self;
-        [
-            open,
-            opened,
-            failed,
-            closed,
-            left,
-            messages,
-            heartbeats,
-            bytes,
-            lost,
-            duplicated,
-            out_of_order,
-            strayed,
-            cuts,
-            caught_up,
-            not_recovered,
-            redelivered,
-            acked,
-            ack_failed,
-            published,
-            publish_failed,
-            publish_unsure,
-            probes,
-            probes_failed,
-        ]
-    }
+counts! {
+    /// Connections that are open now.
+    open,
+    /// Connections that were opened, closed since or not.
+    opened,
+    /// Attempts that failed, for any reason.
+    failed,
+    /// Open connections that the server closed.
+    closed,
+    /// Open connections that the scenario closed itself.
+    left,
+    /// Messages received.
+    messages,
+    /// Heartbeats of any kind received: comments, heartbeat lines, pings.
+    heartbeats,
+    /// Bytes received, answers' heads included.
+    bytes,
+    /// Messages that should have arrived and did not, according to the sequences.
+    lost,
+    /// Messages that arrived again.
+    duplicated,
+    /// Messages that arrived after a later one.
+    out_of_order,
+    /// Messages for another user or topic than the connection's.
+    strayed,
+    /// Connections that the scenario cut, while they were open or opening. Where connections go to another
+    /// server when they come back, also those that ended without a word, as those of a killed server do.
+    cuts,
+    /// Messages that were published while their receiver was away, and arrived after its return.
+    caught_up,
+    /// Reconnects at which the server reported that it can't deliver what was missed. The messages
+    /// of such a recovery gap don't count as lost.
+    not_recovered,
+    /// Messages to users that arrived again because they were not acknowledged.
+    redelivered,
+    /// Messages to users whose acknowledgement the server accepted.
+    acked,
+    /// Acknowledgements that the server rejected or did not answer.
+    ack_failed,
+    /// Publishes that the server accepted.
+    published,
+    /// Publishes that the server rejected or did not answer.
+    publish_failed,
+    /// Publishes that broke off with one of several nodes: whether they were published nobody knows.
+    publish_unsure,
+    /// Probes (ordinary requests beside the crowd) answered with 2xx.
+    probes,
+    /// Probes that failed.
+    probes_failed,
 }
 
 /// What became of the connections to one of several servers. See [`Counts`] for the meanings.
