@@ -5,6 +5,17 @@
 //! acknowledged data. The file alone does not tell the two cases apart, so the store reports a
 //! possible gap in both. If the newer commit is complete but not active yet, the store activates
 //! it.
+//!
+//! redb keeps this layout to itself. What stands here holds for redb 4.5.0, whose file format is
+//! version 3 (`src/tree_store/page_store/header.rs` in its source), and `Cargo.toml` pins that version.
+//! Before the pin moves, compare with the new version:
+//!
+//! - the layout of the header: the constants below, and that a slot ends with the XXH3-128 of what is before;
+//! - that a repair adds exactly one commit ([`RedbHeader::may_lack_commit`]), and that the bit which
+//!   selects the slot is all that activates a commit ([`RedbHeader::activate_other_slot`]);
+//! - that a file which was not closed is repaired before anything is read (`staged_file.rs`), and that the
+//!   length of a file that grows doubles (`compact.rs`, `open.rs`);
+//! - that panics over damage come from files with `redb` in their path (`panics.rs`).
 
 use redb::StorageBackend;
 use xxhash_rust::xxh3::xxh3_128;
@@ -77,5 +88,56 @@ impl RedbHeader {
     /// own.
     pub fn may_lack_commit(&self, opened: &RedbHeader, repaired: bool) -> bool {
         self.newest.is_none_or(|newest| opened.primary.saturating_sub(repaired.into()) < newest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redb::backends::FileBackend;
+    use redb::{Database, TableDefinition};
+
+    use super::*;
+
+    /// The version of redb that this file describes.
+    const REDB: &str = "4.5.0";
+
+    #[test]
+    fn the_pinned_version_is_the_one_described_here() {
+        let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");
+        let manifest = std::fs::read_to_string(manifest).unwrap();
+        let pin = format!("\nredb = \"={REDB}\"\n");
+        assert!(manifest.contains(&pin), "compare redb_header.rs with the source of the new redb");
+    }
+
+    #[test]
+    fn each_commit_makes_the_other_slot_the_newest() {
+        const TABLE: TableDefinition<'_, u32, u32> = TableDefinition::new("t");
+        let path = std::env::temp_dir().join(format!("throng-header-{}", std::process::id()));
+        let db = Database::create(&path).unwrap();
+        let read = || {
+            // redb holds a lock on its own file.
+            let copy = path.with_extension("copy");
+            std::fs::copy(&path, &copy).unwrap();
+            let slot_version = std::fs::read(&copy).unwrap()[SLOTS[0]];
+            let file = FileBackend::new(std::fs::File::open(&copy).unwrap()).unwrap();
+            let header = RedbHeader::read(&file).unwrap().unwrap();
+            std::fs::remove_file(&copy).unwrap();
+            assert_eq!(slot_version, 3, "the version of the file format");
+            header
+        };
+        let mut before = read();
+        for number in 0..4 {
+            let transaction = db.begin_write().unwrap();
+            transaction.open_table(TABLE).unwrap().insert(number, number).unwrap();
+            transaction.commit().unwrap();
+            let header = read();
+            assert_eq!(header.newest, Some(header.primary));
+            assert!(header.primary > before.primary);
+            assert_ne!(header.state & PRIMARY_BIT, before.state & PRIMARY_BIT);
+            assert!(!header.has_newer_slot());
+            before = header;
+        }
+        drop(db);
+        std::fs::remove_file(&path).unwrap();
     }
 }
