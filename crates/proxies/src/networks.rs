@@ -1,8 +1,10 @@
 //! Addresses and prefixes.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::str::FromStr;
+
+use ipnet::IpNet;
 
 /// Why a text is no network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,44 +24,30 @@ pub enum NetworkError {
 
 /// An address with the length of a prefix in bits: all addresses that begin with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Network {
-    address: IpAddr,
-    bits: u8,
-}
+pub struct Network(IpNet);
 
 impl Network {
     /// The network of this many bits in which an address is. An IPv4 address inside of IPv6 counts as
     /// IPv4; more bits than the address has are all of them.
     pub fn of(address: IpAddr, bits: u8) -> Self {
-        match address.to_canonical() {
-            IpAddr::V4(address) => {
-                let bits = bits.min(32);
-                let mask = u32::MAX.checked_shl(u32::from(32 - bits)).unwrap_or(0);
-                Network { address: Ipv4Addr::from_bits(address.to_bits() & mask).into(), bits }
-            }
-            IpAddr::V6(address) => {
-                let bits = bits.min(128);
-                let mask = u128::MAX.checked_shl(u32::from(128 - bits)).unwrap_or(0);
-                Network { address: Ipv6Addr::from_bits(address.to_bits() & mask).into(), bits }
-            }
-        }
+        let address = address.to_canonical();
+        Network(IpNet::new(address, bits).unwrap_or_else(|_| address.into()).trunc())
     }
 
     /// Its first address.
     pub fn address(self) -> IpAddr {
-        self.address
+        self.0.addr()
     }
 
     /// Whether an address is in it.
     pub fn contains(self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        address.is_ipv4() == self.address.is_ipv4() && Network::of(address, self.bits) == self
+        self.0.contains(&address.to_canonical())
     }
 }
 
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.bits)
+        self.0.fmt(f)
     }
 }
 
@@ -94,7 +82,7 @@ impl FromStr for Network {
             _ => bits,
         };
         let network = Network::of(canonical, bits);
-        if network.address != canonical {
+        if network.address() != canonical {
             return Err(NetworkError::HostBits(text.to_string(), network));
         }
         Ok(network)
