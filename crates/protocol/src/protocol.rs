@@ -200,17 +200,29 @@ pub trait Protocol: Sync {
     ) {
     }
 
+    /// Appends an object in JSON with which the server says something of its own, in the form that the
+    /// protocol has for all of them; `name` is the object's `type`. Nothing where clients are not told.
+    fn object(&self, _name: &str, _json: &[u8], _codecs: &mut Codecs, _out: &mut Vec<u8>) {}
+
     /// Appends what a client that recovers is told, the object that [`crate::json::recovery`] made.
     /// Nothing where another answer says it already.
-    fn recovery(&self, _json: &[u8], _codecs: &mut Codecs, _out: &mut Vec<u8>) {}
+    fn recovery(&self, json: &[u8], codecs: &mut Codecs, out: &mut Vec<u8>) {
+        self.object("recovery", json, codecs, out);
+    }
 
     /// Appends that the connection's token expires soon, as an object in JSON. Nothing where clients of the
     /// protocol are not told.
-    fn token_expiring(&self, _json: &str, _codecs: &mut Codecs, _out: &mut Vec<u8>) {}
+    fn token_expiring(&self, json: &str, codecs: &mut Codecs, out: &mut Vec<u8>) {
+        self.object("token_expiring", json.as_bytes(), codecs, out);
+    }
 
     /// Appends that the client has all of the state of this topic, which is compacted: what comes from now
     /// on are changes. Nothing where clients of the protocol are not told.
-    fn state_complete(&self, _topic: &str, _codecs: &mut Codecs, _out: &mut Vec<u8>) {}
+    fn state_complete(&self, topic: &str, codecs: &mut Codecs, out: &mut Vec<u8>) {
+        let mut json = Vec::new();
+        crate::json::state_complete(topic, &mut json);
+        self.object("state_complete", &json, codecs, out);
+    }
 
     /// Appends the reason for which the server closes the connection and, where the protocol has a field
     /// for it, how long the client should wait before it returns, in milliseconds.
@@ -406,6 +418,11 @@ pub struct Read {
 impl Read {
     /// More must come.
     pub const MORE: Read = Read { taken: 0, request: None, replied: None, again: false };
+
+    /// All of these bytes were taken, and mean nothing.
+    pub fn ignored(bytes: &[u8]) -> Read {
+        Read { taken: bytes.len(), ..Read::MORE }
+    }
 }
 
 /// The protocols that a server speaks, each in each of its encodings.

@@ -31,3 +31,4 @@ pub use route::Route;
 pub(crate) use answer::NOT_YOUR_USER;
 pub(crate) use answer::short_answer;
 pub(crate) use parameters::{Listener, Query, not_utf8};
+pub(crate) use route::endless_head;

@@ -3,7 +3,7 @@
 use super::answer::denied;
 use super::identity::{token_rejected, token_required};
 use super::near_miss::{self, Meant};
-use super::{Rejection, Route};
+use super::{Method, Rejection, Route};
 use crate::request::{Entry, Hold, Interrupt, Open, Request, Verdict};
 use crate::{query, wildcards};
 use auth::{Action, Consent, Permit, Principal, TokenError, TopicToken};
@@ -191,6 +191,23 @@ impl Route<'_> {
         }
         let principal = Principal::anonymous(Vec::new());
         Ok(Listener { principal, topics: Vec::new(), named: 0, query, stranger: true })
+    }
+
+    /// Begins an endless answer: `begin` writes its head and what comes first, and says how its messages
+    /// are encoded. To HEAD the head is all, and the connection ends.
+    pub(crate) fn listen(
+        &self,
+        out: &mut Vec<u8>,
+        head: impl FnOnce(&str, &mut Vec<u8>),
+        begin: impl FnOnce(&Listener, &mut Vec<u8>) -> Encoding,
+    ) -> Result<Request, Interrupt> {
+        let listener = self.listener()?;
+        if self.request.method == Method::Head {
+            head(self.cors, out);
+            return Ok(Request::Answered { keep_alive: false });
+        }
+        let encoding = begin(&listener, out);
+        Ok(listener.open(encoding))
     }
 
     pub(crate) fn query(&self) -> Result<Query, Rejection> {

@@ -6,7 +6,7 @@ use super::answer::{is_of_this_machine, page_is_allowed};
 use super::{HttpRequest, Method, Rejection, status_line};
 use crate::Settings;
 use crate::protocol::Peer;
-use crate::request::{Request, Respond, Verdicts};
+use crate::request::{Respond, Verdicts};
 use crate::websocket::handshake;
 use model::ConnectionId;
 
@@ -28,6 +28,18 @@ pub struct Route<'a> {
     pub verdicts: &'a Verdicts,
 }
 
+/// Appends the head of an endless answer, with the header lines that one transport has around those
+/// that all have.
+pub(crate) fn endless_head(kind: &str, connection: &str, cors: &str, out: &mut Vec<u8>) {
+    status_line(200, out);
+    // X-Accel-Buffering tells nginx in front not to hold messages back.
+    let shared = "Cache-Control: no-store, no-transform\r\nX-Accel-Buffering: no\r\n\
+                  X-Content-Type-Options: nosniff\r\n";
+    for lines in [kind, shared, connection, cors, "\r\n"] {
+        out.extend_from_slice(lines.as_bytes());
+    }
+}
+
 impl Route<'_> {
     /// Checks that the request reads.
     ///
@@ -40,18 +52,6 @@ impl Route<'_> {
                 Err(Rejection::new(405, "method_not_allowed", "use GET here"))
             }
         }
-    }
-
-    /// The answer to HEAD on an endless resource: its head, and the connection ends.
-    pub(crate) fn head_only(
-        &self,
-        out: &mut Vec<u8>,
-        head: impl FnOnce(&str, &mut Vec<u8>),
-    ) -> Request {
-        status_line(200, out);
-        head(self.cors, out);
-        out.extend_from_slice(b"\r\n");
-        Request::Answered { keep_alive: false }
     }
 
     /// Checks that the request opens a WebSocket (RFC 6455, section 4.2.1) and gives the value of

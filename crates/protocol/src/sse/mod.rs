@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use memchr::memchr2;
 
-use crate::http::{Endpoint, Grant, Method, Needs, Route, status_line};
+use crate::http::{Endpoint, Grant, Needs, Route, endless_head};
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
 use crate::request::Interrupt;
 use crate::{Codecs, Request, Settings, json};
@@ -28,9 +28,8 @@ const IN_NO_TOPIC: &[u8] =
 ///
 /// The body ends with the connection: there is no chunk to frame around each event.
 pub fn open(cors: &str, retry_ms: u32, out: &mut Vec<u8>) {
-    status_line(200, out);
     head(cors, out);
-    out.extend_from_slice(b"\r\nretry: ");
+    out.extend_from_slice(b"retry: ");
     out.extend_from_slice(itoa::Buffer::new().format(retry_ms).as_bytes());
     out.extend_from_slice(b"\n\n");
 }
@@ -49,14 +48,17 @@ pub fn retry_ms(set_ms: u32, id: ConnectionId) -> u32 {
     u32::try_from(set_ms - set_ms / 4 + hash % width).unwrap_or(u32::MAX)
 }
 
-/// Appends the header lines of an event stream, without the empty line.
-pub fn head(cors: &str, out: &mut Vec<u8>) {
-    // X-Accel-Buffering tells nginx in front not to hold events back.
-    out.extend_from_slice(
-        b"Content-Type: text/event-stream\r\nCache-Control: no-store, no-transform\r\n\
-          X-Accel-Buffering: no\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n",
-    );
-    out.extend_from_slice(cors.as_bytes());
+fn head(cors: &str, out: &mut Vec<u8>) {
+    endless_head("Content-Type: text/event-stream\r\n", "Connection: close\r\n", cors, out);
+}
+
+/// Appends an event that is no message. It has no `id`: a browser returns with that of the last message.
+fn own_event(name: &str, out: &mut Vec<u8>, data: impl FnOnce(&mut Vec<u8>)) {
+    out.extend_from_slice(b"event: ");
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b"\ndata: ");
+    data(out);
+    out.extend_from_slice(b"\n\n");
 }
 
 impl Protocol for Sse {
@@ -86,7 +88,7 @@ impl Protocol for Sse {
 
     /// Nothing that is sent after the request means anything.
     fn read(&self, _reader: &mut Reader<'_>, bytes: &mut [u8], _out: &mut Vec<u8>) -> Read {
-        Read { taken: bytes.len(), request: None, ..Read::MORE }
+        Read::ignored(bytes)
     }
 
     fn encode(&self, message: &Message, _codecs: &mut Codecs, out: &mut Vec<u8>) {
@@ -97,7 +99,6 @@ impl Protocol for Sse {
         out.extend_from_slice(b":\n\n");
     }
 
-    /// Without an `id`: a browser returns with that of the last message.
     fn notice(
         &self,
         topic: &str,
@@ -106,35 +107,15 @@ impl Protocol for Sse {
         _codecs: &mut Codecs,
         out: &mut Vec<u8>,
     ) {
-        out.extend_from_slice(b"event: ");
-        out.extend_from_slice(event.as_bytes());
-        out.extend_from_slice(b"\ndata: ");
-        match self.json {
+        own_event(event, out, |out| match self.json {
             true => json::notice(topic, event, json, out),
             false => out.extend_from_slice(json.as_bytes()),
-        }
-        out.extend_from_slice(b"\n\n");
+        });
     }
 
-    /// An event of the name `recovery`: a page that doesn't listen for it is not disturbed.
-    fn recovery(&self, json: &[u8], _codecs: &mut Codecs, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"event: recovery\ndata: ");
-        out.extend_from_slice(json);
-        out.extend_from_slice(b"\n\n");
-    }
-
-    /// So that a page can make a new EventSource with a new token before this one ends.
-    fn token_expiring(&self, json: &str, _codecs: &mut Codecs, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"event: token_expiring\ndata: ");
-        out.extend_from_slice(json.as_bytes());
-        out.extend_from_slice(b"\n\n");
-    }
-
-    /// An event of its own without an id: the one that the browser returns with stays.
-    fn state_complete(&self, topic: &str, _codecs: &mut Codecs, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"event: state_complete\ndata: ");
-        json::state_complete(topic, out);
-        out.extend_from_slice(b"\n\n");
+    /// An event of the object's name: a page that doesn't listen for it is not disturbed.
+    fn object(&self, name: &str, json: &[u8], _codecs: &mut Codecs, out: &mut Vec<u8>) {
+        own_event(name, out, |out| out.extend_from_slice(json));
     }
 
     fn goodbye(&self, close: CloseReason, _retry_ms: u32, out: &mut Vec<u8>) {
@@ -163,16 +144,13 @@ impl Protocol for Sse {
 
 fn listen(route: &Route<'_>, out: &mut Vec<u8>) -> Result<Request, Interrupt> {
     route.get()?;
-    let listener = route.listener()?;
-    if route.request.method == Method::Head {
-        return Ok(route.head_only(out, head));
-    }
-    open(route.cors, retry_ms(route.settings.sse_retry_ms, route.id), out);
-    if listener.principal.users.is_empty() && listener.topics.is_empty() {
-        out.extend_from_slice(IN_NO_TOPIC);
-    }
-    let sse = Sse { json: listener.query.json };
-    Ok(listener.open(sse.encoding()))
+    route.listen(out, head, |listener, out| {
+        open(route.cors, retry_ms(route.settings.sse_retry_ms, route.id), out);
+        if listener.principal.users.is_empty() && listener.topics.is_empty() {
+            out.extend_from_slice(IN_NO_TOPIC);
+        }
+        Sse { json: listener.query.json }.encoding()
+    })
 }
 
 fn event(message: &Message, json: bool, id: &impl std::fmt::Display, out: &mut Vec<u8>) {

@@ -1,6 +1,6 @@
 //! HTTP stream: an endless chunked answer (RFC 9112, section 7.1), one JSON object a line.
 
-use crate::http::{Endpoint, Grant, Method, Needs, Rejection, Route, status_line};
+use crate::http::{Endpoint, Grant, Needs, Rejection, Route, endless_head};
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
 use crate::request::{Entry, Interrupt};
 use crate::{Codecs, Request, Settings, json};
@@ -9,36 +9,25 @@ use model::{CloseReason, ConnectionId, Encoding, Message, Name};
 /// The HTTP stream.
 pub struct Stream;
 
-const HEARTBEAT: &[u8] = b"{\"type\":\"heartbeat\"}\n";
-
 /// Appends the head of the answer and the first line, which greets the users by name.
 pub fn welcome(cors: &str, id: ConnectionId, users: &[Name], topics: &[Entry], out: &mut Vec<u8>) {
-    status_line(200, out);
     head(cors, out);
-    out.extend_from_slice(b"\r\n");
-    chunk(out, |out| {
-        json::welcome(id, users, topics, true, out);
-        out.push(b'\n');
-    });
+    line(out, |out| json::welcome(id, users, topics, true, out));
 }
 
-/// Appends the header lines of a stream, without the empty line.
-pub fn head(cors: &str, out: &mut Vec<u8>) {
-    out.extend_from_slice(
-        b"Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\
-          Cache-Control: no-store, no-transform\r\nX-Accel-Buffering: no\r\n\
-          X-Content-Type-Options: nosniff\r\n",
-    );
-    out.extend_from_slice(cors.as_bytes());
+fn head(cors: &str, out: &mut Vec<u8>) {
+    let kind = "Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n";
+    endless_head(kind, "", cors, out);
 }
 
-/// Appends one chunk: its size in hexadecimal, what `fill` appends, and the line ends.
-fn chunk(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
+/// Appends a chunk with one line: its size in hexadecimal, what `fill` appends, and the line ends.
+fn line(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
     // Room for the size is left in front and filled when it is known: leading zeros are allowed.
     let at = out.len();
     out.extend_from_slice(b"00000000\r\n");
     let from = out.len();
     fill(out);
+    out.push(b'\n');
     let size = format!("{:08x}", out.len() - from);
     out[at..at + 8].copy_from_slice(size.as_bytes());
     out.extend_from_slice(b"\r\n");
@@ -71,18 +60,15 @@ impl Protocol for Stream {
 
     /// Nothing that is sent after the request means anything.
     fn read(&self, _reader: &mut Reader<'_>, bytes: &mut [u8], _out: &mut Vec<u8>) -> Read {
-        Read { taken: bytes.len(), request: None, ..Read::MORE }
+        Read::ignored(bytes)
     }
 
     fn encode(&self, message: &Message, _codecs: &mut Codecs, out: &mut Vec<u8>) {
-        chunk(out, |out| {
-            json::message(message, out);
-            out.push(b'\n');
-        });
+        line(out, |out| json::message(message, out));
     }
 
     fn heartbeat(&self, out: &mut Vec<u8>) {
-        chunk(out, |out| out.extend_from_slice(HEARTBEAT));
+        line(out, |out| out.extend_from_slice(b"{\"type\":\"heartbeat\"}"));
     }
 
     fn notice(
@@ -93,40 +79,20 @@ impl Protocol for Stream {
         _codecs: &mut Codecs,
         out: &mut Vec<u8>,
     ) {
-        chunk(out, |out| {
-            json::notice(topic, event, json, out);
-            out.push(b'\n');
-        });
+        line(out, |out| json::notice(topic, event, json, out));
     }
 
-    fn recovery(&self, json: &[u8], _codecs: &mut Codecs, out: &mut Vec<u8>) {
-        chunk(out, |out| {
-            out.extend_from_slice(json);
-            out.push(b'\n');
-        });
-    }
-
-    fn token_expiring(&self, json: &str, _codecs: &mut Codecs, out: &mut Vec<u8>) {
-        chunk(out, |out| {
-            out.extend_from_slice(json.as_bytes());
-            out.push(b'\n');
-        });
-    }
-
-    fn state_complete(&self, topic: &str, _codecs: &mut Codecs, out: &mut Vec<u8>) {
-        chunk(out, |out| {
-            json::state_complete(topic, out);
-            out.push(b'\n');
-        });
+    fn object(&self, _name: &str, json: &[u8], _codecs: &mut Codecs, out: &mut Vec<u8>) {
+        line(out, |out| out.extend_from_slice(json));
     }
 
     fn goodbye(&self, close: CloseReason, retry_ms: u32, out: &mut Vec<u8>) {
-        chunk(out, |out| {
+        line(out, |out| {
             out.extend_from_slice(b"{\"type\":\"close\",\"reason\":\"");
             out.extend_from_slice(close.name().as_bytes());
             out.extend_from_slice(b"\",\"retry_ms\":");
             out.extend_from_slice(itoa::Buffer::new().format(retry_ms).as_bytes());
-            out.extend_from_slice(b"}\n");
+            out.push(b'}');
         });
         out.extend_from_slice(b"0\r\n\r\n");
     }
@@ -139,12 +105,10 @@ fn listen(route: &Route<'_>, out: &mut Vec<u8>) -> Result<Request, Interrupt> {
                        proxy_http_version 1.1)";
         return Err(Rejection::new(505, "bad_version", message).into());
     }
-    let listener = route.listener()?;
-    if route.request.method == Method::Head {
-        return Ok(route.head_only(out, head));
-    }
-    welcome(route.cors, route.id, &listener.principal.users, &listener.topics, out);
-    Ok(listener.open(Stream.encoding()))
+    route.listen(out, head, |listener, out| {
+        welcome(route.cors, route.id, &listener.principal.users, &listener.topics, out);
+        Stream.encoding()
+    })
 }
 
 #[cfg(test)]

@@ -94,18 +94,8 @@ impl Protocol for WebSocket {
         data(Opcode::Text, &text, self.window_bits, codecs, out);
     }
 
-    fn recovery(&self, json: &[u8], codecs: &mut Codecs, out: &mut Vec<u8>) {
+    fn object(&self, _name: &str, json: &[u8], codecs: &mut Codecs, out: &mut Vec<u8>) {
         data(Opcode::Text, json, self.window_bits, codecs, out);
-    }
-
-    fn token_expiring(&self, json: &str, codecs: &mut Codecs, out: &mut Vec<u8>) {
-        data(Opcode::Text, json.as_bytes(), self.window_bits, codecs, out);
-    }
-
-    fn state_complete(&self, topic: &str, codecs: &mut Codecs, out: &mut Vec<u8>) {
-        let mut text = Vec::new();
-        json::state_complete(topic, &mut text);
-        data(Opcode::Text, &text, self.window_bits, codecs, out);
     }
 
     fn goodbye(&self, reason: CloseReason, _retry_ms: u32, out: &mut Vec<u8>) {
