@@ -40,8 +40,8 @@ pub mod wildcards;
 pub use codecs::Codecs;
 pub use mqtt_settings::MqttSettings;
 pub use protocol::{
-    Delivery, Listener, Liveness, Peer, Protocol, ProtocolRef, Protocols, Read, Reader, Recognised,
-    ReplyResult, Speaker, encoded,
+    Capabilities, Delivery, Listener, Liveness, Peer, Protocol, ProtocolRef, Protocols, Read,
+    Reader, Recognised, ReplyResult, Speaker, encoded,
 };
 pub use request::Request;
 pub use settings::{File, Settings};

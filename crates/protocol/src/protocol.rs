@@ -246,32 +246,56 @@ pub trait Protocol: Sync {
         Decoder::import(bytes)
     }
 
-    /// Where [`Protocol::joins`]: appends a message for the members of this list, the topic's or that of a
+    /// What its clients can do.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::NONE
+    }
+
+    /// Where [`Capabilities::joins`]: appends a message for the members of this list, the topic's or that of a
     /// filter, by the name that their clients know.
     fn encode_by(&self, message: &Message, _list: &str, codecs: &mut Codecs, out: &mut Vec<u8>) {
         self.encode(message, codecs, out);
     }
 
-    /// Whether the id of a message is all that a client returns with: in topics with history it must
-    /// then say how far the client has everything. See [`Protocol::encode_with`].
-    fn ids_resume(&self) -> bool {
-        false
-    }
-
-    /// Where [`Protocol::ids_resume`]: appends the message with this id in place of its own.
+    /// Where [`Capabilities::ids_resume`]: appends the message with this id in place of its own.
     fn encode_with(&self, _message: &Message, _id: &ResumeToken, _out: &mut Vec<u8>) {}
 
-    /// Where [`Protocol::ids_resume`]: appends an id without a message.
+    /// Where [`Capabilities::ids_resume`]: appends an id without a message.
     fn position(&self, _id: &ResumeToken, _out: &mut Vec<u8>) {}
+}
 
-    /// Whether clients acknowledge on the connection itself.
-    fn acknowledges(&self) -> bool {
-        false
+/// What clients of a protocol can do, beside listening.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// The id of a message is all that a client returns with: in topics with history it must then say
+    /// how far the client has everything. See [`Protocol::encode_with`].
+    pub ids_resume: bool,
+    /// They acknowledge on the connection itself.
+    pub acknowledges: bool,
+    /// They join each topic by itself, and catch up with what they join.
+    pub joins: bool,
+}
+
+impl Capabilities {
+    /// They only listen.
+    pub const NONE: Capabilities =
+        Capabilities { ids_resume: false, acknowledges: false, joins: false };
+}
+
+impl dyn Protocol {
+    /// See [`Capabilities::ids_resume`].
+    pub fn ids_resume(&self) -> bool {
+        self.capabilities().ids_resume
     }
 
-    /// Whether clients join each topic by itself, and catch up with what they join.
-    fn joins(&self) -> bool {
-        false
+    /// See [`Capabilities::acknowledges`].
+    pub fn acknowledges(&self) -> bool {
+        self.capabilities().acknowledges
+    }
+
+    /// See [`Capabilities::joins`].
+    pub fn joins(&self) -> bool {
+        self.capabilities().joins
     }
 }
 

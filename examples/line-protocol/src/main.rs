@@ -11,7 +11,9 @@ use auth::{Action, Consent, Principal};
 use model::name::{check_name, check_topic};
 use model::{CloseReason, Data, Encoding, Message, Name, Publication, ResumeRequest};
 use protocol::request::{Acknowledgement, Open, ReplyTo, Request, Subscribe};
-use protocol::{Codecs, Delivery, Liveness, Protocol, Protocols, Read, Reader, Recognised};
+use protocol::{
+    Capabilities, Codecs, Delivery, Liveness, Protocol, Protocols, Read, Reader, Recognised,
+};
 use protocol::{ReplyResult, Settings};
 
 static PROTOCOLS: LazyLock<Protocols> = LazyLock::new(|| protocol::standard().clone().with(&Line));
@@ -95,8 +97,8 @@ impl Protocol for Line {
         out.extend_from_slice(format!("BYE {} {retry_ms}\n", close.name()).as_bytes());
     }
 
-    fn acknowledges(&self) -> bool {
-        true
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { acknowledges: true, ..Capabilities::NONE }
     }
 }
 

@@ -14,7 +14,9 @@ use super::property::{Properties, id};
 use super::server::{Mqtt, Stamp};
 use super::{MqttError, ReasonCode, Version};
 use crate::http::{Endpoint, Needs, Route};
-use crate::protocol::{Delivery, Listener, Liveness, Protocol, Read, Reader, Recognised};
+use crate::protocol::{
+    Capabilities, Delivery, Listener, Liveness, Protocol, Read, Reader, Recognised,
+};
 use crate::request::{Interrupt, Open, Request, Secret};
 use crate::websocket::{Event, Frames, Outcome, handshake};
 use crate::{Codecs, Settings};
@@ -152,8 +154,8 @@ impl Protocol for Mqtt {
         self.turn_away_to(first, close, None, out);
     }
 
-    fn joins(&self) -> bool {
-        true
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { joins: true, ..Capabilities::NONE }
     }
 }
 

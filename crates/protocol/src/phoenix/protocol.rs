@@ -7,7 +7,7 @@ use super::{
     TOPIC_PHOENIX,
 };
 use crate::http::{Endpoint, LONGPOLL, Method, Needs, Rejection, Route};
-use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
+use crate::protocol::{Capabilities, Delivery, Liveness, Protocol, Read, Reader};
 use crate::request::{Interrupt, Request, Respond};
 use crate::websocket::frame::{self, Opcode};
 use crate::websocket::{Event, Frames, Outcome, close};
@@ -180,12 +180,8 @@ impl Protocol for Phoenix {
         }
     }
 
-    fn acknowledges(&self) -> bool {
-        true
-    }
-
-    fn joins(&self) -> bool {
-        true
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { acknowledges: true, joins: true, ..Capabilities::NONE }
     }
 }
 

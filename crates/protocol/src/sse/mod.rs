@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use memchr::memchr2;
 
 use crate::http::{Endpoint, Grant, Needs, Route, endless_head};
-use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
+use crate::protocol::{Capabilities, Delivery, Liveness, Protocol, Read, Reader};
 use crate::request::Interrupt;
 use crate::{Codecs, Request, Settings, json};
 use model::{CloseReason, ConnectionId, Data, Encoding, Message, ResumeToken};
@@ -125,8 +125,8 @@ impl Protocol for Sse {
         out.extend_from_slice(b"\n\n");
     }
 
-    fn ids_resume(&self) -> bool {
-        true
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { ids_resume: true, ..Capabilities::NONE }
     }
 
     fn encode_with(&self, message: &Message, id: &ResumeToken, out: &mut Vec<u8>) {

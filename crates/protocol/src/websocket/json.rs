@@ -5,7 +5,7 @@ use super::frame::{self, Opcode};
 use super::read::{self, Frames};
 use super::{close, command, data, handshake};
 use crate::http::{Endpoint, NOT_YOUR_USER, Needs, Rejection, Route};
-use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader, ReplyResult};
+use crate::protocol::{Capabilities, Delivery, Liveness, Protocol, Read, Reader, ReplyResult};
 use crate::request::Interrupt;
 use crate::{Codecs, Request, Settings, json};
 use auth::Deny;
@@ -102,8 +102,8 @@ impl Protocol for WebSocket {
         close(reason.code(), reason.name(), out);
     }
 
-    fn acknowledges(&self) -> bool {
-        true
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { acknowledges: true, ..Capabilities::NONE }
     }
 }
 
