@@ -49,11 +49,12 @@ impl Refreshes<'_> {
             WebhookResponse::Ok { changes, .. } => {
                 let now_s = core.unix_s();
                 let admission = changes.admission.unwrap_or_default();
+                let expires = admission.expires_s(now_s);
                 let issued_s = u32::try_from(now_s).unwrap_or(u32::MAX);
                 let renewed = Principal {
                     grants: admission.grants.unwrap_or_else(|| principal.grants.clone()),
                     info: admission.info.or(principal.info),
-                    expires: admission.seconds.map(|seconds| now_s + u64::from(seconds)),
+                    expires,
                     mark: TokenMark { issued_s, id_hash: 0 },
                     ..principal
                 };

@@ -243,6 +243,14 @@ pub struct Admission {
     pub seconds: Option<u32>,
 }
 
+impl Admission {
+    /// When an admission that was given in this second ends, in seconds since 1970. It ends up to a second late, never
+    /// early: the second that has begun is not counted.
+    pub fn expires_s(&self, given_s: u64) -> Option<u64> {
+        self.seconds.map(|seconds| given_s + 1 + u64::from(seconds))
+    }
+}
+
 /// What the application has said of a topic that a request wants to enter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
@@ -440,6 +448,13 @@ pub struct PageRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_admission_does_not_end_early() {
+        let admission = |seconds| Admission { seconds, ..Admission::default() };
+        assert_eq!(admission(Some(1)).expires_s(7), Some(9), "it may be given just before 8");
+        assert_eq!(admission(None).expires_s(7), None);
+    }
 
     #[test]
     fn tokens_stand_in_no_log() {

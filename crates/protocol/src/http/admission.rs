@@ -43,7 +43,7 @@ impl Route<'_> {
         let Some(admission) = result.as_ref().map_err(Clone::clone)? else {
             return Ok(None);
         };
-        let Admission { users, grants, topics: _, info, seconds } = &**admission;
+        let Admission { users, grants, topics: _, info, seconds: _ } = &**admission;
         if let Some(users) = users
             && named.iter().any(|user| !users.contains(user))
         {
@@ -58,7 +58,7 @@ impl Route<'_> {
         };
         let grants = grants.clone().unwrap_or(anybody.grants);
         let mark = TokenMark { issued_s: u32::try_from(*at_s).unwrap_or(u32::MAX), id_hash: 0 };
-        let expires = seconds.map(|seconds| at_s + u64::from(seconds));
+        let expires = admission.expires_s(*at_s);
         let (info, source) = (info.clone(), Source::Hook);
         Ok(Some(Principal { users, client: None, grants, info, expires, mark, source }))
     }

@@ -127,7 +127,7 @@ fn admitted(
             Some(auth) => Ok(Principal::stranger(auth.anonymous_grants())),
         };
     };
-    let Admission { users, grants, topics: _, info, seconds } = &**admission;
+    let Admission { users, grants, topics: _, info, seconds: _ } = &**admission;
     let anybody = match auth {
         Some(auth) => Principal::stranger(auth.anonymous_grants()),
         None => Principal::anonymous(Vec::new()),
@@ -138,7 +138,7 @@ fn admitted(
         client: None,
         grants: grants.clone().unwrap_or(anybody.grants),
         info: info.clone(),
-        expires: seconds.map(|seconds| at_s + u64::from(seconds)),
+        expires: admission.expires_s(*at_s),
         mark,
         source: Source::Hook,
     })

@@ -1,7 +1,7 @@
 //! Connections that the application has let in for some time.
 
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tungstenite::Message;
@@ -10,6 +10,9 @@ use crate::application::{Act, Application};
 use crate::connect::{CONNECT, asking};
 use crate::support::*;
 use crate::tokens::kit::*;
+
+/// A long-poll session outlives its client's silence: the client polls only where a test reads.
+const LONG_POLLS: (&str, &str) = ("THRONG_TIMEOUTS_LONGPOLL_SECONDS", "60");
 
 const NO_SPREAD: (&str, &str) = ("THRONG_AUTH_EXPIRY_SPREAD_SECONDS", "0");
 
@@ -36,7 +39,7 @@ fn a_connection_stays_while_the_application_says_so() {
         }
         _ => json!({"expires": SECONDS, "grants": {"subscribe": ["room:{sub}", "more"]}}),
     });
-    let server = asking(&app, &[NO_SPREAD]);
+    let server = asking(&app, &[NO_SPREAD, LONG_POLLS]);
     std::thread::scope(|scope| {
         for way in LASTING {
             let (server, app) = (&server, &app);
@@ -85,6 +88,40 @@ fn a_connection_stays_while_the_application_says_so() {
     let want = json!({"kind": "refresh", "user": "sse", "users": ["sse"],
                       "connection": event["connection"], "transport": "sse"});
     assert_eq!(event, want);
+}
+
+/// For how long the application admits connections that must not end before.
+const BRIEF: Duration = Duration::from_secs(2);
+
+/// The parts of a second in which each admission begins.
+const PHASES: u32 = 4;
+
+#[test]
+fn no_admission_ends_early() {
+    let app = Application::replying(|event| match event["kind"].as_str() {
+        Some("connect") => json!({"user": "al", "expires": BRIEF.as_secs()}),
+        _ => json!({"status": "error"}),
+    });
+    let server = &asking(&app, &[NO_SPREAD]);
+    std::thread::scope(|scope| {
+        for way in ALL {
+            for phase in 0..PHASES {
+                scope.spawn(move || {
+                    std::thread::sleep(Duration::from_secs(1) * phase / PHASES);
+                    let began = Instant::now();
+                    let topics = if way.is_phoenix() { "" } else { "topic=plain" };
+                    let mut client = Client::open(server, way, topics, "").ok().unwrap();
+                    match way {
+                        // A poll ends with what there is.
+                        Way::Poll => assert_eq!(client.event().0, "message"),
+                        _ => drop(client.closed()),
+                    }
+                    let after = began.elapsed();
+                    assert!(after >= BRIEF, "{way:?} ended after {after:?}");
+                });
+            }
+        }
+    });
 }
 
 #[test]
