@@ -27,7 +27,7 @@ pub use name::Name;
 pub use node::NodeId;
 pub use position::{Epoch, Position, PositionError};
 pub use quality::{PROPERTIES_BYTES_MAX, Properties, PropertiesError, Qos, USER_PROPERTIES_MAX};
-pub use resume::{Behind, Frontier, RecoveryGap, ResumeToken, ResumeTokenError};
+pub use resume::{Behind, ELSEWHERE, Frontier, RecoveryGap, ResumeToken, ResumeTokenError};
 pub use rules::{AcknowledgeRule, HistoryRule, JoinRule, PublishRule, Rule, Rules};
 pub use since::{ResumeRequest, Since, SinceError};
 pub use topic::{Topic, TopicKind};

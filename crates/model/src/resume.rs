@@ -31,8 +31,8 @@ use crate::{Epoch, Position};
 /// The most topics that a [`Frontier`] may name in a token.
 pub const BEHIND_MAX: usize = 256;
 
-/// The position that a token with a partition is parsed to. No log gives it out: its offset is above
-/// all others, so that even a log of this epoch does not know it.
+/// The position that a token with a partition is parsed to, and that stands for an id of another server. No log gives
+/// it out: its offset is above all others, so that even a log of this epoch does not know it.
 pub const ELSEWHERE: Position = Position { epoch: Epoch(0), offset: u64::MAX };
 
 /// How far a connection has everything.

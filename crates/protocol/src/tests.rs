@@ -108,9 +108,23 @@ fn a_listener_says_where_it_was_and_what_it_wants() {
 
         let last = "Last-Event-ID: 5f3a91c2:9\r\n";
         assert_eq!(asks("since=5f3a91c2:7&since:a/b=5f3a91c2:1", last), Ok(all("5f3a91c2:9")));
-        for other in ["Last-Event-ID: 17\r\n", "Last-Event-ID: \r\n"] {
-            assert_eq!(asks("since=5f3a91c2:7", other), Ok(all("5f3a91c2:7")));
-            assert_eq!(asks("", other), Ok(ResumeRequest::default()));
+        let elsewhere = || model::Since::from(model::ResumeToken::from(model::ELSEWHERE));
+        let foreign = ResumeRequest { all: Some(elsewhere()), topics: vec![] };
+        for id in ["17", "some text", "5f3a91c2:", "f\u{fc}r"] {
+            let header = format!("Last-Event-ID: {id}\r\n");
+            let url = format!("lastEventID={}", id.replace(' ', "+"));
+            for (query, header) in [("", &*header), (&url, "")] {
+                assert_eq!(asks(query, header), Ok(foreign.clone()), "{id}");
+                let query = |since: &str| format!("{since}&{query}");
+                assert_eq!(asks(&query("since=5f3a91c2:7"), header), Ok(all("5f3a91c2:7")), "{id}");
+                let named = asks(&query("since:a/b=5f3a91c2:1"), header).unwrap();
+                assert_eq!(named.of("a/b"), Some(&token("5f3a91c2:1")), "{id}");
+                assert_eq!(named.of("@alice"), Some(&elsewhere()), "{id}");
+            }
+            assert_eq!(asks(&url, last), Ok(all("5f3a91c2:9")), "the header is newer");
+        }
+        for (query, header) in [("", "Last-Event-ID: \r\n"), ("lastEventID=", "")] {
+            assert_eq!(asks(query, header), Ok(ResumeRequest::default()), "none is given");
         }
         for text in ["start", "last:50"] {
             let named = ResumeRequest { all: None, topics: vec![("a/b".into(), token(text))] };
@@ -123,7 +137,7 @@ fn a_listener_says_where_it_was_and_what_it_wants() {
                 assert_eq!(asks(&format!("{url}{text}"), ""), Ok(all("5f3a91c2:9")));
             }
             let id = format!("Last-Event-ID: {text}\r\n");
-            assert_eq!(asks("", &id), Ok(ResumeRequest::default()), "it is no event's id");
+            assert_eq!(asks("", &id), Ok(foreign.clone()), "it is no event's id");
         }
         for bad in ["since=last:0", "since:a/b=last:1001", "since=START", "lastEventID=start"] {
             assert_eq!(asks(bad, ""), Err("bad_since".into()), "{bad}");

@@ -8,7 +8,10 @@ use crate::request::{Entry, Hold, Interrupt, Open, Request, Verdict};
 use crate::{query, wildcards};
 use auth::{Action, Consent, Permit, Principal, TokenError, TopicToken};
 use model::name::{check_name, check_topic};
-use model::{Encoding, Name, ResumeRequest, ResumeToken, Since, SinceError, TopicKind, tags};
+use model::{
+    ELSEWHERE, Encoding, Name, ResumeRequest, ResumeToken, ResumeTokenError, Since, SinceError,
+    TopicKind, tags,
+};
 
 #[derive(Default)]
 pub(crate) struct Query {
@@ -17,6 +20,8 @@ pub(crate) struct Query {
     pub resume: ResumeRequest,
     /// The id of the last event, which is newer than the rest of the URL.
     last: Option<ResumeToken>,
+    /// The request has a last event's id that no Throng server gives, as from the server that the page used before.
+    is_foreign: bool,
     pub tags: Vec<Name>,
     pub seconds: Option<u32>,
     pub event: Option<Name>,
@@ -229,14 +234,19 @@ impl Route<'_> {
             query.resume.all = Some(last.into());
             query.resume.topics.retain(|(_, since)| since.token().is_some());
         }
-        // A page may send another server's id, from before it talked to Throng: that one asks for
-        // nothing.
-        let last = self.request.header("last-event-id");
-        let last = last.and_then(|id| id.parse::<ResumeToken>().ok());
-        if let Some(last) = last {
+        let header = self.request.bytes("last-event-id").find(|id| !id.is_empty());
+        match header.map(|id| std::str::from_utf8(id).ok()?.parse::<ResumeToken>().ok()) {
             // A browser returns with the URL that it began with, so this header is newer than all
             // that the URL says.
-            query.resume = ResumeRequest { all: Some(last.into()), topics: Vec::new() };
+            Some(Some(last)) => {
+                query.resume = ResumeRequest { all: Some(last.into()), topics: Vec::new() };
+            }
+            Some(None) => query.is_foreign = true,
+            None => {}
+        }
+        if query.is_foreign {
+            // Where the URL names no position, the client learns that it has missed messages.
+            query.resume.all.get_or_insert_with(|| ResumeToken::from(ELSEWHERE).into());
         }
         Ok(query)
     }
@@ -315,8 +325,13 @@ impl Route<'_> {
             }
             // Clients that can't set the header append it to the URL that they began with.
             _ if near_miss::is_last_event_id(key) => {
-                if !value.is_empty() {
-                    query.last = Some(value.parse().map_err(|_| bad_since(SinceError::Token))?);
+                match value.parse() {
+                    Ok(last) => query.last = Some(last),
+                    // `start` and `last:5` belong into `since`.
+                    Err(ResumeTokenError) if value.parse::<Since>().is_ok() => {
+                        return Err(bad_since(SinceError::Token));
+                    }
+                    Err(ResumeTokenError) => query.is_foreign |= !value.is_empty(),
                 }
             }
             "timeout" => {

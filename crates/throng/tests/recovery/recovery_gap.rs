@@ -289,12 +289,37 @@ fn an_id_beyond_the_last_offset_is_another_epoch() {
         assert_eq!(listener.recovered(&node), (json!(false), json!("epoch_changed")), "{style:?}");
         assert_eq!(listener.rest(&node), numbers(0..0), "{style:?}");
     }
-    // Ids of another server, which the page used before, resume nothing.
-    let mut stream = Stream::new(node.connect());
-    stream.send("GET /sse?topic=h:1 HTTP/1.1\r\nHost: t\r\nLast-Event-ID: 42\r\n\r\n");
-    assert!(stream.head().starts_with("HTTP/1.1 200 "));
-    node.publish_with("h:1", json!("now"), json!({}));
-    assert_eq!(stream.data(), "now");
+}
+
+/// A page that used another server before returns with an id of that.
+#[test]
+fn a_client_learns_that_the_id_of_another_server_recovers_nothing() {
+    let node = Node::new(Storage::Memory);
+    node.publish_with("h:1", json!("old"), json!({}));
+    let recovery_gap = |text: &str| {
+        let value: Value = serde_json::from_str(text).unwrap();
+        assert_eq!(value["recovered"], false, "{text}");
+        assert_eq!(value["reason"], "epoch_changed", "{text}");
+    };
+    for id in ["42", "some-text", "0185b7e2-6a1c"] {
+        let header = format!("Host: t\r\nLast-Event-ID: {id}\r\n");
+        let url = format!("&lastEventID={id}");
+        for (query, header) in [("", &*header), (&url, "Host: t\r\n")] {
+            let mut stream = Stream::new(node.connect());
+            stream.send(&format!("GET /sse?topic=h:1{query} HTTP/1.1\r\n{header}\r\n"));
+            assert!(stream.head().starts_with("HTTP/1.1 200 "), "{id}");
+            recovery_gap(&stream.data());
+            node.publish_with("h:1", json!("now"), json!({}));
+            assert_eq!(stream.data(), "now");
+        }
+        let mut stream = Stream::new(node.connect());
+        stream.send(&format!("GET /stream?topic=h:1 HTTP/1.1\r\n{header}\r\n"));
+        assert!(stream.head().starts_with("HTTP/1.1 200 "), "{id}");
+        assert_eq!(stream.object()["type"], "welcome");
+        recovery_gap(&stream.object().to_string());
+        let (_, answer) = node.get(&format!("/poll?topic=h:1&timeout=0&lastEventID={id}"));
+        recovery_gap(&answer.to_string());
+    }
 }
 
 #[test]
