@@ -148,11 +148,6 @@ impl Shared {
     pub fn unix_ms(&self, now_us: u64) -> u64 {
         (self.clock_began_us.load(Ordering::Relaxed) + now_us) / 1_000
     }
-
-    /// True while new connections are welcome: it neither drains nor is at its memory limit.
-    pub fn ready(&self) -> bool {
-        !self.draining.load(Ordering::Relaxed) && !self.memory_full.load(Ordering::Relaxed)
-    }
 }
 
 /// How many connections each address has, over all shards; used while they are limited.

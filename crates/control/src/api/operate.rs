@@ -1,7 +1,6 @@
 //! What operators ask: whether the process lives and takes connections, and its configuration.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use axum::Json;
 use axum::extract::State;
@@ -12,7 +11,7 @@ use utoipa::ToSchema;
 
 use crate::http::{ErrorBody, Rejection};
 use crate::monitor::metrics::openmetrics;
-use crate::node::Node;
+use crate::node::{Node, NotReady};
 
 /// Whether the process lives.
 #[derive(Serialize, ToSchema)]
@@ -27,17 +26,17 @@ pub(crate) async fn healthz() -> Json<Health> {
     Json(Health { status: "ok" })
 }
 
-/// The process takes new connections.
+/// The process takes new connections, and its store can write.
 #[utoipa::path(get, path = "/readyz", tag = "operate", responses(
     (status = 200, body = Health),
-    (status = 503, body = ErrorBody, description = "It drains, or is at its memory limit")))]
+    (status = 503, body = ErrorBody, description = "It drains (going_down), is at its memory \
+        limit (memory_full), or its store can't write (store_failed)")))]
 pub(crate) async fn readyz(State(node): State<Arc<Node>>) -> Result<Json<Health>, Rejection> {
-    if node.shared.draining.load(Ordering::Relaxed) {
-        return Err(Rejection::going_down());
-    }
-    match node.shared.memory_full.load(Ordering::Relaxed) {
-        true => Err(Rejection::memory_full()),
-        false => Ok(Json(Health { status: "ok" })),
+    match node.not_ready() {
+        None => Ok(Json(Health { status: "ok" })),
+        Some(NotReady::Draining) => Err(Rejection::going_down()),
+        Some(NotReady::MemoryFull) => Err(Rejection::memory_full()),
+        Some(NotReady::StoreFailed) => Err(Rejection::store_failed()),
     }
 }
 

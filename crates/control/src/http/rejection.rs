@@ -84,6 +84,13 @@ impl Rejection {
         Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "memory_full", message)
     }
 
+    /// The node's store can't write. Callers need no key to see this, so it has no path.
+    pub fn store_failed() -> Self {
+        let message = "the store can't write, and clients that need it are refused until it can; the log \
+                       and GET /api/stats say why; connections that are open are served";
+        Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "store_failed", message)
+    }
+
     /// The call needs a key.
     pub fn no_key() -> Self {
         let message = "send an API key: Authorization: Bearer KEY";

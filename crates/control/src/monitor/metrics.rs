@@ -506,11 +506,11 @@ impl Reading {
             None,
             value,
         )?;
-        let value = f64::from(u8::from(node.shared.ready()));
+        let value = f64::from(u8::from(node.not_ready().is_none()));
         gauge(
             encoder,
             "ready",
-            "1 while new connections are taken, 0 while it drains or is at its memory limit",
+            "1 while new connections are taken, 0 while it drains, is at its memory limit, or its store can't write",
             None,
             value,
         )?;

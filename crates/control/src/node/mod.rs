@@ -73,6 +73,17 @@ pub struct Node<S: ?Sized = dyn Shards> {
     pub shards: S,
 }
 
+/// Why a node should get no new connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotReady {
+    /// The process ends.
+    Draining,
+    /// It is at its memory limit.
+    MemoryFull,
+    /// Its store can't write: clients that need it are refused.
+    StoreFailed,
+}
+
 /// What may change while the control thread runs.
 #[derive(Clone, Default)]
 pub struct Live {
@@ -109,6 +120,19 @@ impl<S: Shards + ?Sized> Node<S> {
     /// What may change, as it is now. Hold it for a statement only: a reload waits for it.
     pub(crate) fn live(&self) -> RwLockReadGuard<'_, Live> {
         self.live.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the node should get no new connections, if so.
+    pub(crate) fn not_ready(&self) -> Option<NotReady> {
+        if self.shared.draining.load(Ordering::Relaxed) {
+            Some(NotReady::Draining)
+        } else if self.shared.memory_full.load(Ordering::Relaxed) {
+            Some(NotReady::MemoryFull)
+        } else if self.store.as_ref().is_some_and(|store| store.write_error().is_some()) {
+            Some(NotReady::StoreFailed)
+        } else {
+            None
+        }
     }
 
     /// Topics' history, in memory and on disk.

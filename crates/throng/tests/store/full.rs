@@ -161,6 +161,10 @@ fn a_full_disk_rejects_publishes_and_recovers_by_itself() {
         assert_eq!(status, 503, "{body}");
         says_what_to_do(&body, &folder);
         all_else_goes_on(&server, &mut held, round);
+        let (status, body) = server.api("GET", "/readyz", None);
+        assert_eq!((status, &body["error"]["code"]), (503, &json!("store_failed")));
+        assert!(!body.to_string().contains(folder.data().to_str().unwrap()), "{body}");
+        assert_eq!(server.metric("throng_ready"), 0.0);
         publisher.check(&mut caller);
         match round {
             0 => std::fs::remove_file(&filler).unwrap(),
@@ -169,6 +173,8 @@ fn a_full_disk_rejects_publishes_and_recovers_by_itself() {
         }
         publisher.until_room(&mut caller);
         publisher.check(&mut caller);
+        assert_eq!(server.api("GET", "/readyz", None).0, 200);
+        assert_eq!(server.metric("throng_ready"), 1.0);
     }
     drop(server);
     let server = folder.serve();
