@@ -11,7 +11,7 @@ use tokio::time::MissedTickBehavior;
 use crate::http::admission::Connections;
 use crate::http::gate::{END_WAIT, Gate, receive::receive};
 use crate::http::listener::{BACKLOG, Bounded, On};
-use crate::monitor::process::{unix_seconds, unix_us};
+use crate::monitor::process::unix_us;
 use crate::monitor::{Monitor, Samples, memory, sys};
 use crate::node::{Node, Shards};
 use crate::{api, keys, webhook};
@@ -182,7 +182,8 @@ pub(crate) async fn each_second(node: Arc<Node>) {
         }
         node.history().sweep();
         let now_us = u64::try_from(node.started.elapsed().as_micros()).unwrap_or(u64::MAX);
-        node.shared.set_time(now_us, unix_us());
-        api::forget_revocations(&node, node.revocations.sweep(unix_seconds()));
+        let age_ms = node.history().age_ms();
+        node.shared.set_time(now_us, unix_us(), age_ms * 1_000);
+        api::forget_revocations(&node, node.revocations.sweep(age_ms / 1_000));
     }
 }

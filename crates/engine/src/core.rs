@@ -122,6 +122,11 @@ impl Core {
         self.shared.unix_s(self.now_us)
     }
 
+    /// The time by which ages are counted before something is deleted, in milliseconds since 1970.
+    pub(crate) fn age_ms(&self) -> u64 {
+        self.shared.age_ms(self.now_us)
+    }
+
     /// The same as [`Core::now_s`], as [`Connection::heard_s`] has it.
     pub(crate) fn now_wrapping_s(&self) -> u16 {
         wrapping_s(self.now_s())

@@ -102,6 +102,7 @@ pub struct Shared {
     pub retained: Arc<dyn Retained>,
     /// When the node's clock began, in microseconds since 1970.
     clock_began_us: AtomicU64,
+    ages_began_us: AtomicU64,
 }
 
 impl Shared {
@@ -130,13 +131,22 @@ impl Shared {
             mqtt_sessions,
             retained,
             clock_began_us: AtomicU64::new(0),
+            ages_began_us: AtomicU64::new(0),
         }
     }
 
-    /// It is now so late by the node's clock, and so late since 1970, both in microseconds. To be told
-    /// now and then, for the time of day is set right at times.
-    pub fn set_time(&self, now_us: u64, unix_us: u64) {
+    /// It is now so late by the node's clock, by the time of day, and by the time by which ages are counted before something
+    /// is deleted, in microseconds; the last two since 1970. To be told now and then, for the time of day is set right at
+    /// times.
+    pub fn set_time(&self, now_us: u64, unix_us: u64, age_us: u64) {
         self.clock_began_us.store(unix_us.saturating_sub(now_us), Ordering::Relaxed);
+        self.ages_began_us.store(age_us.saturating_sub(now_us), Ordering::Relaxed);
+    }
+
+    /// The time by which ages are counted before something is deleted, at a time of the node's clock in microseconds, in
+    /// milliseconds since 1970. It does not jump forwards, as the time of day may.
+    pub fn age_ms(&self, now_us: u64) -> u64 {
+        (self.ages_began_us.load(Ordering::Relaxed) + now_us) / 1_000
     }
 
     /// The time of day at a time of the node's clock in microseconds, in seconds since 1970.

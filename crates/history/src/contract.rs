@@ -54,6 +54,10 @@ pub trait History: HistoryLog {
     /// Drops what is too old. To be called about once a second.
     fn sweep(&self);
 
+    /// The time by which it counts ages before it drops something, in milliseconds since 1970. It does not jump forwards,
+    /// as the time of day may.
+    fn age_ms(&self) -> u64;
+
     /// From where to read topics (hash and name), for somebody who comes back with this request, or
     /// begins. Whoever asks must be a member of the topics already, as far as the inboxes know.
     fn start(

@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
 
 use crate::checksum;
 use crate::files::owner_only;
@@ -19,22 +20,33 @@ pub(crate) const FILE: &str = "throng.mark";
 const LENGTH: usize = 24;
 
 /// The open file.
-pub(crate) struct LastCommitFile(File);
+pub(crate) struct LastCommitFile {
+    file: File,
+    /// When the process before recorded a commit, in milliseconds since 1970.
+    pub earlier_ms: Option<u64>,
+}
 
 impl LastCommitFile {
     /// Opens the file or creates it.
     pub fn open(dir: &Path) -> std::io::Result<Self> {
-        owner_only().open(dir.join(FILE)).map(LastCommitFile)
+        let file = owner_only().open(dir.join(FILE))?;
+        let metadata = file.metadata()?;
+        let modified = metadata.modified().ok().filter(|_| metadata.len() > 0);
+        let since_1970 = modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        let earlier_ms = since_1970.and_then(|since| u64::try_from(since.as_millis()).ok());
+        Ok(LastCommitFile { file, earlier_ms })
     }
 
-    /// Records a commit. The caller acknowledges it only afterwards.
-    pub fn record(&self, metadata: &Metadata) {
+    /// Records a commit, with the time by which ages are counted as the file's own. The caller acknowledges it only
+    /// afterwards.
+    pub fn record(&self, metadata: &Metadata, now_ms: u64) {
         let mut bytes = [0; LENGTH];
         bytes[..16].copy_from_slice(&checksum::pair_key(metadata.epoch.into(), metadata.commits));
         let sum = checksum::of(FILE.as_bytes(), &bytes[..16]);
         bytes[16..].copy_from_slice(&sum.to_le_bytes());
         // Without this file the store only knows less, so an error here must not stop a write.
-        let _ = self.0.write_all_at(&bytes, 0);
+        let _ = self.file.write_all_at(&bytes, 0);
+        let _ = self.file.set_modified(UNIX_EPOCH + Duration::from_millis(now_ms));
     }
 }
 

@@ -11,6 +11,7 @@ use redb::backends::FileBackend;
 use redb::{Builder, Database, WriteTransaction};
 
 use crate::check;
+use crate::clock::AgeClock;
 use crate::database::{GuardedDatabase, Opened, file_format, open_database};
 use crate::error::{InternalError, OpenError};
 use crate::files::{DIR_MODE, FILE, LOCK, owner_only, restrict_to_owner};
@@ -63,6 +64,8 @@ struct Locked {
     /// it.
     lock: File,
     last_commit: LastCommitFile,
+    /// By it the store counts ages before it deletes something.
+    clock: AgeClock,
 }
 
 impl Directory {
@@ -95,7 +98,8 @@ impl Directory {
             }
             Ok(()) => {
                 let last_commit = LastCommitFile::open(dir).map_err(directory_error)?;
-                *self.locked() = Some(Locked { lock, last_commit });
+                let clock = AgeClock::new(last_commit.earlier_ms, true);
+                *self.locked() = Some(Locked { lock, last_commit, clock });
                 Ok(())
             }
             Err(TryLockError::WouldBlock) => Err(OpenError::InUse { dir: dir.clone() }),
@@ -118,7 +122,28 @@ impl Directory {
     /// Records a commit that callers will be told about.
     pub fn record_commit(&self, metadata: &Metadata) {
         if let Some(locked) = &*self.locked() {
-            locked.last_commit.record(metadata);
+            locked.last_commit.record(metadata, locked.clock.now_ms());
+        }
+    }
+
+    /// The time by which the store counts ages before it deletes something, in milliseconds since 1970; 0 while the
+    /// directory is not locked.
+    pub fn now_ms(&self) -> u64 {
+        self.locked().as_ref().map_or(0, |locked| locked.clock.now_ms())
+    }
+
+    /// Logs if the store does not count ages by the time of day yet.
+    pub fn log_clock(&self) {
+        if let Some(locked) = &*self.locked() {
+            locked.clock.log_doubt();
+        }
+    }
+
+    /// Moves the time of day that the store sees.
+    #[cfg(test)]
+    pub fn move_wall(&self, by_ms: i64) {
+        if let Some(locked) = &*self.locked() {
+            locked.clock.move_wall(by_ms);
         }
     }
 

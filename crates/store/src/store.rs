@@ -133,6 +133,7 @@ impl Store {
         *shared.write_error.write().unwrap_or_else(PoisonError::into_inner) = None;
         shared.backups.set_stopped(false);
         self.set(State::Open);
+        shared.directory.log_clock();
         let writer = Writer::new(shared.clone(), found);
         let reader = Reader { shared: shared.clone() };
         let reads = self.reads.clone();
@@ -156,6 +157,12 @@ impl Store {
     #[cfg(test)]
     pub(crate) fn request_reserve(&self) {
         self.shared.reserve_requested.store(true, Relaxed);
+    }
+
+    /// Moves the time of day that the writer sees.
+    #[cfg(test)]
+    pub(crate) fn move_wall(&self, by_ms: i64) {
+        self.shared.directory.move_wall(by_ms);
     }
 
     /// A reader for tests, which may block.

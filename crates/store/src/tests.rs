@@ -1,6 +1,7 @@
 //! Tests of the whole store. Tests that need their own clock run on the tables (`retention`,
 //! `model`).
 
+mod clock_jump;
 mod copies;
 mod earlier_formats;
 mod end_to_end;

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use model::Name;
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata};
@@ -90,10 +90,6 @@ pub(crate) struct Writer {
     next_reserve: Option<Instant>,
     /// The next transaction notes in the file that it is of this format.
     raises_format: bool,
-}
-
-fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 impl Writer {
@@ -312,7 +308,7 @@ impl Writer {
         if !self.has_backlog {
             return SweepPlan::default();
         }
-        let keys_before_ms = Some(self.keys_before_ms(now_ms()));
+        let keys_before_ms = Some(self.keys_before_ms(self.shared.directory.now_ms()));
         SweepPlan { expired: true, keys_before_ms, rows_max: 2 * ops, ..SweepPlan::default() }
     }
 
@@ -333,7 +329,8 @@ impl Writer {
         let (metadata, damaged) = (self.metadata, self.damaged.keys().cloned().collect());
         let committed = match &*self.shared.db() {
             Some(db) => catch_redb_panics(|| {
-                let how = How { quick_repair, raises_format: self.raises_format };
+                let now_ms = self.shared.directory.now_ms();
+                let how = How { quick_repair, raises_format: self.raises_format, now_ms };
                 transact(db, metadata, ops, plan, how, &damaged)
             })?,
             None => return Err(InternalError::Redb(redb::Error::DatabaseClosed)),
@@ -446,7 +443,7 @@ impl Writer {
     /// something.
     fn maintain(&mut self) {
         self.has_backlog = false;
-        let now_ms = now_ms();
+        let now_ms = self.shared.directory.now_ms();
         let metadata = std::fs::metadata(self.shared.directory.file());
         self.is_large = metadata.is_ok_and(|metadata| metadata.len() > LARGE_BYTES);
         let is_requested = self.shared.reserve_requested.swap(false, Relaxed);
@@ -523,6 +520,8 @@ struct How {
     quick_repair: bool,
     /// It notes in the file that it is of this format.
     raises_format: bool,
+    /// The time by which it counts ages, in milliseconds since 1970.
+    now_ms: u64,
 }
 
 fn transact(
@@ -541,7 +540,7 @@ fn transact(
     if how.raises_format {
         raise_format(&txn)?;
     }
-    let applied = apply(&txn, metadata, now_ms(), ops.iter().copied(), plan, damaged)?;
+    let applied = apply(&txn, metadata, how.now_ms, ops.iter().copied(), plan, damaged)?;
     let topics = txn.open_table(TOPICS)?.len()?;
     let messages = txn.open_table(MESSAGES)?.len()?;
     txn.commit()?;

@@ -350,7 +350,7 @@ impl Core {
 
     /// Lets go of a session, and does what follows.
     pub(super) fn mqtt_release(&mut self, key: &str, from: model::ConnectionId, ended: Ended) {
-        let now_s = self.unix_s();
+        let now_s = self.age_ms() / 1_000;
         let Released { notify, publish } =
             self.shared.mqtt_sessions.release(key, from, ended, now_s);
         if let Some(by) = notify

@@ -137,10 +137,11 @@ impl Connections {
         let now_s = self.core.unix_s();
         self.core.mqtt_save_some(now_s);
         if self.core.number == 0 {
-            let wills = self.core.shared.mqtt_sessions.sweep(now_s);
+            let age_ms = self.core.age_ms();
+            let wills = self.core.shared.mqtt_sessions.sweep(age_ms / 1_000);
             self.core.publish_wills(wills);
             self.core.mqtt_redispatch();
-            self.core.shared.retained.sweep(self.core.unix_ms());
+            self.core.shared.retained.sweep(age_ms);
         }
     }
 

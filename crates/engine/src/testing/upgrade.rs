@@ -179,7 +179,8 @@ impl Upgrade {
         let before = &drivers[0].engine.connections.core;
         let services = services.another();
         let shared = services.shared();
-        shared.set_time(0, before.shared.unix_ms(0) * 1_000);
+        let began_us = before.shared.unix_ms(0) * 1_000;
+        shared.set_time(0, began_us, began_us);
         let shared = Arc::new(shared);
         let broker = Arc::new(Passive {
             inner: before.broker.clone(),

@@ -55,7 +55,7 @@ impl Put<'_> {
         let now_ms = unix_ms();
         self.routes = inner.router.routes(&publication.topic);
         let mut state = self.history.state();
-        if let Some(id) = self.repeated(&mut state, &publication, now_ms) {
+        if let Some(id) = self.repeated(&mut state, &publication) {
             return Ok(id);
         }
         if !inner.router.has_room(self.hash, false, &self.routes) {
@@ -79,14 +79,10 @@ impl Put<'_> {
     }
 
     /// The earlier message with the same idempotency key: the repeat gets its answer together with it.
-    fn repeated(
-        &mut self,
-        state: &mut State,
-        publication: &Publication,
-        now_ms: u64,
-    ) -> Option<Position> {
+    fn repeated(&mut self, state: &mut State, publication: &Publication) -> Option<Position> {
         let inner = &self.history.0;
         let key = self.options.idempotency_key.as_ref()?;
+        let now_ms = inner.clock.now_ms();
         let seconds = inner.idempotency_seconds_max.load(Ordering::Relaxed);
         let offset = state.idempotency.seen(self.hash, &publication.topic, key, now_ms, seconds)?;
         let id = self.history.id(offset);
@@ -112,8 +108,9 @@ impl Put<'_> {
         Arc::new(message.matched_by(self.routes.filters.take()))
     }
 
-    fn remember(&self, state: &mut State, publication: &Publication, offset: u64, now_ms: u64) {
+    fn remember(&self, state: &mut State, publication: &Publication, offset: u64) {
         if let Some(key) = &self.options.idempotency_key {
+            let now_ms = self.history.0.clock.now_ms();
             let seconds = self.history.0.idempotency_seconds_max.load(Ordering::Relaxed);
             state.idempotency.remember(self.hash, &publication.topic, key, offset, now_ms, seconds);
         }
@@ -127,7 +124,7 @@ impl Put<'_> {
     ) -> Position {
         state.last += 1;
         let offset = state.last;
-        self.remember(&mut state, &publication, offset, now_ms);
+        self.remember(&mut state, &publication, offset);
         let message = self.message(publication, offset, now_ms);
         let id = message.id;
         let way = (self.routes.take_groups(), self.receipt.take(), self.routes.version());
@@ -189,7 +186,7 @@ impl Put<'_> {
         }
         state.last = offset;
         state.writing.insert(self.hash, offset);
-        self.remember(&mut state, &message.publication, offset, now_ms);
+        self.remember(&mut state, &message.publication, offset);
         drop(state);
         if let Some(done) = now {
             done(Ok(Published { id, repeated: false, queued: true }));
@@ -221,7 +218,7 @@ impl Local {
         if let Some(is) = self.implicit(|implicit| std::ptr::eq(&raw const *implicit.rule, rule)) {
             state.windows.set_for_sessions(message.topic_hash, &message.publication.topic, is);
         }
-        state.windows.push(message.clone(), rule);
+        state.windows.push(message.clone(), rule, self.0.clock.now_ms());
         self.0.counts.published.fetch_add(1, Ordering::Relaxed);
         self.0.router.deliver(&message, &groups, receipt.as_ref());
     }

@@ -68,7 +68,8 @@ impl Local {
         if self.0.is_coming.load(Ordering::Relaxed) {
             return;
         }
-        self.state().windows.sweep(unix_ms(), &|topic| self.rule(topic), SWEPT);
+        let now_ms = self.0.clock.now_ms();
+        self.state().windows.sweep(now_ms, &|topic| self.rule(topic), SWEPT);
     }
 
     /// What is held, and what was done so far.

@@ -91,6 +91,8 @@ struct Inner {
     /// What another process passes on is coming.
     is_coming: AtomicBool,
     started: Instant,
+    /// By it ages are counted before something is dropped.
+    clock: store::AgeClock,
     state: Mutex<State>,
     cursors: Mutex<Cursors>,
     counting: Mutex<count::Counting>,
@@ -172,6 +174,8 @@ impl Local {
             epoch: AtomicU32::new(begin.epoch.0),
             is_coming: AtomicBool::new(false),
             started,
+            // The store's own clock logs the same.
+            clock: store::AgeClock::new(None, begin.store.is_none()),
             state: Mutex::new(State {
                 last: begin.last,
                 delivered: begin.last,
@@ -298,6 +302,10 @@ impl History for Local {
         self.sweep_windows();
     }
 
+    fn age_ms(&self) -> u64 {
+        self.0.clock.now_ms()
+    }
+
     fn start(
         &self,
         topics: &[(u64, &str)],
@@ -388,7 +396,7 @@ fn retention(rule: &HistoryRule) -> Retention {
     }
 }
 
-/// The time, in milliseconds since 1970.
+/// The time of day, in milliseconds since 1970: what messages have, and what readers go by.
 fn unix_ms() -> u64 {
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH);
     elapsed.map_or(0, |elapsed| elapsed.as_millis() as u64)

@@ -148,9 +148,9 @@ impl Windows {
 
     /// Retains a message, whose offset is above all others', as the topic's rule says. Then drops what is
     /// over the limits: the topic's own oldest messages, and the oldest of all topics. Drops a message
-    /// at once that is over a limit alone.
-    pub fn push(&mut self, message: Arc<Envelope>, rule: &HistoryRule) {
-        let (offset, now_ms) = (message.id.offset, message.at_ms);
+    /// at once that is over a limit alone. Ages are counted by `now_ms`, in milliseconds since 1970.
+    pub fn push(&mut self, message: Arc<Envelope>, rule: &HistoryRule, now_ms: u64) {
+        let offset = message.id.offset;
         let at = self.enter(message.topic_hash, &message.publication.topic);
         debug_assert!(
             self.order.newest == NONE || offset > self.messages[self.order.newest].id.offset,

@@ -35,7 +35,7 @@ fn what_is_here_for_sessions_alone_is_counted() {
     windows.set_for_sessions(hash(&sessions), &sessions, true);
     windows.set_for_sessions(hash(&ruled), &ruled, false);
     for (offset, topic) in [(1, &sessions), (2, &ruled), (3, &sessions), (4, &sessions)] {
-        windows.push(plain(offset, topic), &rule(2));
+        windows.push_now(plain(offset, topic), &rule(2));
     }
     let bytes = plain(4, &sessions).bytes();
     assert_eq!(windows.for_sessions(), ForSessions { messages: 2, bytes: 2 * bytes });
@@ -93,6 +93,12 @@ fn offsets(messages: &[Arc<Envelope>]) -> Vec<u64> {
 }
 
 impl Windows {
+    /// Retains a message at the time that it has.
+    fn push_now(&mut self, message: Arc<Envelope>, rule: &HistoryRule) {
+        let now_ms = message.at_ms;
+        self.push(message, rule, now_ms);
+    }
+
     fn all(&self, topic: &str, after: u64, now_ms: u64) -> Vec<u64> {
         let cursors = [TopicCursor { hash: hash(topic), topic, after }];
         let found = self.collect(&cursors, usize::MAX, usize::MAX, now_ms);
@@ -110,7 +116,7 @@ fn a_topic_has_its_last_messages_and_says_what_it_lost() {
     let mut windows = Windows::new(ALL, 10);
     assert!(windows.has("a", 10) && !windows.has("a", 9));
     for offset in 11..=20 {
-        windows.push(plain(offset, if offset % 2 == 0 { "a" } else { "b" }), &rule(3));
+        windows.push_now(plain(offset, if offset % 2 == 0 { "a" } else { "b" }), &rule(3));
     }
     assert_eq!(windows.all("a", 0, 1_000), [16, 18, 20]);
     assert!(windows.has("a", 14) && !windows.has("a", 13));
@@ -127,16 +133,31 @@ fn age_and_bytes_are_limits_too() {
     let mut windows = Windows::new(ALL, 0);
     let short = HistoryRule { seconds_max: 1, bytes_max: 10, ..rule(100) };
     for (offset, at_ms) in [(1, 1_000), (2, 1_500), (3, 2_001)] {
-        windows.push(message(offset, "a", at_ms, "[1]", Attributes::default()), &short);
+        windows.push_now(message(offset, "a", at_ms, "[1]", Attributes::default()), &short);
     }
     assert_eq!(windows.all("a", 0, 2_001), [2, 3]);
-    windows.push(message(4, "a", 2_001, "[1,2]", Attributes::default()), &short);
+    windows.push_now(message(4, "a", 2_001, "[1,2]", Attributes::default()), &short);
     assert_eq!(windows.all("a", 0, 2_001), [3, 4]);
     // One that is too large alone leaves nothing.
-    windows.push(message(5, "a", 2_001, "[1,2,3,4,5]", Attributes::default()), &short);
+    windows.push_now(message(5, "a", 2_001, "[1,2,3,4,5]", Attributes::default()), &short);
     assert_eq!(windows.all("a", 0, 2_001), [0; 0]);
     assert!(!windows.has("a", 4) && windows.has("a", 5));
     assert_eq!((windows.messages(), windows.bytes()), (0, 0));
+}
+
+/// A message has the time of day, which may be years ahead of the time by which ages are counted.
+#[test]
+fn a_message_of_a_wrong_time_of_day_makes_no_other_older() {
+    let mut windows = Windows::new(ALL, 0);
+    let short = HistoryRule { seconds_max: 10, ..rule(100) };
+    for (offset, at_ms) in [(1, 1_000), (2, 900_000_000), (3, 1_002)] {
+        let message = message(offset, "a", at_ms, "[1]", Attributes::default());
+        windows.push(message, &short, 1_000 + offset);
+    }
+    windows.sweep(11_000, &|_| Some(Arc::new(short.clone())), 1_000);
+    assert_eq!(windows.all("a", 0, 11_000), [1, 2, 3]);
+    windows.sweep(11_001, &|_| Some(Arc::new(short.clone())), 1_000);
+    assert_eq!(windows.all("a", 0, 11_001), [2, 3]);
 }
 
 #[test]
@@ -147,12 +168,12 @@ fn what_mqtt_says_of_a_message_counts_for_the_limit() {
     let mut windows = Windows::new(ALL, 0);
     let small = HistoryRule { bytes_max: 1_000, ..rule(100) };
     for offset in 1..=3 {
-        windows.push(message(offset, "a", 1_000, "[1]", said()), &small);
+        windows.push_now(message(offset, "a", 1_000, "[1]", said()), &small);
     }
     assert_eq!(windows.all("a", 0, 1_000), [3]);
     // One whose payload has room is retained, whatever is said of it.
     let tiny = HistoryRule { bytes_max: 3, ..rule(100) };
-    windows.push(message(4, "a", 1_000, "[1]", said()), &tiny);
+    windows.push_now(message(4, "a", 1_000, "[1]", said()), &tiny);
     assert_eq!(windows.all("a", 0, 1_000), [4]);
 }
 
@@ -161,7 +182,7 @@ fn the_oldest_of_all_goes_when_memory_is_full() {
     let bytes = plain(1, "a").bytes();
     let mut windows = Windows::new(Limits { bytes_max: 3 * bytes, topics_max: 100 }, 0);
     for (offset, topic) in [(1, "a"), (2, "b"), (3, "a"), (4, "c"), (5, "c")] {
-        windows.push(plain(offset, topic), &rule(100));
+        windows.push_now(plain(offset, topic), &rule(100));
     }
     assert_eq!((windows.all("a", 0, 0), windows.all("c", 0, 0)), (vec![3], vec![4, 5]));
     assert!(windows.has("a", 1) && !windows.has("a", 0));
@@ -169,7 +190,7 @@ fn the_oldest_of_all_goes_when_memory_is_full() {
     assert_eq!(windows.bytes(), 3 * bytes);
     // One that has no room even alone is not worth all others.
     let long = format!("[{}1]", "1,".repeat(2 * bytes));
-    windows.push(message(6, "d", 0, &long, Attributes::default()), &rule(100));
+    windows.push_now(message(6, "d", 0, &long, Attributes::default()), &rule(100));
     assert_eq!(windows.messages(), 3);
     assert!(!windows.has("d", 5) && windows.has("d", 6));
 }
@@ -177,21 +198,21 @@ fn the_oldest_of_all_goes_when_memory_is_full() {
 #[test]
 fn topics_without_messages_are_forgotten_first_and_then_the_quiet_ones() {
     let mut windows = Windows::new(Limits { bytes_max: usize::MAX, topics_max: 3 }, 0);
-    windows.push(plain(1, "a"), &rule(9));
-    windows.push(expiring(2, "b", 1_500), &rule(9));
-    windows.push(plain(3, "c"), &rule(9));
-    windows.push(plain(4, "a"), &rule(9));
+    windows.push_now(plain(1, "a"), &rule(9));
+    windows.push_now(expiring(2, "b", 1_500), &rule(9));
+    windows.push_now(plain(3, "c"), &rule(9));
+    windows.push_now(plain(4, "a"), &rule(9));
     assert_eq!(windows.sweep(1_500, &|_| Some(Arc::new(rule(9))), 100), 1);
-    windows.push(plain(5, "d"), &rule(9));
+    windows.push_now(plain(5, "d"), &rule(9));
     assert_eq!(windows.last(hash("b"), "b"), None);
     // What it had had expired: nobody misses it.
     assert_eq!((windows.gone(), windows.last_gone()), (0, 2));
-    windows.push(plain(6, "e"), &rule(9));
+    windows.push_now(plain(6, "e"), &rule(9));
     assert_eq!((windows.gone(), windows.last_gone()), (3, 3));
     assert!(!windows.has("c", 2) && windows.has("c", 3) && windows.has("a", 0));
     assert_eq!((windows.messages(), windows.topics()), (4, 3));
     // It begins anew, with what is known of the unknown.
-    windows.push(plain(7, "c"), &rule(9));
+    windows.push_now(plain(7, "c"), &rule(9));
     assert!(!windows.has("c", 2) && windows.has("c", 3));
 }
 
@@ -199,21 +220,21 @@ fn topics_without_messages_are_forgotten_first_and_then_the_quiet_ones() {
 fn a_compact_topic_has_the_last_state_of_each_key() {
     let mut windows = Windows::new(ALL, 0);
     for (offset, key, data) in [(1, "x", "1"), (2, "y", "1"), (3, "x", "2"), (4, "y", "null")] {
-        windows.push(keyed(offset, "a", key, data), &compact(10));
+        windows.push_now(keyed(offset, "a", key, data), &compact(10));
     }
-    windows.push(plain(5, "a"), &compact(10));
+    windows.push_now(plain(5, "a"), &compact(10));
     assert_eq!(windows.all("a", 0, 0), [3, 5], "a newcomer need not know of y");
     assert_eq!(windows.all("a", 1, 0), [3, 4, 5], "all others do");
     assert!(windows.has("a", 0), "what was replaced is not missed");
-    windows.push(keyed(6, "a", "y", "3"), &compact(10));
+    windows.push_now(keyed(6, "a", "y", "3"), &compact(10));
     assert_eq!(windows.all("a", 0, 0), [3, 5, 6]);
-    windows.push(keyed(7, "a", "z", "3"), &compact(3));
+    windows.push_now(keyed(7, "a", "z", "3"), &compact(3));
     assert_eq!(windows.all("a", 0, 0), [5, 6, 7]);
     assert!(windows.has("a", 3) && !windows.has("a", 2));
     // The rule changes twice.
-    windows.push(keyed(8, "a", "z", "4"), &rule(10));
+    windows.push_now(keyed(8, "a", "z", "4"), &rule(10));
     assert_eq!(windows.all("a", 0, 0), [5, 6, 7, 8]);
-    windows.push(plain(9, "a"), &compact(10));
+    windows.push_now(plain(9, "a"), &compact(10));
     assert_eq!(windows.all("a", 0, 0), [5, 6, 8, 9]);
 }
 
@@ -222,7 +243,7 @@ fn a_state_without_an_age_limit_stands_and_its_removals_go() {
     let lasting = HistoryRule { seconds_max: u64::MAX, ..compact(3) };
     let mut windows = Windows::new(ALL, 0);
     for (offset, key, data) in [(1, "x", "1"), (2, "y", "1"), (3, "y", "null")] {
-        windows.push(keyed(offset, "a", key, data), &lasting);
+        windows.push_now(keyed(offset, "a", key, data), &lasting);
     }
     let shared = Arc::new(lasting.clone());
     let rule_of = |_: &str| Some(shared.clone());
@@ -234,11 +255,11 @@ fn a_state_without_an_age_limit_stands_and_its_removals_go() {
     assert_eq!(windows.sweep(u64::MAX, &rule_of, 1_000), 0);
     let key = Attributes { key: Some("z".into()), ..Attributes::default() };
     let late = message(4, "a", u64::MAX, "1", key);
-    windows.push(late, &lasting);
+    windows.push_now(late, &lasting);
     assert_eq!(windows.all("a", 0, 0), [1, 4]);
     // Without a key's rule a removal is a message like others.
     let plain = Arc::new(HistoryRule { seconds_max: u64::MAX, ..rule(3) });
-    windows.push(keyed(5, "b", "y", "null"), &plain);
+    windows.push_now(keyed(5, "b", "y", "null"), &plain);
     assert_eq!(windows.sweep(u64::MAX, &|_| Some(plain.clone()), 1_000), 0);
 }
 
@@ -246,7 +267,7 @@ fn a_state_without_an_age_limit_stands_and_its_removals_go() {
 fn several_topics_are_one_sequence() {
     let mut windows = Windows::new(ALL, 0);
     for offset in 1..=30 {
-        windows.push(plain(offset, ["a", "bb", "ccc"][offset as usize % 3]), &rule(100));
+        windows.push_now(plain(offset, ["a", "bb", "ccc"][offset as usize % 3]), &rule(100));
     }
     let cursors = |after| ["a", "ccc"].map(|topic| TopicCursor { hash: hash(topic), topic, after });
     let found = windows.collect(&cursors(20), 100, usize::MAX, 0);
@@ -266,14 +287,14 @@ fn several_topics_are_one_sequence() {
 fn a_deleted_message_is_missed_by_who_had_not_seen_it() {
     let mut windows = Windows::new(ALL, 0);
     for offset in 1..=4 {
-        windows.push(plain(offset, "a"), &rule(100));
+        windows.push_now(plain(offset, "a"), &rule(100));
     }
     assert_eq!(windows.delete(hash("a"), "a", 2), 2);
     assert_eq!(windows.all("a", 0, 0), [3, 4]);
     assert!(windows.has("a", 2) && !windows.has("a", 1));
     assert_eq!(windows.delete(hash("a"), "a", u64::MAX), 2);
     assert_eq!(windows.delete(hash("b"), "b", u64::MAX), 0);
-    windows.push(plain(5, "a"), &rule(100));
+    windows.push_now(plain(5, "a"), &rule(100));
     assert!(windows.has("a", 4) && !windows.has("a", 3));
     assert_eq!(windows.all("a", 0, 0), [5]);
 }
@@ -286,7 +307,7 @@ fn a_sweep_does_a_little_and_goes_on() {
         for nth in 0..40 {
             offset += 1;
             let expires_ms = if nth % 2 == 0 { 2_000 } else { 99_000 };
-            windows.push(expiring(offset, &format!("t{topic}"), expires_ms), &rule(100));
+            windows.push_now(expiring(offset, &format!("t{topic}"), expires_ms), &rule(100));
         }
     }
     let rule_of = |topic: &str| (topic != "t7").then(|| Arc::new(rule(100)));
@@ -321,7 +342,7 @@ fn filled(topics: &[u8]) -> (Windows, Vec<(u64, String)>) {
     for (at, topic) in topics.iter().enumerate() {
         let (offset, topic) = (1 + at as u64 * 3, "t".repeat(1 + *topic as usize));
         let expires_ms = if at % 3 == 0 { 2_000 } else { 2_001 };
-        windows.push(expiring(offset, &topic, expires_ms), &rule(1_000));
+        windows.push_now(expiring(offset, &topic, expires_ms), &rule(1_000));
         if at % 3 != 0 {
             live.push((offset, topic));
         }

@@ -256,7 +256,7 @@ fn a_panicking_read_does_not_stop_the_reader() {
     store.close().unwrap();
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(super) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
         assert!(started.elapsed() < WAIT, "timeout: {what}");

@@ -322,11 +322,9 @@ fn a_lost_commit_is_reported_as_a_gap() {
     // If nobody was told about the commit, nothing is lost, and nobody learns about a gap.
     std::fs::write(copy.0.join(FILE), &bytes).unwrap();
     let mark = crate::last_commit::LastCommitFile::open(&copy.0).unwrap();
-    mark.record(&crate::metadata::Metadata {
-        epoch: found.epoch,
-        commits: 21,
-        ..Default::default()
-    });
+    let metadata =
+        crate::metadata::Metadata { epoch: found.epoch, commits: 21, ..Default::default() };
+    mark.record(&metadata, 0);
     let (store, reader, _) = Store::open(options(&copy.0)).unwrap();
     let stored = reader.after("t", 5, ALL, 0).unwrap();
     assert_eq!((stored.records.len(), stored.lost_range, stored.floor), (15, None, 0));

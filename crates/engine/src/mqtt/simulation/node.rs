@@ -114,7 +114,7 @@ impl Node {
             None => history.clone(),
         };
         let shared = services.shared();
-        shared.set_time(0, BEGAN_US);
+        shared.set_time(0, BEGAN_US, BEGAN_US);
         let rules = Rules { publish_prefixes: vec![String::new()], ..Rules::default() };
         let policy = auth::Policy::new(rules, auth::LoginRule::Allow);
         let mut settings = crate::Settings::for_tests(policy);

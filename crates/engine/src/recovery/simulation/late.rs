@@ -207,6 +207,10 @@ impl History for Late {
         self.local.sweep();
     }
 
+    fn age_ms(&self) -> u64 {
+        self.local.age_ms()
+    }
+
     fn start(
         &self,
         topics: &[(u64, &str)],

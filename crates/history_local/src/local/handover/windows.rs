@@ -10,7 +10,6 @@ use minicbor::{Decode, Encode};
 use model::{Envelope, Name};
 
 use super::{Local, PIECE, encoded};
-use crate::local::unix_ms;
 use crate::windows::{Bounds, TopicRecord, Walk};
 
 const NAME: &str = "history";
@@ -250,7 +249,7 @@ impl Part for HistoryPart {
         }
         state.newest.restore(record.shown_gone_us, shown.into_values());
         let bounds = Bounds { gone: record.gone, last_gone: record.last_gone };
-        state.windows.settle(bounds, unix_ms());
+        state.windows.settle(bounds, self.history.0.clock.now_ms());
         drop(state);
         self.history.0.is_coming.store(false, Ordering::Relaxed);
         Ok(())

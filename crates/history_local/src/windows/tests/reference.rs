@@ -205,7 +205,7 @@ impl Run {
                 let at =
                     self.names.iter().position(|name| message.publication.topic == **name).unwrap();
                 let Some(rule) = self.rules[at].clone() else { return };
-                self.windows.push(message.clone(), &rule);
+                self.windows.push_now(message.clone(), &rule);
                 self.model.push(&message, &rule);
             }
             90..93 => {

@@ -97,7 +97,8 @@ impl Services {
         let (subscribed, outlives) = (subscriptions.clone(), kept.for_shards());
         let shared = shard::Shared::new(node, protocols, presence.clone(), subscribed, outlives);
         let shared = Arc::new(shared);
-        shared.set_time(started.elapsed().as_micros() as u64, control::unix_us());
+        let (now_us, unix_us) = (started.elapsed().as_micros() as u64, control::unix_us());
+        shared.set_time(now_us, unix_us, unix_us);
         kept.retained.set_clock(shared.unix_ms(0));
         let left = found.reader.as_ref().map(storage::events).transpose()?;
         let saved = store.clone().map(storage::SavedEvents);

@@ -306,3 +306,25 @@ fn a_client_that_waits_for_its_session_is_sent_away_by_a_drain() {
     scene.step(&Read(2));
     assert_eq!(scene.heard[2][2..4], [1, 0], "{:02x?}", scene.heard[2]);
 }
+
+#[test]
+fn a_jump_of_the_time_of_day_ends_no_session() {
+    const DECADE_US: u64 = 10 * 365 * 24 * 3_600 * 1_000_000;
+    let peer = Peer { version: Version::V5, framed: false };
+    let connect = peer.connect(false);
+    let first = String::from_utf8(connect[..1].to_vec()).unwrap();
+    let mut scene = Scene::new(false);
+    scene.step(&Open(0, 0, first));
+    scene.step(&Send(0, connect[1..].to_vec()));
+    scene.step(&Read(0));
+    scene.step(&Cut(0));
+    let shared = |scene: &Scene| scene.drivers[0].engine.connections.core.shared.clone();
+    let away = |scene: &Scene| shared(scene).mqtt_sessions.stats().away;
+    let now_us = scene.drivers[0].engine.now_us();
+    shared(&scene).set_time(now_us, now_us + DECADE_US, now_us);
+    // Its session is for 100 s.
+    scene.step(&Wait(980));
+    assert_eq!(away(&scene), 1);
+    scene.step(&Wait(50));
+    assert_eq!(away(&scene), 0);
+}
