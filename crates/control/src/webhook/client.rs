@@ -37,6 +37,29 @@ pub(super) struct Proof {
 /// The body of an answer that took what was sent, or why there is none to read.
 pub(super) type Taken = Result<Vec<u8>, RequestError>;
 
+/// A client that is made for the first request: a node that sends nothing needs no certificates in memory.
+pub(super) struct LazyClient {
+    client: Option<Client>,
+    idle_connections_max: usize,
+}
+
+impl LazyClient {
+    /// See [`Client::new`].
+    pub fn new(idle_connections_max: usize) -> Self {
+        LazyClient { client: None, idle_connections_max }
+    }
+
+    pub fn get(&mut self) -> Result<Client, RequestError> {
+        if let Some(client) = &self.client {
+            return Ok(client.clone());
+        }
+        let client = Client::new(self.idle_connections_max).map_err(|error| {
+            RequestError::new(ErrorKind::Unreachable, format!("TLS can't be set up: {error}"))
+        })?;
+        Ok(self.client.insert(client).clone())
+    }
+}
+
 /// Connections to all applications.
 #[derive(Clone)]
 pub(super) struct Client(Pool<Connector, Full<Bytes>>);

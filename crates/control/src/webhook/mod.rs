@@ -33,6 +33,7 @@ mod gate;
 mod handover;
 mod intake;
 mod queue;
+mod retry;
 mod signature;
 mod teller;
 #[cfg(test)]

@@ -5,17 +5,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::client::Client;
-use super::error::{ErrorKind, Log, RequestError};
+use super::client::LazyClient;
+use super::error::{Log, RequestError};
 use super::events::{Batch, EventStore, Queue};
+use super::retry::{Backoff, within};
 use super::signature::RequestId;
 use super::{Dispatcher, Settings};
 
-/// The pause after the first failure; each further one makes it twice as long.
-const PAUSE_MIN: Duration = Duration::from_millis(250);
-
-/// The longest pause.
-const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// The pauses after failures.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(30));
 
 /// So long events are gathered: in a crowd that connects, to wake for each would cost as much as the crowd.
 const GATHER: Duration = Duration::from_millis(10);
@@ -39,7 +37,7 @@ impl Telling {
 /// The control thread's side: tells the application what has happened.
 pub struct Teller {
     dispatcher: Arc<Dispatcher>,
-    client: Option<Client>,
+    client: LazyClient,
     log: Log,
     /// Tells that this has ended.
     _done: Option<tokio::sync::oneshot::Sender<()>>,
@@ -58,14 +56,14 @@ pub struct Told {
 
 impl Teller {
     pub(super) fn new(dispatcher: Arc<Dispatcher>, done: tokio::sync::oneshot::Sender<()>) -> Self {
-        let (client, log) = (None, Log::default());
+        let (client, log) = (LazyClient::new(1), Log::default());
         Teller { dispatcher, client, log, _done: Some(done) }
     }
 
     /// Runs until [`Dispatcher::stop`], and a little longer to send what waits. Needs a tokio runtime with
     /// I/O and time.
     pub async fn run(mut self) {
-        let mut pause = PAUSE_MIN;
+        let mut backoff = BACKOFF;
         let mut not_before = Instant::now();
         let mut end: Option<Instant> = None;
         let dispatcher = self.dispatcher.clone();
@@ -99,13 +97,13 @@ impl Teller {
                 match sent {
                     Ok(()) => {
                         dispatcher.telling.lock().taken(&batch);
-                        (pause, not_before) = (PAUSE_MIN, now);
+                        backoff.reset();
+                        not_before = now;
                     }
                     Err(error) => {
                         self.log.warn(&error, Some(&url), batch.events as u64);
                         dispatcher.telling.lock().failed();
-                        not_before = Instant::now() + pause;
-                        pause = (pause * 2).min(PAUSE_MAX);
+                        not_before = backoff.retry_at();
                     }
                 }
             }
@@ -133,31 +131,17 @@ impl Teller {
         batch: &Batch,
         end: Option<Instant>,
     ) -> Result<(), RequestError> {
-        let client = match &self.client {
-            Some(client) => client.clone(),
-            None => {
-                let client = Client::new(1).map_err(|error| {
-                    let cause = format!("TLS can't be set up: {error}");
-                    RequestError::new(ErrorKind::Unreachable, cause)
-                })?;
-                self.client.insert(client).clone()
-            }
-        };
+        let client = self.client.get()?;
         // What has not begun when all stands still is not begun.
         drop(self.dispatcher.counts.gate.turn().await);
         let (id, proof) = (RequestId::of(batch.first, batch.last), settings.proof());
         let request = client.tell(url, &id, &proof, batch.body.clone());
+        let request = within(settings.timeout, end, request);
         tokio::pin!(request);
-        let deadline = Instant::now() + settings.timeout;
-        let deadline = end.map_or(deadline, |end| end.min(deadline));
         let (mut due, mut gathering) = (None, None);
         loop {
             tokio::select! {
                 result = &mut request => return result,
-                () = tokio::time::sleep_until(deadline) => {
-                    let cause = format!("no answer within {:?}", settings.timeout);
-                    return Err(RequestError::new(ErrorKind::Timeout, cause));
-                }
                 () = self.dispatcher.events.ready.notified(), if gathering.is_none() => {
                     gathering = Some(Instant::now() + GATHER);
                     continue;

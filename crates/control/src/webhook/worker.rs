@@ -11,7 +11,7 @@ use tracing::{Instrument, field};
 
 use super::answer::{self, Expects, Responses};
 use super::body;
-use super::client::Client;
+use super::client::LazyClient;
 use super::error::{ErrorKind, Log, RequestError, shown};
 use super::intake::PendingRequest;
 use super::queue::{Queue, QueueKey};
@@ -25,8 +25,7 @@ const RETRIES: [Duration; 2] = [Duration::from_millis(100), Duration::from_milli
 /// The control thread's side: sends requests to the application.
 pub struct Worker {
     dispatcher: Arc<Dispatcher>,
-    /// Made for the first request: a node that sends nothing needs no certificates in memory.
-    client: Option<Client>,
+    client: LazyClient,
     queues_per_url: usize,
     /// The URLs whose last request failed in spite of all: there nothing is sent again.
     down: HashSet<Arc<str>>,
@@ -63,7 +62,7 @@ impl Worker {
         Worker {
             timeout: dispatcher.settings().timeout,
             dispatcher,
-            client: None,
+            client: LazyClient::new(queues_per_url.max(1)),
             queues_per_url: queues_per_url.max(1),
             closed_for: Duration::ZERO,
             down: HashSet::new(),
@@ -195,13 +194,9 @@ impl Worker {
         settings: &Settings,
         batches: &mut JoinSet<Done>,
     ) {
-        let client = match self.client() {
+        let client = match self.client.get() {
             Ok(client) => client,
-            Err(error) => {
-                let cause = format!("TLS can't be set up: {error}");
-                let error = RequestError::new(ErrorKind::Unreachable, cause);
-                return self.fail(requests, &error, Some(&key.url));
-            }
+            Err(error) => return self.fail(requests, &error, Some(&key.url)),
         };
         self.dispatcher.http_requests.fetch_add(1, Ordering::Relaxed);
         let body = body::write(requests.iter().map(|request| &request.ask));
@@ -247,14 +242,6 @@ impl Worker {
         let task = batches.spawn(request.instrument(span));
         let mut queues = self.dispatcher.queues();
         queues.entry(key.clone()).or_default().begin(task, requests, sent_as);
-    }
-
-    fn client(&mut self) -> std::io::Result<Client> {
-        if let Some(client) = &self.client {
-            return Ok(client.clone());
-        }
-        let client = Client::new(self.queues_per_url)?;
-        Ok(self.client.insert(client).clone())
     }
 
     /// Responds to the requests of a batch that is over, and returns the queue that is free now.

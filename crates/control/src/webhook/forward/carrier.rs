@@ -8,19 +8,17 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::super::client::{Client, Taken};
+use super::super::client::{LazyClient, Taken};
 use super::super::error::{ErrorKind, Log, RequestError};
 use super::super::gate::Gate;
+use super::super::retry::{Backoff, within};
 use super::super::signature::RequestId;
 use super::super::worker::until;
 use super::lane::{Lane, Look, Pending, UnderWay};
 use super::{Answers, body};
 
-/// The pause after the first failure; each further one makes it twice as long.
-const PAUSE_MIN: Duration = Duration::from_millis(100);
-
-/// The longest pause.
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// The pauses after failures.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
 /// What serves one lane.
 pub(super) struct Carrier {
@@ -29,8 +27,7 @@ pub(super) struct Carrier {
     /// When what waits is sent no longer.
     end: watch::Receiver<Option<Instant>>,
     gate: Arc<Gate>,
-    /// Made for the first request: a rule that nothing matches needs no certificates in memory.
-    client: Option<Client>,
+    client: LazyClient,
     log: Log,
     /// For how long all stood still so far.
     closed_for: Duration,
@@ -52,7 +49,7 @@ impl Carrier {
         end: watch::Receiver<Option<Instant>>,
         gate: Arc<Gate>,
     ) -> Self {
-        let (client, log, closed_for) = (None, Log::default(), Duration::ZERO);
+        let (client, log, closed_for) = (LazyClient::new(1), Log::default(), Duration::ZERO);
         Carrier { lane, answers, end, gate, client, log, closed_for }
     }
 
@@ -96,7 +93,7 @@ impl Carrier {
     /// Sends what is under way until it is taken, or the time of its messages is over.
     async fn carry(&mut self) {
         let gate = self.gate.clone();
-        let mut pause = PAUSE_MIN;
+        let mut backoff = BACKOFF;
         loop {
             let request = {
                 let _turn = gate.turn().await;
@@ -109,32 +106,34 @@ impl Carrier {
             };
             let Some(request) = request else { return };
             let sent = self.send(request).await;
-            let next = {
+            let retry_at = {
                 let turn = gate.turn().await;
                 self.stood_still(turn.closed_for());
                 match sent {
                     Ok(taken) => return self.took(taken),
-                    Err(error) => self.failed(&error, pause),
+                    Err(error) => {
+                        let retry_at = backoff.retry_at();
+                        self.failed(&error, retry_at);
+                        retry_at
+                    }
                 }
             };
             if self.lane.is_under_way() {
                 tokio::select! {
-                    () = tokio::time::sleep_until(next) => {}
+                    () = tokio::time::sleep_until(retry_at) => {}
                     _ = self.end.changed() => {}
                 }
-                pause = (pause * 2).min(PAUSE_MAX);
             }
         }
     }
 
-    /// A request has failed, and is sent again after a pause, with those messages that have time. Gives when.
-    fn failed(&self, error: &RequestError, pause: Duration) -> Instant {
+    /// A request has failed, and is sent again at this time, with those messages that have time.
+    fn failed(&self, error: &RequestError, retry_at: Instant) {
         let (rule, _) = self.lane.rule();
-        let next = Instant::now() + pause;
-        let is_over = error.is_final || self.end.borrow().is_some_and(|end| next >= end);
+        let is_over = error.is_final || self.end.borrow().is_some_and(|end| retry_at >= end);
         let late = self.lane.under_way(|UnderWay { id, is_again, messages }| {
             self.log.warn(error, Some(&rule.url), messages.len() as u64);
-            let has_no_time = |it: &&Pending| it.accepted_at + rule.retry < next;
+            let has_no_time = |it: &&Pending| it.accepted_at + rule.retry < retry_at;
             let late = match is_over {
                 true => messages.len(),
                 false => messages.iter().take_while(has_no_time).count(),
@@ -150,35 +149,18 @@ impl Carrier {
         let patience = rule.retry.max(rule.timeout);
         let waited = self.lane.take_late(Instant::now(), patience);
         waited.into_iter().for_each(|pending| pending.fail(ErrorKind::Timeout));
-        next
     }
 
     async fn send(&mut self, request: Sending) -> Result<Taken, RequestError> {
         let Sending { messages, body, id, is_again } = request;
-        let client = match &self.client {
-            Some(client) => client.clone(),
-            None => {
-                let client = Client::new(1).map_err(|error| {
-                    let cause = format!("TLS can't be set up: {error}");
-                    RequestError::new(ErrorKind::Unreachable, cause)
-                })?;
-                self.client.insert(client).clone()
-            }
-        };
+        let client = self.client.get()?;
         let (rule, proof) = self.lane.rule();
         self.lane.requests.fetch_add(1, Ordering::Relaxed);
         self.lane.retries.fetch_add(u64::from(is_again), Ordering::Relaxed);
         self.lane.bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
-        let deadline = Instant::now() + rule.timeout;
-        let deadline = self.end.borrow().map_or(deadline, |end| end.min(deadline));
+        let end = *self.end.borrow();
         let request = client.forward(&rule.url, &id, &proof, messages, body);
-        match tokio::time::timeout_at(deadline, request).await {
-            Ok(result) => result,
-            Err(_) => {
-                let cause = format!("no answer within {:?}", rule.timeout);
-                Err(RequestError::new(ErrorKind::Timeout, cause))
-            }
-        }
+        within(rule.timeout, end, request).await
     }
 
     /// The back end has taken a batch: what it answers is published, and who waits is told.
