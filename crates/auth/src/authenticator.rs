@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use model::Name;
 
-use crate::{Grants, Principal, Source};
+use crate::{Grants, Principal, Source, TokenMark};
 
 /// Says what tokens are worth. No I/O and no clock: what it waits for, others fetch.
 pub trait Authenticator: Send + Sync + fmt::Debug {
@@ -45,15 +45,6 @@ pub struct Verified {
     pub expires: Option<u64>,
     /// What a revocation needs to know of it.
     pub mark: TokenMark,
-}
-
-/// What is remembered of the token of an open connection, for the revocations to come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TokenMark {
-    /// When it was issued, in seconds since 1970; 0 when it doesn't say.
-    pub issued_s: u32,
-    /// A hash of its `jti`; 0 when it has none.
-    pub id_hash: u32,
 }
 
 /// What a token for one topic says: one of these users may enter the topic, see who is there and read

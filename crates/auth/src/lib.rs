@@ -11,16 +11,17 @@ mod authenticator;
 mod decision;
 mod deny;
 mod grants;
+mod patterns;
 mod policy;
 mod principal;
 mod scope;
 #[cfg(test)]
 mod tests;
 
-pub use authenticator::{Authenticator, TokenError, TokenMark, TopicToken, Verified, issuer_of};
+pub use authenticator::{Authenticator, TokenError, TopicToken, Verified, issuer_of};
 pub use decision::{Action, Audience, Consent, Decision, Hook, Permit};
 pub use deny::Deny;
 pub use grants::{Grants, Patterns};
 pub use policy::{LoginRule, Policy};
-pub use principal::{Principal, Source};
+pub use principal::{Principal, Source, TokenMark};
 pub use scope::{Scope, ScopeError};

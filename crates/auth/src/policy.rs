@@ -2,7 +2,7 @@
 
 use model::{JoinRule, PublishRule, Rules, Topic, TopicKind, name};
 
-use crate::grants::{any_covers, any_matches};
+use crate::patterns::{any_covers, any_matches};
 use crate::{
     Action, Audience, Decision, Deny, Grants, Hook, Permit, Principal, Source, TopicToken,
 };

@@ -4,10 +4,19 @@ use std::sync::{Arc, LazyLock};
 
 use model::{Name, TopicKind};
 
-use crate::{Grants, Patterns, Scope, TokenMark};
+use crate::{Grants, Patterns, Scope};
 
 /// Shared by all principals that no grants narrow.
 static EVERYTHING: LazyLock<Arc<Grants>> = LazyLock::new(|| Arc::new(Grants::Everything));
+
+/// What is remembered of the token of an open connection, for the revocations to come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TokenMark {
+    /// When it was issued, in seconds since 1970; 0 when it doesn't say.
+    pub issued_s: u32,
+    /// A hash of its `jti`; 0 when it has none.
+    pub id_hash: u32,
+}
 
 /// Where a principal comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::stats::{KernelStats, Pressure, TcpMemory, Usage};
+use crate::proc::{Pressure, Usage};
+use crate::stats::{KernelStats, TcpMemory};
 
 /// A table is reported from this share of its limit on, in percent.
 const NEARLY_FULL_PERCENT: u64 = 90;

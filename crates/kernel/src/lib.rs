@@ -13,6 +13,6 @@ mod stats;
 mod window;
 
 pub use findings::{Finding, FindingKind, findings};
-pub use proc::{kilobytes, softnet_dropped, tcp_memory_pages};
-pub use stats::{KernelStats, Pressure, TcpMemory, Usage, kernel_id};
+pub use proc::{Pressure, Usage, kilobytes, softnet_dropped, tcp_memory_pages};
+pub use stats::{KernelStats, TcpMemory, kernel_id};
 pub use window::StatsWindow;

@@ -1,6 +1,26 @@
 //! Parsers for files of /proc. A text of another form gives `None`.
 
-use crate::stats::{Pressure, Usage};
+use serde::{Deserialize, Serialize};
+
+/// A table with a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Usage {
+    /// Entries in use.
+    pub used: u64,
+    /// The limit on entries.
+    pub max: u64,
+}
+
+/// The share of the last 10 s in which tasks waited for a resource (PSI), in percent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Pressure {
+    /// At least one task waited.
+    pub some_percent: f32,
+    /// All tasks that had work waited.
+    pub full_percent: f32,
+}
 
 /// The value of a line like `Slab:   123 kB` of /proc/meminfo or /proc/self/status, in bytes.
 pub fn kilobytes(text: &str, name: &str) -> Option<u64> {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::proc;
+use crate::proc::{self, Pressure, Usage};
 
 /// What the kernel reports at one moment. Counters run since the boot, or since the network namespace was made.
 /// Counters of TCP and the table of tracked connections belong to the process's network namespace; all
@@ -46,16 +46,6 @@ pub struct KernelStats {
     pub io: Option<Pressure>,
 }
 
-/// A table with a limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub struct Usage {
-    /// Entries in use.
-    pub used: u64,
-    /// The limit on entries.
-    pub max: u64,
-}
-
 /// The buffers of all TCP sockets of the host, and their limits (net.ipv4.tcp_mem), in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -67,16 +57,6 @@ pub struct TcpMemory {
     pub pressure_bytes: Option<u64>,
     /// The kernel drops segments and aborts connections from here on.
     pub max_bytes: Option<u64>,
-}
-
-/// The share of the last 10 s in which tasks waited for a resource (PSI), in percent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub struct Pressure {
-    /// At least one task waited.
-    pub some_percent: f32,
-    /// All tasks that had work waited.
-    pub full_percent: f32,
 }
 
 impl KernelStats {

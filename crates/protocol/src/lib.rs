@@ -22,11 +22,13 @@ pub mod json;
 pub mod mqtt;
 mod mqtt_settings;
 pub mod object;
+mod peer;
 pub mod phoenix;
 pub mod poll;
 mod protocol;
 pub mod query;
 pub mod request;
+mod secret;
 mod settings;
 mod spelling;
 pub mod sse;
@@ -39,9 +41,10 @@ pub mod wildcards;
 
 pub use codecs::Codecs;
 pub use mqtt_settings::MqttSettings;
+pub use peer::Peer;
 pub use protocol::{
-    Capabilities, Delivery, Listener, Liveness, Peer, Protocol, ProtocolRef, Protocols, Read,
-    Reader, Recognised, ReplyResult, Speaker, encoded,
+    Capabilities, Delivery, Listener, Liveness, Protocol, ProtocolRef, Protocols, Read, Reader,
+    Recognised, ReplyResult, Speaker, encoded,
 };
 pub use request::Request;
 pub use settings::{File, Settings};

@@ -1,12 +1,12 @@
 //! What a protocol is: one trait for its whole life, from how it is recognised to its last words.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use auth::Principal;
 use model::{CloseReason, ConnectionId, Encoding, Envelope, Message, ResumeToken};
 
 use crate::http::{Endpoint, Method, Rejection, Route};
+use crate::peer::Peer;
 use crate::request::{Interrupt, Request, Respond, Verdicts};
 use crate::websocket::Decoder;
 use crate::{Codecs, Settings};
@@ -383,15 +383,6 @@ impl Recognised {
 /// Gives who speaks on a connection; nobody before it is open. To find out takes time, for which most
 /// frames have no use.
 pub type Speaker<'a> = &'a dyn Fn() -> Principal;
-
-/// Where a connection comes from, as far as it matters to who reads its requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Peer {
-    /// The address of the proxy that made the connection, if it is one that is trusted.
-    pub proxy: Option<IpAddr>,
-    /// Whom that proxy says it speaks for in this request: left here by the protocol that reads its head.
-    pub client: Option<IpAddr>,
-}
 
 /// What a protocol may use to read a connection's bytes.
 pub struct Reader<'a> {

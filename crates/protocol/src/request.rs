@@ -13,6 +13,7 @@ use model::{
 use crate::http::Rejection;
 use crate::mqtt;
 use crate::phoenix::ClientMessage;
+pub use crate::secret::Secret;
 
 /// What a connection's peer asks for. The answer, or its beginning, is in `out` already where that is
 /// said; else the engine answers, by [`Protocol::reply`](crate::Protocol::reply) or as [`Respond`] says.
@@ -101,16 +102,6 @@ pub enum Request {
     Hold(Hold),
     /// Close, after the last bytes that are in `out`.
     Close(CloseReason),
-}
-
-/// What lets its bearer in: it stands in no log.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(pub Box<str>);
-
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Secret")
-    }
 }
 
 /// A token on a connection that is open.

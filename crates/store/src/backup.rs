@@ -8,12 +8,11 @@
 //! an epoch of its own: a client that comes back with a position of the old epoch learns that messages may be missing.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use redb::ReadTransaction;
 
+use crate::backups::Backup;
 use crate::check::{self, Report};
 use crate::copy_rows::{copy_rows, count_rows, snapshot_metadata};
 use crate::destination::{has_store, require_no_store, write_copy};
@@ -24,70 +23,6 @@ use crate::panics::catch_redb_panics;
 use crate::reader::Reader;
 use crate::shared::Shared;
 use crate::store::Store;
-
-/// A backup that this process makes or has made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Backup {
-    /// The directory of the copy.
-    pub dir: PathBuf,
-    /// How many of the rows are done.
-    pub rows: u64,
-    /// How many rows the snapshot has; 0 until they are counted.
-    pub rows_total: u64,
-    /// The bytes of the copied rows.
-    pub bytes: u64,
-    /// The result; `None` while the backup runs.
-    pub result: Option<Result<(), String>>,
-}
-
-/// The last backup of a process.
-#[derive(Default)]
-pub(crate) struct Backups {
-    last: Mutex<Option<Backup>>,
-    /// The store closes, so its backup has to end.
-    is_stopped: AtomicBool,
-}
-
-impl Backups {
-    fn last(&self) -> MutexGuard<'_, Option<Backup>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Ends the backup that runs, and any that begins later, or lets them begin again.
-    pub fn set_stopped(&self, is_stopped: bool) {
-        self.is_stopped.store(is_stopped, Relaxed);
-    }
-
-    fn begin(&self, dir: &Path) -> Result<(), BackupError> {
-        let mut last = self.last();
-        if let Some(Backup { dir, result: None, .. }) = &*last {
-            return Err(BackupError::Running { dir: dir.clone() });
-        }
-        *last = Some(Backup { dir: dir.into(), rows: 0, rows_total: 0, bytes: 0, result: None });
-        Ok(())
-    }
-
-    fn update(&self, change: impl FnOnce(&mut Backup)) {
-        if let Some(backup) = &mut *self.last() {
-            change(backup);
-        }
-    }
-
-    fn finish(&self, result: Result<(), String>) {
-        self.update(|backup| backup.result = Some(result));
-    }
-
-    fn progress(&self, rows: u64, bytes: u64) -> Result<(), InternalError> {
-        if self.is_stopped.load(Relaxed) {
-            return Err(InternalError::Redb(redb::Error::DatabaseClosed));
-        }
-        self.update(|backup| {
-            backup.rows += rows;
-            backup.bytes += bytes;
-        });
-        Ok(())
-    }
-}
 
 impl Store {
     /// Starts to copy the store into the directory `to`, on a thread of its own. [`Store::last_backup`] returns its

@@ -9,54 +9,12 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::error::{OpenError, StoreError};
-use crate::metadata::Metadata;
 use crate::open::{Directory, mark_passed};
 use crate::panics::catch_redb_panics;
+use crate::passed::Passed;
 use crate::queue::State;
 use crate::store::{OpenInfo, Options, Store, info};
 use crate::tables::is_known;
-
-/// How a process has left the file that it passes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Passed {
-    /// The store's epoch.
-    pub epoch: u32,
-    /// The last offset that was assigned.
-    pub last_offset: u64,
-    /// How many transactions were committed.
-    pub commits: u64,
-}
-
-impl Passed {
-    /// The length of [`Passed::to_bytes`].
-    pub const BYTES: usize = 20;
-
-    pub(crate) fn of(metadata: &Metadata) -> Self {
-        let Metadata { epoch, last_offset, commits, .. } = *metadata;
-        Passed { epoch, last_offset, commits }
-    }
-
-    /// The same as bytes, for another process.
-    pub fn to_bytes(&self) -> [u8; Passed::BYTES] {
-        let mut bytes = [0; Passed::BYTES];
-        bytes[..4].copy_from_slice(&self.epoch.to_le_bytes());
-        bytes[4..12].copy_from_slice(&self.last_offset.to_le_bytes());
-        bytes[12..].copy_from_slice(&self.commits.to_le_bytes());
-        bytes
-    }
-
-    /// The same from [`Passed::to_bytes`]; `None` where the bytes are none.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (epoch, numbers) = bytes.split_first_chunk::<4>()?;
-        let (last, rest) = numbers.split_first_chunk::<8>()?;
-        let (commits, rest) = rest.split_first_chunk::<8>()?;
-        rest.is_empty().then(|| Passed {
-            epoch: u32::from_le_bytes(*epoch),
-            last_offset: u64::from_le_bytes(*last),
-            commits: u64::from_le_bytes(*commits),
-        })
-    }
-}
 
 /// Whether this program can take over a file of this format version. The one that it writes is
 /// [`crate::FORMAT`].

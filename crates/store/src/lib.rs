@@ -37,6 +37,7 @@
 //! with a key. Messages without a key are retained as in any other topic.
 
 mod backup;
+mod backups;
 mod batch;
 mod check;
 mod checksum;
@@ -55,6 +56,7 @@ mod metadata;
 mod open;
 mod order;
 mod panics;
+mod passed;
 mod queue;
 mod read;
 mod reader;
@@ -77,15 +79,17 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use backup::{Backup, back_up};
+pub use backup::back_up;
+pub use backups::Backup;
 pub use batch::{PartRecord, RecordPut, TOMBSTONE_SECONDS};
 pub use check::{Report, check};
 pub use clock::AgeClock;
 pub use compact::{Compacted, compact};
 pub use error::{BackupError, Damage, OpenError, QueueError, RowError, StoreError};
 pub use files::FILE;
-pub use handover::{Passed, can_read};
+pub use handover::can_read;
 pub use metadata::OFFSETS_SKIPPED;
+pub use passed::Passed;
 pub use read::{CountedMessages, ReadLimits, StoredMessages};
 pub use reader::{ReadJob, Reader};
 pub use record::Record;

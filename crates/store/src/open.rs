@@ -15,10 +15,10 @@ use crate::clock::AgeClock;
 use crate::database::{GuardedDatabase, Opened, file_format, open_database};
 use crate::error::{InternalError, OpenError};
 use crate::files::{DIR_MODE, FILE, LOCK, owner_only, restrict_to_owner};
-use crate::handover::Passed;
 use crate::last_commit::{self, LastCommitFile};
 use crate::metadata::{Metadata, OFFSETS_SKIPPED};
 use crate::panics::catch_redb_panics;
+use crate::passed::Passed;
 use crate::rewrite;
 use crate::staged_file::StagedFile;
 use crate::tables::{

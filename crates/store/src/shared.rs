@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
-use crate::backup::Backups;
+use crate::backups::Backups;
 use crate::batch::Op;
 use crate::database::GuardedDatabase;
 use crate::error::{InternalError, StoreError};
-use crate::handover::Passed;
 use crate::open::Directory;
+use crate::passed::Passed;
 use crate::queue::Queue;
 use crate::stats::Counters;
 

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use model::{HistoryRule, Name, Publication};
 
-use crate::backup::Backups;
+use crate::backups::Backups;
 use crate::batch::{self, Op, PartRecord, RecordPut};
 use crate::database::GuardedDatabase;
 use crate::error::{OpenError, QueueError, StoreError};

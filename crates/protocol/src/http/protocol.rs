@@ -11,7 +11,8 @@ use super::{
     ACK, ANY_ORIGIN, Endpoint, Grant, HEALTH, HttpRequest, Method, Needs, Parsed, Rejection, Route,
     answer, error_body, parse, reject,
 };
-use crate::protocol::{Delivery, Liveness, Peer, Protocol, Protocols, Read, Reader};
+use crate::peer::Peer;
+use crate::protocol::{Delivery, Liveness, Protocol, Protocols, Read, Reader};
 use crate::request::{Interrupt, Request, Respond};
 use crate::{Codecs, Settings};
 

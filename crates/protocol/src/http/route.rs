@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::answer::{is_of_this_machine, page_is_allowed};
 use super::{HttpRequest, Method, Rejection, status_line};
 use crate::Settings;
-use crate::protocol::Peer;
+use crate::peer::Peer;
 use crate::request::{Respond, Verdicts};
 use crate::websocket::handshake;
 use model::ConnectionId;

@@ -5,7 +5,7 @@ use model::{Encoding, Name, Publication, Qos};
 
 use super::MqttError;
 use super::property::{Properties, id};
-use crate::request::Secret;
+use crate::secret::Secret;
 
 /// What a client asks for.
 #[derive(Debug)]
