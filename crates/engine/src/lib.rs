@@ -22,91 +22,44 @@
 )]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
-mod actions;
-mod answers;
-mod ask;
-mod badge;
-mod cbor;
-mod chosen;
-mod command;
-mod conflation;
+mod auth;
 mod connection;
-mod connections;
 mod core;
-mod count;
-mod credentials;
-mod deliver;
+mod delivery;
 mod engine;
-mod entries;
-mod flow;
-mod forward;
-mod forwarding;
-mod full;
-mod handle;
-mod hold;
-mod hook_events;
-mod input;
-mod joins;
-mod lines;
-mod listening;
-mod lists;
-mod log;
-mod login;
-mod longpoll;
-mod metrics;
+mod handover;
+mod limits;
 mod mqtt;
-mod outbox;
-mod output;
-mod over;
-mod overlaps;
-mod page_reads;
-mod pages;
-mod peers;
-mod pending_hook;
 mod phoenix;
 mod poll;
 mod presence;
-mod principal;
-mod proxied;
-mod publish;
-mod quota;
-mod record;
 mod recovery;
-mod refresh;
-mod refuse;
-mod reply;
-mod roomy;
-mod settings;
-mod subscribe;
 #[cfg(test)]
 mod testing;
-mod tokens;
-mod told;
-mod users;
-mod waiting;
+mod topics;
 mod webhook;
 
-pub use cbor::{ImportError, VERSION as RECORD_VERSION};
-pub use command::{
+pub use auth::credentials::Expiry;
+pub use connection::peers::Arrival;
+pub use connection::reject::{Refused, refuse};
+pub use core::command::{
     Answer, Command, ConnectionInfo, LoggedIn, LoginError, PendingHook, PresenceQuery, Revocation,
     SessionAnswer, SessionRequest, Target, TopicInfo,
 };
-pub use credentials::Expiry;
+pub use core::handle::{Addresses, Handle, Queue, Shared};
+pub use core::metrics::{Counter, Histogram, Limited, Metrics, Refusal};
+pub use core::output::{Describe, Output, Outputs};
+pub use core::reply::Reply;
+pub use core::settings::{SILENCE_SECONDS_MAX, Settings};
+pub use core::shrink::Roomy;
+pub use delivery::backpressure::{FULL_US_MAX, SCAN_ITEMS, SCAN_US, SHORTAGE_US, Waiting};
+pub use delivery::outbox::{Chunk, Outbox, Piece, Room};
 pub use engine::{Config, Engine, Owed, OwedMember};
-pub use forward::{ForwardRequest, ForwardRule, Forwards};
-pub use handle::{Addresses, Handle, Queue, Shared};
-pub use hook_events::{HookEvent, HookEvents, Whose};
-pub use metrics::{Counter, Histogram, Limited, Metrics, Refusal};
+pub use handover::value::{ImportError, VERSION as RECORD_VERSION};
 pub use mqtt::MqttInfo;
-pub use outbox::{Chunk, Outbox, Piece, Room};
-pub use output::{Describe, Output, Outputs};
-pub use peers::Arrival;
 pub use protocol::Listener;
-pub use refuse::{Refused, refuse};
-pub use reply::Reply;
-pub use roomy::Roomy;
-pub use settings::{SILENCE_SECONDS_MAX, Settings};
-pub use waiting::{FULL_US_MAX, SCAN_ITEMS, SCAN_US, SHORTAGE_US, Waiting};
+pub use webhook::events::{HookEvent, HookEvents, Whose};
+pub use webhook::forward_rule::{ForwardRequest, ForwardRule, Forwards};
 pub use webhook::{
     Changes, Connecting, Full, HookPlace, Question, Refusal as HookRefusal, Webhook, WebhookKind,
     WebhookRequest, WebhookResponse,

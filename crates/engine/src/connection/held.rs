@@ -8,7 +8,7 @@ use model::Name;
 use protocol::http::Rejection;
 use protocol::request::{Admission, ConnectVerdict, Verdict, Verdicts};
 
-use crate::cbor::{Granted, Text};
+use crate::handover::value::{Granted, Text};
 
 /// A request that is held: it is read again when the application has spoken.
 pub(crate) struct Held {

@@ -1,8 +1,13 @@
 //! A connection: plain data, and a box for what few connections need at a time.
 
 mod held;
+pub(crate) mod input;
+pub(crate) mod lifecycle;
+pub(crate) mod peers;
 mod poll;
+pub(crate) mod proxied;
 mod record;
+pub(crate) mod reject;
 mod session;
 mod token;
 

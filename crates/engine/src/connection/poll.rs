@@ -5,8 +5,8 @@ use minicbor::{Decode, Encode};
 use model::{Name, Position, RecoveryGap, ResumeRequest, Since};
 use protocol::request::Respond;
 
-use crate::cbor::{CursorRecord, ImportError, RespondRecord, Text, gap_number, gap_of};
-use crate::count::count;
+use crate::core::count::count;
+use crate::handover::value::{CursorRecord, ImportError, RespondRecord, Text, gap_number, gap_of};
 
 /// A long poll that waits.
 pub(crate) struct Poll {

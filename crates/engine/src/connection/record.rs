@@ -12,8 +12,8 @@ use super::held::{HeldRecord, Subscribing, SubscribingRecord};
 use super::poll::PollRecord;
 use super::session::{AskingRecord, SessionRecord};
 use super::token::PendingTokenRecord;
-use crate::cbor::ImportError;
-use crate::metrics::Metrics;
+use crate::core::metrics::Metrics;
+use crate::handover::value::ImportError;
 
 /// What a connection needs only at times.
 #[derive(Encode, Decode)]

@@ -8,9 +8,9 @@ use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
 use model::{ConnectionId, Encoding, Name};
 
-use crate::cbor::{ImportError, RespondRecord, Text, Who};
-use crate::metrics::Metrics;
-use crate::outbox::{Chunk, Outbox, Piece};
+use crate::core::metrics::Metrics;
+use crate::delivery::outbox::{Chunk, Outbox, Piece};
+use crate::handover::value::{ImportError, RespondRecord, Text, Who};
 use protocol::request::Respond;
 use protocol::{Delivery, Protocols};
 

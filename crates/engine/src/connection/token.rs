@@ -3,8 +3,8 @@
 use minicbor::{Decode, Encode};
 use protocol::request::TokenPurpose;
 
-use crate::cbor::AnswerRecord;
-use crate::command::Answer;
+use crate::core::command::Answer;
+use crate::handover::value::AnswerRecord;
 
 /// A token that waits for the keys of its issuer.
 pub(crate) struct PendingToken {

@@ -4,14 +4,11 @@
 //! bytes have left, it is lost, a command, the time), and what is to be done about them waits in
 //! [`Engine::outputs`] until the driver has drained it, which it does after every input.
 
-mod commands;
-mod fanout;
-mod handover;
-mod owed;
+pub(crate) mod dispatch;
+pub(crate) mod mailbox;
 mod receive;
-mod still;
-mod sweep;
-mod tidy;
+pub(crate) mod shrink;
+pub(crate) mod sweep;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,23 +18,23 @@ use history::History;
 use model::{CloseReason, Encoding};
 use protocol::{Codecs, Delivery, Listener};
 
-use crate::actions::Actions;
+use crate::connection::lifecycle::Connections;
+use crate::connection::peers::Arrival;
+use crate::connection::reject::Refused;
 use crate::connection::{Flag, Phase};
-use crate::connections::Connections;
 use crate::core::Core;
-use crate::entries::PresenceEntries;
-use crate::handle::{Handle, Shared};
-use crate::lines::Lines;
-use crate::lists::Lists;
-use crate::metrics::{Metrics, Refusal};
-use crate::output::Outputs;
-use crate::page_reads::PageReads;
-use crate::peers::Arrival;
+use crate::core::handle::{Handle, Shared};
+use crate::core::log_limit::Lines;
+use crate::core::metrics::{Metrics, Refusal};
+use crate::core::output::Outputs;
+use crate::core::settings::Settings;
+use crate::engine::dispatch::Actions;
+pub use crate::handover::fanouts::{Owed, OwedMember};
 use crate::phoenix::Channels;
-use crate::refuse::Refused;
-use crate::settings::Settings;
+use crate::presence::entries::PresenceEntries;
+use crate::presence::snapshot::Lists;
+use crate::recovery::page_requests::PageReads;
 use crate::webhook::Webhook;
-pub use owed::{Owed, OwedMember};
 use sweep::Sweep;
 
 /// See the crate's documentation.

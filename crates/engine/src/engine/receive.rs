@@ -4,10 +4,10 @@ use model::CloseReason;
 use protocol::Delivery;
 
 use super::Engine;
-use crate::actions::OUT_BYTES;
 use crate::connection::Phase;
-use crate::connections::Connections;
-use crate::input::is_held;
+use crate::connection::input::is_held;
+use crate::connection::lifecycle::Connections;
+use crate::engine::dispatch::OUT_BYTES;
 
 impl Engine {
     /// The peer has shut its side.

@@ -5,14 +5,14 @@ use model::{CloseReason, Encoding};
 use protocol::{Delivery, Liveness};
 
 use super::Engine;
-use super::tidy::tidy;
+use super::shrink::tidy;
+use crate::auth::credentials::TokenDue;
+use crate::auth::refresh::Refreshes;
+use crate::connection::lifecycle::Connections;
 use crate::connection::{ColdState, Connection, Flag, Phase};
-use crate::connections::Connections;
 use crate::core::Core;
-use crate::credentials::TokenDue;
+use crate::core::settings::SILENCE_SECONDS_MAX;
 use crate::poll::Polls;
-use crate::refresh::Refreshes;
-use crate::settings::SILENCE_SECONDS_MAX;
 
 /// The sweep passes over the table once a second, in so many stripes.
 pub(crate) const STRIPES: u32 = 16;

@@ -12,11 +12,11 @@ use model::{CloseReason, Envelope, Name};
 use sessions::{Backlog, Outgoing, Session, Source, State, SubscriptionOptions};
 
 use super::deliver::{NOTED_MAX, mqtt_source};
-use super::groups::has_left;
+use super::shared_groups::has_left;
 use super::state::{Found, Reading, Reads, Waiting, Way};
-use crate::command::Command;
-use crate::connections::Connections;
+use crate::connection::lifecycle::Connections;
 use crate::core::Core;
+use crate::core::command::Command;
 
 /// Retained messages that are looked up at a time.
 const REPLAYED: usize = 64;

@@ -9,13 +9,13 @@ use sessions::{
     Author, Claim, Claimed, Ended, Place, Released, Session, Subscription, Taken, Token, Will,
 };
 
-use super::leaving::Leaving;
+use super::detached::Leaving;
 use super::state::{Behind, Details, Row, Waiter, Work};
-use crate::command::Command;
 use crate::connection::Phase;
-use crate::connections::Connections;
+use crate::connection::lifecycle::Connections;
 use crate::core::Core;
-use crate::metrics::Limited;
+use crate::core::command::Command;
+use crate::core::metrics::Limited;
 
 impl Connections {
     /// A client may come in: its session is taken up, or a new one begins.

@@ -16,11 +16,11 @@ use protocol::mqtt::{Mqtt, Stamp};
 use sessions::{Session, Source, State, Subscription, SubscriptionOptions, session_mark};
 
 use super::state::{Behind, Details, UNASKED, Waiting, Way};
-use crate::command::Command;
 use crate::connection::Flag;
-use crate::connections::Connections;
+use crate::connection::lifecycle::Connections;
 use crate::core::Core;
-use crate::metrics::Limited;
+use crate::core::command::Command;
+use crate::core::metrics::Limited;
 
 /// What becomes of a message that is to be confirmed.
 enum Turn {

@@ -6,7 +6,7 @@ use model::{CloseReason, Name};
 use protocol::mqtt::{Mqtt, Version};
 use sessions::{Listing, Place, Subscription};
 
-use crate::connections::Connections;
+use crate::connection::lifecycle::Connections;
 use crate::core::Core;
 
 /// What is known of an MQTT client that is connected.

@@ -8,13 +8,13 @@
 mod catchup;
 mod connect;
 mod deliver;
-mod farewell;
-mod groups;
+pub(crate) mod detached;
+pub(crate) mod disconnect;
 mod info;
-mod leaving;
 mod packets;
-mod published;
+pub(crate) mod publish_replies;
 mod record;
+pub(crate) mod shared_groups;
 #[cfg(test)]
 mod simulation;
 mod state;

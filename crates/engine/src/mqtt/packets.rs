@@ -8,12 +8,12 @@ use protocol::request::{Acknowledgement, Secret, TokenPurpose};
 use sessions::{Confirmed, Incoming as Arrival, Subscription};
 
 use super::state::MqttAck;
-use crate::command::Answer;
 use crate::connection::PendingToken;
-use crate::connections::Connections;
+use crate::connection::lifecycle::Connections;
 use crate::core::Core;
-use crate::metrics::Limited;
-use crate::publish::Publishes;
+use crate::core::command::Answer;
+use crate::core::metrics::Limited;
+use crate::delivery::publish::Publishes;
 use crate::webhook::Webhook;
 
 /// The MQTT clients of an engine.

@@ -10,8 +10,8 @@ use sessions::record::PublicationRecord;
 use sessions::{ProgressRecord, Session, SessionRecord, SubscriptionOptions};
 
 use super::state::{Behind, Clients, Details, PendingSubscribe, Row, Target, Waiting, Work};
-use crate::cbor::Text;
-use crate::record::MessagePlace;
+use crate::handover::record::MessagePlace;
+use crate::handover::value::Text;
 
 /// An MQTT client.
 #[derive(Encode, Decode)]

@@ -11,7 +11,7 @@ use protocol::mqtt::{ClientLimits, Connect};
 use sessions::{Place, Session, Subscription, SubscriptionOptions, Will};
 use tables::{PageTable, Slab};
 
-use super::leaving::Leaving;
+use super::detached::Leaving;
 use crate::core::Core;
 
 /// The clients of an engine, by slot.

@@ -7,15 +7,15 @@ use model::{CloseReason, Name, Qos, TopicKind, name};
 use protocol::mqtt::{ReasonCode, RetainHandling, Subscribe, Want};
 use sessions::{Backlog, Replay, Subscription, SubscriptionOptions};
 
-use super::groups::has_left;
 use super::packets::Mqtts;
+use super::shared_groups::has_left;
 use super::state::{Details, PendingSubscribe};
-use crate::ask::{Ask, ask};
-use crate::command::PendingHook;
-use crate::connections::Connections;
+use crate::connection::lifecycle::Connections;
 use crate::core::Core;
-use crate::metrics::Limited;
+use crate::core::command::PendingHook;
+use crate::core::metrics::Limited;
 use crate::webhook::WebhookResponse;
+use crate::webhook::request::{Ask, ask};
 
 impl Connections {
     /// The application has taken a client out of a topic.

@@ -8,7 +8,7 @@ use presence::{Batch, Limits, Local, NodeId, Presence, Ref, Stats};
 use protocol::websocket::frame::{Opcode, encode_masked};
 
 use super::*;
-use crate::handle::{Handle, Shared};
+use crate::core::handle::{Handle, Shared};
 use crate::testing::{self, ClientEnd, Driver};
 
 /// Holds back each list until the test releases it.

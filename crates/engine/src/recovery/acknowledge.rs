@@ -23,11 +23,11 @@ use model::{
 use protocol::encoded;
 use protocol::request::Acknowledgement;
 
-use super::look::is_told;
+use super::verify::is_told;
 use super::{ALL, Catchup, CatchupTable, Recovery, ReplyTo, acks_of, id_with};
-use crate::command::Command;
 use crate::connection::Flag;
 use crate::core::Core;
+use crate::core::command::Command;
 
 /// Connections that one second delivers to again; more wait for the next.
 const AGAIN_MAX: usize = 10_000;

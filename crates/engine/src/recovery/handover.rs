@@ -8,8 +8,8 @@ use super::acknowledge::{Acks, Delivery};
 use super::{
     ALL, Catchup, CatchupTable, Catchups, Filter, PendingReply, Query, Recovery, ReplyTo, Starting,
 };
-use crate::cbor::{CursorRecord, ImportError, Message, Text, gap_number, gap_of};
 use crate::core::Core;
+use crate::handover::value::{CursorRecord, ImportError, Message, Text, gap_number, gap_of};
 
 /// How a connection catches up.
 #[derive(Encode, Decode)]

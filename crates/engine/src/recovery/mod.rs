@@ -12,13 +12,15 @@
 
 mod acknowledge;
 mod handover;
-mod look;
+pub(crate) mod page_requests;
+pub(crate) mod pages;
+pub(crate) mod per_member;
 mod position;
 mod pull;
 mod request;
 #[cfg(test)]
 pub(crate) mod simulation;
-mod special;
+pub(crate) mod verify;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -29,12 +31,12 @@ use protocol::phoenix::ClientMessage;
 
 use crate::connection::Flag;
 use crate::core::Core;
-use crate::roomy::Roomy;
+use crate::core::shrink::Roomy;
 use position::{Delivered, Pulled, id_with};
 
 pub(crate) use acknowledge::Acks;
 pub(crate) use handover::RecoveryRecord;
-pub(crate) use look::is_told;
+pub(crate) use verify::is_told;
 
 /// Catches connections up with their topics that have history, and delivers again what users do not
 /// acknowledge.

@@ -10,10 +10,10 @@ use super::{
     ALL, Catchup, CatchupTable, Catchups, Delivered, PendingReply, Pulled, Recovery, ReplyTo,
     id_with,
 };
-use crate::answers::named;
 use crate::connection::Flag;
 use crate::core::Core;
-use crate::lists::Lists;
+use crate::core::responses::named;
+use crate::presence::snapshot::Lists;
 
 /// Messages in a piece.
 const PIECE_MESSAGES: usize = if cfg!(test) { 3 } else { 256 };

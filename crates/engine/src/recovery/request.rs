@@ -4,8 +4,8 @@ use history::{Answer, Asker, Completion, Piece, Pull, Start, TopicCursor};
 use model::{CloseReason, ResumeRequest, Since};
 
 use super::{Catchup, Query, Recovery, Starting};
-use crate::command::Command;
 use crate::core::Core;
+use crate::core::command::Command;
 
 impl Recovery {
     /// Where catch-ups with topics begin. If the answer comes later, gives what can be claimed until then,

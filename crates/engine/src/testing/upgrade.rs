@@ -12,7 +12,7 @@ use sessions::{Interests, LocalRetained, Retained, Storage};
 use subscriptions::Subscriptions;
 
 use super::{Driver, another};
-use crate::connections::Connections;
+use crate::connection::lifecycle::Connections;
 use crate::{Counter, Engine, Handle, Owed, Shared};
 
 /// The most turns that engines may need until they are still.

@@ -25,7 +25,7 @@ use protocol::Listener;
 use protocol::mqtt::{Connect, Mqtt, Version};
 use random::Random;
 
-use crate::peers::Arrival;
+use crate::connection::peers::Arrival;
 use crate::testing::{self, Upgrade};
 use client::{Client, Ends, Message, SHARED, Terms};
 use disk::Disk;

@@ -12,7 +12,7 @@ use sessions::{Place, Sessions};
 use super::World;
 use super::client::{Client, Message, SHARED, Terms};
 use super::node::Setup;
-use crate::peers::Arrival;
+use crate::connection::peers::Arrival;
 use crate::testing;
 
 /// A member whose session goes on, one whose session does not, and a client that publishes.

@@ -12,7 +12,7 @@ use protocol::mqtt::{ReasonCode, Value, Version, id};
 use super::client::packet;
 use super::node::Setup;
 use super::{Disk, Random, World};
-use crate::peers::Arrival;
+use crate::connection::peers::Arrival;
 use crate::testing::{self, ClientEnd};
 
 /// A client whose session goes on, with one engine and a disk.

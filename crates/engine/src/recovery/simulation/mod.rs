@@ -31,10 +31,10 @@ use model::{Attributes, CloseReason, Data, Position, Publication};
 use protocol::request::Acknowledgement;
 use random::Random;
 
-use crate::command::{Command, Target};
-use crate::count::count as in_32_bits;
-use crate::handle::Handle;
-use crate::settings::Settings;
+use crate::core::command::{Command, Target};
+use crate::core::count::count as in_32_bits;
+use crate::core::handle::Handle;
+use crate::core::settings::Settings;
 use crate::testing::{self, Driver, Services, Upgrade};
 use client::{Client, key_of};
 use heard::Wants;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use model::{AcknowledgeRule, HistoryRule, Rule, Rules};
 
 use super::log::{AGAIN, REDELIVERY_SECONDS, TOPICS, WINDOW, What, conflates};
-use crate::count::count;
-use crate::settings::Settings;
+use crate::core::count::count;
+use crate::core::settings::Settings;
 
 fn history(messages_max: u64, acknowledge: Option<AcknowledgeRule>) -> Option<Arc<HistoryRule>> {
     let (bytes_max, seconds_max) = (1 << 30, 1_000_000);

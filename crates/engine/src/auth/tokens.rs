@@ -1,0 +1,270 @@
+//! Tokens on connections that are open: one says who the connection is, takes the place of one that
+//! expires, expires, or is revoked.
+
+use auth::{Authenticator, Principal, TokenError, Verified};
+use model::name::personal;
+use model::{CloseReason, Name};
+use protocol::json;
+use protocol::mqtt::ReasonCode;
+use protocol::phoenix::{Content, Status};
+use protocol::request::TokenPurpose;
+
+use crate::auth::credentials::TokenDue;
+use crate::connection::PendingToken;
+use crate::connection::lifecycle::Connections;
+use crate::core::Core;
+use crate::core::command::{Answer, Revocation};
+use crate::core::responses::{answer, refuse};
+use crate::limits::quota::over_message;
+use crate::mqtt::author;
+
+/// A code and a message.
+type Refused = (&'static str, String);
+
+impl Connections {
+    /// The client gives a token.
+    pub(crate) fn authenticate(&mut self, slot: u32, pending: PendingToken, out: &mut Vec<u8>) {
+        let Some(protocol) = self.core.protocol(slot) else {
+            return;
+        };
+        let done = match self.core.settings.session.auth.clone() {
+            None => {
+                Err(("no_tokens", "this server uses no tokens ([auth] configures them)".into()))
+            }
+            Some(auth) => match self.take_token(slot, &*auth, &pending) {
+                Err(TokenRefused::KeysComing) => return self.wait_with(slot, pending, &*auth),
+                Err(TokenRefused::For(why)) => Err(why),
+                Ok(ok) => Ok(ok),
+            },
+        };
+        let entered = done.as_ref().map_or(&[][..], |(_, topics)| topics);
+        match &pending.answer {
+            Answer::Id(id) => {
+                let result = match &done {
+                    Ok((object, _)) => Ok(object.as_str()),
+                    Err((code, message)) => Err((*code, message.as_str())),
+                };
+                protocol.reply(id, result, &mut self.core.codecs, out);
+            }
+            Answer::Phoenix(message) => match &done {
+                Ok((object, _)) => {
+                    answer(protocol, message, Status::Ok, Content::Json(object), out)
+                }
+                Err((_, why)) => refuse(protocol, message, why, out),
+            },
+            Answer::MqttAuth(method) => {
+                if let Some(mqtt) = self.core.mqtt_protocol(slot) {
+                    if done.is_err() {
+                        mqtt.disconnect(
+                            ReasonCode::NotAuthorized,
+                            &self.core.mqtt_limits(slot),
+                            out,
+                        );
+                        return self.close_after(slot, CloseReason::Unauthorized, out);
+                    }
+                    mqtt.authenticated(method, out);
+                }
+            }
+            // No request brings a token so, and no message.
+            Answer::Http(_) | Answer::Mqtt(_) => {}
+        }
+        self.catch_up_user(slot, entered, out);
+    }
+
+    /// Does what the token is for; gives the object of the reply, and the topics that the connection has
+    /// entered.
+    fn take_token(
+        &mut self,
+        slot: u32,
+        auth: &dyn Authenticator,
+        pending: &PendingToken,
+    ) -> Result<(String, Vec<Name>), TokenRefused> {
+        let verified = auth.verify(&pending.token, self.core.unix_s())?;
+        let topics = match pending.purpose {
+            TokenPurpose::Connect => self.connect_as(slot, verified)?,
+            TokenPurpose::Refresh => {
+                self.refresh(slot, verified)?;
+                Vec::new()
+            }
+        };
+        let principal = self.core.principal(slot);
+        Ok((json::authenticated(&principal.users, principal.expires), topics))
+    }
+
+    /// The connection is one of the token's users from now on, as if it had said so when it came: it may
+    /// be in topics already, where no token is required. Gives the topics that it has entered.
+    fn connect_as(&mut self, slot: u32, verified: Verified) -> Result<Vec<Name>, Refused> {
+        let named = self.core.users(slot).next().is_some();
+        // Nobody in particular whom the application has let in may still say who it is.
+        let credentials = &self.core.credentials;
+        if named || credentials.has(slot) && !credentials.is_by_hook(slot) {
+            let message = "this connection has said who it is: refresh gives it a new token";
+            return Err(("already_connected", message.into()));
+        }
+        let max = self.core.settings.session.topics_per_connection_max;
+        let topics = self.core.hub.count(slot) + self.core.joins.pending(slot);
+        if topics + verified.users.len() > max {
+            return Err(("too_many_topics", protocol::data::too_many_topics(max)));
+        }
+        let (users, quota) = (&verified.users, &mut self.rates.quota);
+        let no_room = self.core.no_room(users, [].iter());
+        let over = no_room.or_else(|| quota.open(&self.core, slot, users, topics + users.len()));
+        if let Some(limited) = over {
+            return Err((limited.code(), over_message(limited)));
+        }
+        if let Some(cold) = self.core.table.cold_mut(slot) {
+            cold.stranger_since_s = None;
+        }
+        self.core.table.trim(slot);
+        let principal = Principal::from(verified);
+        if !self.core.hub.is_here(slot) {
+            self.enter_hub(slot, &principal, &[]);
+            return Ok(self.core.hub.topics_of(slot).cloned().collect());
+        }
+        let before: Vec<Name> = self.core.hub.topics_of(slot).cloned().collect();
+        self.core.credentials.insert(slot, &principal);
+        for user in &principal.users {
+            self.join(slot, &personal(user), false);
+            self.enter_presence_as(slot, user);
+        }
+        for user in &principal.users {
+            for topic in self.core.shared.subscriptions.of(user) {
+                let presence = self.core.settings.session.policy.topic(&topic).presence();
+                if !self.join(slot, &topic, presence) && before.contains(&topic) {
+                    self.chosen.insert(slot, self.core.broker.hash(&topic));
+                }
+            }
+        }
+        Ok(self.core.hub.topics_of(slot).filter(|topic| !before.contains(topic)).cloned().collect())
+    }
+
+    /// A new token takes the place of the one that the connection has. What it has entered stays: grants
+    /// are looked at when something is asked for.
+    fn refresh(&mut self, slot: u32, verified: Verified) -> Result<(), Refused> {
+        if !self.core.credentials.has(slot) {
+            let message = "this connection has no token that a new one could take the place of: connect \
+                           says who it is";
+            return Err(("not_connected", message.into()));
+        }
+        if !self.core.users(slot).all(|user| verified.users.iter().any(|it| it == user)) {
+            let message =
+                "the new token is not for all users of this connection: connect anew for others";
+            return Err(("not_your_user", message.into()));
+        }
+        // The connection goes on as the users that it has, though the token may be for more.
+        let users = self.core.users(slot).map(Name::from).collect();
+        let principal = Principal { users, ..verified.into() };
+        self.core.credentials.insert(slot, &principal);
+        let details = self.core.mqtt.details_mut(slot);
+        if let Some(will) = details.and_then(|details| details.will.as_mut()) {
+            will.author = author(&principal);
+        }
+        Ok(())
+    }
+
+    /// The token is looked at again when the keys have come; nothing else is read before.
+    fn wait_with(&mut self, slot: u32, pending: PendingToken, auth: &dyn Authenticator) {
+        if let Some(cold) = self.core.table.cold_or_new(slot) {
+            cold.token = Some(Box::new(pending));
+        }
+        self.rates.wait_for_keys(&mut self.core, slot, auth.keys_version());
+    }
+
+    /// A token that has waited for keys has its turn.
+    pub(crate) fn retry_token(&mut self, slot: u32) {
+        let waiting = self.core.table.cold_mut(slot).and_then(|cold| cold.token.take());
+        if let Some(pending) = waiting {
+            let mut out = Vec::new();
+            self.authenticate(slot, *pending, &mut out);
+            if !out.is_empty() {
+                self.send(slot, &out, 0);
+            }
+        }
+    }
+
+    /// A request can't be decided before keys have come.
+    pub(crate) fn hold_for_keys(&mut self, slot: u32) {
+        let version = self.core.settings.session.auth.as_ref().map_or(0, |it| it.keys_version());
+        self.rates.wait_for_keys(&mut self.core, slot, version);
+    }
+
+    /// Does what is due because of a connection's token.
+    pub(crate) fn token_due(&mut self, slot: u32, due: TokenDue) {
+        match due {
+            TokenDue::Expired => self.say_goodbye(slot, CloseReason::TokenExpired),
+            // The client can do nothing about it.
+            TokenDue::Refresh(_) => {}
+            TokenDue::Warn(expires_s) => {
+                self.core.credentials.set_warned(slot);
+                let Some(protocol) = self.core.protocol(slot) else {
+                    return;
+                };
+                let object = json::token_expiring(expires_s.into(), self.core.unix_s());
+                let mut out = Vec::new();
+                protocol.token_expiring(&object, &mut self.core.codecs, &mut out);
+                if !out.is_empty() {
+                    self.send(slot, &out, 0);
+                }
+            }
+        }
+    }
+
+    /// Closes the connections whose tokens count no longer; gives how many they were.
+    pub(crate) fn revoke(&mut self, revocation: &Revocation) -> u32 {
+        let slots: Vec<u32> = match &revocation.user {
+            Some(user) => {
+                let topic = personal(user);
+                self.core.hub.slots(self.core.broker.hash(&topic), &topic)
+            }
+            None => {
+                (0..self.core.table.end()).filter(|it| self.core.credentials.has(*it)).collect()
+            }
+        };
+        let mut closed = 0;
+        for slot in slots {
+            let mark = self.core.credentials.mark(slot).unwrap_or_default();
+            if self.core.is_open(slot) && revocation.counts_for(mark) {
+                // What it left to be published is its word still.
+                self.core.mqtt.details_mut(slot).into_iter().for_each(|it| it.will = None);
+                self.say_goodbye(slot, CloseReason::TokenRevoked);
+                closed += 1;
+            }
+        }
+        closed
+    }
+}
+
+/// Why a token leads to nothing.
+enum TokenRefused {
+    /// Its keys are being fetched.
+    KeysComing,
+    /// A code and a message.
+    For(Refused),
+}
+
+impl From<TokenError> for TokenRefused {
+    fn from(error: TokenError) -> Self {
+        if error == TokenError::KeysComing {
+            return TokenRefused::KeysComing;
+        }
+        TokenRefused::For((error.code(), error.to_string()))
+    }
+}
+
+impl From<Refused> for TokenRefused {
+    fn from(refused: Refused) -> Self {
+        TokenRefused::For(refused)
+    }
+}
+
+impl Core {
+    /// What a connection shows in presence: what it says of itself, and under `info` what its token says
+    /// of it.
+    pub(crate) fn presence_meta<'m>(&self, slot: u32, meta: &'m str) -> std::borrow::Cow<'m, str> {
+        let users: Vec<Name> = self.users(slot).map(Name::from).collect();
+        match self.credentials.info(slot, &users) {
+            Some(info) => json::with_info(meta, &info).into(),
+            None => meta.into(),
+        }
+    }
+}

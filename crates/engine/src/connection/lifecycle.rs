@@ -1,0 +1,368 @@
+//! The connections of an engine: how they are opened, enter topics, leave them and end.
+
+use std::sync::atomic::Ordering;
+
+use auth::Principal;
+use model::{CloseReason, TopicKind};
+use protocol::Listener;
+use protocol::request::Entry;
+
+use crate::connection::peers::Arrival;
+use crate::connection::{Connection, Flag, Phase, Subscribing};
+use crate::core::output::Output;
+use crate::core::{Core, Effect};
+use crate::handover::connections::Restarts;
+use crate::limits::rates::Rates;
+use crate::presence::snapshot::Lists;
+use crate::recovery::Recovery;
+use crate::recovery::pages::Pages;
+use crate::topics::explicit::Chosen;
+
+/// All that an engine holds of its connections. Each part knows its own state of a connection by the
+/// connection's slot; [`Connections::forget`] lists all of these.
+pub(crate) struct Connections {
+    pub core: Core,
+    /// How connections catch up with topics that have history.
+    pub recovery: Recovery,
+    /// How much connections ask of others.
+    pub rates: Rates,
+    /// What a logout leaves alone.
+    pub chosen: Chosen,
+    /// The pages of history that connections wait for.
+    pub pages: Pages,
+    /// How many connections were opened, as a number that wraps around.
+    pub serial: u32,
+    /// Connections beyond the limit of their address that may be health checks.
+    pub reserved: u32,
+    /// Connections that came from another engine, and have not gone on yet.
+    pub restarts: Restarts,
+}
+
+/// How much of a connection is forgotten.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// Its topics, and what goes with them.
+    Topics,
+    /// All of it.
+    All,
+}
+
+impl Connections {
+    /// None yet.
+    pub fn new(core: Core) -> Self {
+        Connections {
+            core,
+            recovery: Recovery::default(),
+            rates: Rates::default(),
+            chosen: Chosen::default(),
+            pages: Pages::default(),
+            serial: 0,
+            reserved: 0,
+            restarts: Restarts::default(),
+        }
+    }
+
+    /// A connection was opened; gives its slot.
+    pub(crate) fn open(&mut self, listener: Listener, arrival: Arrival) -> u32 {
+        self.serial = self.serial.wrapping_add(1);
+        let protocols = self.core.shared.protocols;
+        let encoding = protocols.begin(listener).unwrap_or(protocols.first()).encoding();
+        let connection = Connection::new(self.serial, self.core.now_s(), encoding);
+        let slot = self.core.table.insert(connection);
+        match arrival {
+            Arrival::Direct(None) => {}
+            Arrival::Direct(Some(address)) => self.core.peers.open_direct(slot, address),
+            Arrival::Reserved => {
+                self.reserved += 1;
+                if let Some(cold) = self.core.table.cold_or_new(slot) {
+                    cold.reserved = true;
+                }
+            }
+            Arrival::Proxy(proxy) => {
+                let header = self.core.settings.session.proxies.header;
+                self.core.peers.open(slot, proxy, header);
+            }
+        }
+        self.core.metrics.connections[usize::from(encoding.0)].add(1);
+        self.core.metrics.held.add(1);
+        self.core.metrics.admitted.add(1);
+        slot
+    }
+
+    /// Begins to end a connection: nothing more is delivered to it or read from it. `last` is
+    /// sent, if it can be; then it is closed, at once where the peer is known to have said
+    /// everything, else when it has closed its side too.
+    pub(crate) fn close(&mut self, slot: u32, close: CloseReason, last: &[u8]) {
+        self.core.close_soon(slot, close, last.to_vec());
+        self.perform_effects();
+    }
+
+    /// Lets the recovery do something, and then the other parts what it caused.
+    pub(crate) fn recover<R>(&mut self, act: impl FnOnce(&mut Recovery, &mut Core) -> R) -> R {
+        let result = act(&mut self.recovery, &mut self.core);
+        self.perform_effects();
+        result
+    }
+
+    /// Does what the part that has just returned caused in other parts.
+    pub(crate) fn perform_effects(&mut self) {
+        while !self.core.effects.is_empty() {
+            for effect in std::mem::take(&mut self.core.effects) {
+                match effect {
+                    Effect::Close { slot, close, last } => self.complete_close(slot, close, &last),
+                    Effect::SessionTaken { slot } => self.session_taken(slot),
+                }
+            }
+        }
+    }
+
+    /// Sends bytes to one connection, behind what it has waiting.
+    pub(crate) fn send(&mut self, slot: u32, bytes: &[u8], messages: u32) {
+        self.core.send(slot, bytes, messages);
+        self.perform_effects();
+    }
+
+    /// The rest of a close, of a connection that counts as closing.
+    fn complete_close(&mut self, slot: u32, close: CloseReason, last: &[u8]) {
+        let polled = self.core.is_gathered(slot);
+        let now_s = self.core.now_wrapping_s();
+        let Some(connection) = self.core.table.get_mut(slot) else {
+            return;
+        };
+        connection.heard_s = now_s;
+        let serial = connection.serial;
+        let blocked = polled || connection.is(Flag::Blocked);
+        let mut asking = None;
+        if let Some(cold) = self.core.table.cold_or_new(slot) {
+            cold.input = Vec::new();
+            cold.decoder = None;
+            cold.poll = None;
+            cold.held = None;
+            cold.subscribing = Vec::new();
+            (cold.paused, cold.waits) = (false, false);
+            (cold.stranger_since_s, cold.token) = (None, None);
+            cold.closing = Some(close);
+            asking = cold.asking.take();
+        }
+        self.core.count_input(slot);
+        if let Some(asking) = asking {
+            self.core.asking_ended(&asking, self.core.id(slot, serial));
+        }
+        self.core.log_close(slot, close);
+        let gone = self.core.gone(slot, close);
+        self.leave_topics(slot);
+        self.core.told.extend(gone);
+        if blocked && close == CloseReason::SlowConsumer {
+            // It wouldn't read the rest either.
+            return self.end(slot, close);
+        }
+        if !last.is_empty() {
+            self.send(slot, last, 0);
+        }
+        if polled {
+            return self.close_session(slot);
+        }
+        self.core.outputs.push(Output::Close { slot, linger: lingers(close) });
+    }
+
+    /// Takes a connection away, now. The kernel sends what it has taken.
+    pub(crate) fn end(&mut self, slot: u32, close: CloseReason) {
+        if self.core.is_open(slot) {
+            self.core.log_close(slot, close);
+        }
+        let gone = self.core.gone(slot, close);
+        self.forget(slot, Extent::All);
+        self.core.told.extend(gone);
+        let Some((connection, mut cold)) = self.core.table.remove(slot) else {
+            return;
+        };
+        let (mut session, mut asking, mut reason) = (None, None, close);
+        if let Some(cold) = &mut cold {
+            self.core.metrics.input_bytes.sub(u64::from(cold.counted));
+            self.reserved -= u32::from(cold.reserved);
+            (session, asking) = (cold.session.take(), cold.asking.take());
+            reason = cold.closing.unwrap_or(close);
+        }
+        self.core.metrics.connections[usize::from(connection.encoding.0)].sub(1);
+        self.core.metrics.closed[reason as usize].add(1);
+        self.core.metrics.held.sub(1);
+        self.core.shared.connections.fetch_sub(1, Ordering::Relaxed);
+        let id = self.core.id(slot, connection.serial);
+        match session {
+            Some(session) => self.core.session_ended(id, *session),
+            None => self.core.outputs.push(Output::Drop { slot }),
+        }
+        if let Some(asking) = asking {
+            self.core.asking_ended(&asking, id);
+        }
+    }
+
+    /// Puts a connection into the topics of its users, its own, and those that its users have
+    /// subscribed to for good: the users are there.
+    pub(crate) fn enter_hub(&mut self, slot: u32, principal: &Principal, entries: &[Entry]) {
+        // Nobody may stand in the hub under a number that is no connection's.
+        if !self.core.is_open(slot) {
+            return;
+        }
+        self.core.hub.insert(slot);
+        self.core.tell_connected(slot, &principal.users);
+        self.core.credentials.insert(slot, principal);
+        for user in &principal.users {
+            self.join(slot, &model::name::personal(user), false);
+        }
+        for Entry { topic, permit, meta } in entries {
+            self.join_with(slot, topic, permit.presence, meta.as_deref().unwrap_or("{}"));
+        }
+        for user in &principal.users {
+            for topic in self.core.shared.subscriptions.of(user) {
+                let presence = self.core.settings.session.policy.topic(&topic).presence();
+                let chosen = |entry: &Entry| entry.topic == topic;
+                if !self.join(slot, &topic, presence) && entries.iter().any(chosen) {
+                    self.chosen.insert(slot, self.core.broker.hash(&topic));
+                }
+            }
+        }
+    }
+
+    /// Enters a topic, of which the members know of each other where it has `presence`. False when
+    /// the connection is in it already.
+    pub(crate) fn join(&mut self, slot: u32, topic: &str, presence: bool) -> bool {
+        self.join_with(slot, topic, presence, "{}")
+    }
+
+    /// The same with a meta, the text of a JSON object, for its presence.
+    pub(crate) fn join_with(&mut self, slot: u32, topic: &str, presence: bool, meta: &str) -> bool {
+        if matches!(TopicKind::of(topic), TopicKind::Filter(_)) {
+            return self.listen(slot, topic);
+        }
+        let hash = self.core.broker.hash(topic);
+        let joined = self.core.enter_topic(slot, hash, topic);
+        if joined {
+            self.core.tell_joined(slot, hash, topic);
+        }
+        self.rates.quota.settle(&self.core, slot);
+        if joined && presence {
+            self.enter_presence(slot, topic, meta);
+            Lists { core: &mut self.core }.owe(slot, topic);
+        } else if !joined && meta != "{}" {
+            // The application had put it there, without one.
+            let meta = self.core.presence_meta(slot, meta);
+            self.core.entries.update(slot, hash, &meta, self.core.now_us);
+        }
+        joined
+    }
+
+    /// Leaves a topic; false when the connection is not in it.
+    pub(crate) fn leave(&mut self, slot: u32, topic: &str) -> bool {
+        if matches!(TopicKind::of(topic), TopicKind::Filter(_)) {
+            return self.stop_listening(slot, topic);
+        }
+        let hash = self.core.broker.hash(topic);
+        let left = self.core.hub.leave(slot, hash, topic);
+        self.chosen.remove(slot, hash);
+        self.recovery.end_topic(slot, hash);
+        self.core.conflation.take_topic(slot, Some(hash), &self.core.metrics);
+        self.core.topics_ended += usize::from(left == Some(true));
+        self.rates.quota.settle(&self.core, slot);
+        if let Some(ended) = left {
+            self.core.entries.leave(slot, topic, self.core.now_us);
+            self.core.tell_left(slot, topic, ended);
+        }
+        left.is_some()
+    }
+
+    /// Gives up what the client asked to enter by a command, and the application has not answered: that is
+    /// said in `out`. False when it asked for no such thing.
+    pub(crate) fn give_up_subscribing(
+        &mut self,
+        slot: u32,
+        topic: &str,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let core = &mut self.core;
+        let (Some(protocol), Some(cold)) = (core.protocol(slot), core.table.cold_mut(slot)) else {
+            return false;
+        };
+        let all = std::mem::take(&mut cold.subscribing);
+        let (given_up, rest): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|subscribing| subscribing.topic == topic);
+        cold.subscribing = rest;
+        for Subscribing { id, .. } in &given_up {
+            let message =
+                "the connection was to leave the topic before the application had answered";
+            protocol.reply(id, Err(("not_subscribed", message)), &mut core.codecs, out);
+        }
+        core.table.trim(slot);
+        !given_up.is_empty()
+    }
+
+    /// The connection leaves all of its topics, and stays open.
+    pub(crate) fn leave_topics(&mut self, slot: u32) {
+        self.forget(slot, Extent::Topics);
+    }
+
+    /// Takes a connection out of all parts. This is the list of what the parts hold of a connection
+    /// by its slot: a part that begins to hold more adds it here or in [`Connections::forget_quietly`], and in
+    /// [`Connections::export`] and [`Connections::import`]. What is left is its place in the table, with its
+    /// cold state, which [`Connections::end`] removes.
+    fn forget(&mut self, slot: u32, extent: Extent) {
+        // What is owed to it goes with its session.
+        self.mqtt_ended(slot);
+        self.core.leave_filters(slot);
+        self.core.entries.leave_all(slot, self.core.now_us);
+        let followed = self.core.followed(slot);
+        self.forget_quietly(slot, extent);
+        if let Some(followed) = followed {
+            self.core.tell_left_all(followed);
+        }
+    }
+
+    /// Takes a connection out of the parts that nobody outside hears of.
+    pub(crate) fn forget_quietly(&mut self, slot: u32, extent: Extent) {
+        self.rates.quota.uncount(&self.core, slot);
+        self.recovery.forget(slot);
+        self.core.credentials.remove(slot);
+        self.core.lists_due.remove(&slot);
+        self.core.conflation.forget(slot, &self.core.metrics);
+        self.chosen.clear(slot);
+        self.pages.forget(slot);
+        self.core.joins.clear(slot);
+        self.core.topics_ended += self.core.hub.remove(slot) as usize;
+        self.core.metrics.topics.set(u64::from(self.core.hub.topics()));
+        if extent == Extent::All {
+            self.rates.forget(slot);
+            self.core.peers.forget(slot, &self.core.shared);
+            self.rates.quota.forget(slot);
+        }
+    }
+
+    /// Has the driver do again what it was about to do for a connection that came from another engine:
+    /// close it, or say where it is.
+    pub(crate) fn close_again(&mut self, slot: u32) {
+        let Some(cold) = self.core.table.cold(slot) else {
+            return;
+        };
+        let (closing, opens) = (cold.closing, cold.asking.as_ref().is_some_and(|it| it.opens));
+        let phase = self.core.table.get(slot).map(Connection::phase);
+        if phase == Some(Phase::Closing) && !self.core.is_gathered(slot) {
+            let linger = closing.is_some_and(lingers);
+            self.core.outputs.push(Output::Close { slot, linger });
+        } else if opens {
+            self.core.outputs.push(Output::Address { slot });
+        }
+    }
+
+    /// Closes a connection with the last words to it: what was published to it before, and why it
+    /// ends.
+    pub(crate) fn say_goodbye(&mut self, slot: u32, close: CloseReason) {
+        let last = self.recover(|recovery, core| recovery.goodbye(core, slot, close));
+        self.close(slot, close, &last);
+    }
+}
+
+/// Whether only our side is closed, until the peer has closed its own: to close outright while input is
+/// unread would make the kernel reset the connection, and the peer lose the last bytes. Not where the peer
+/// is known to have said everything.
+fn lingers(close: CloseReason) -> bool {
+    !matches!(close, CloseReason::ByClient | CloseReason::Lost | CloseReason::Answered)
+}

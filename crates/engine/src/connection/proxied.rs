@@ -1,0 +1,105 @@
+//! What trusted proxies say of their clients: by the PROXY protocol, or by the head of a request.
+
+use std::net::{IpAddr, SocketAddr};
+
+use model::CloseReason;
+use protocol::http::Rejection;
+use proxies::{Header, parse_header};
+
+use crate::connection::lifecycle::Connections;
+use crate::connection::reject::{Refused, refused};
+use crate::core::Core;
+use crate::core::metrics::Refusal;
+
+impl Core {
+    /// A proxy has said where the connection comes from. False when that address has as many
+    /// connections as it may.
+    fn came_from(&mut self, slot: u32, client: SocketAddr) -> bool {
+        let max = self.settings.connections_per_address_max;
+        let counts = (max > 0).then(|| self.settings.network(client.ip()));
+        let Some(proxied) = self.peers.proxied_mut(slot) else {
+            return true;
+        };
+        proxied.client = Some(client);
+        if proxied.counted == counts {
+            return true;
+        }
+        // Requests of several clients may come on one connection of a proxy.
+        if let Some(before) = proxied.counted.take() {
+            self.shared.addresses.leave(before);
+        }
+        let room = counts.is_none_or(|address| self.shared.addresses.enter(address, max));
+        proxied.counted = counts.filter(|_| room);
+        room
+    }
+}
+
+impl Connections {
+    /// Whether a header of the PROXY protocol must come before anything else.
+    pub(crate) fn awaits_header(&self, slot: u32) -> bool {
+        self.core.peers.proxied(slot).is_some_and(|proxied| proxied.awaits_header)
+    }
+
+    /// Reads that header; gives the bytes taken, 0 when more must come.
+    pub(crate) fn read_header(&mut self, slot: u32, bytes: &[u8], out: &mut Vec<u8>) -> usize {
+        let from = out.len();
+        match parse_header(bytes) {
+            Ok(Header::Partial) => 0,
+            Ok(Header::Whole { taken, source }) => {
+                let mut client = source;
+                if let Some(proxied) = self.core.peers.proxied_mut(slot) {
+                    proxied.awaits_header = false;
+                    client = client.or(Some(SocketAddr::new(proxied.proxy, 0)));
+                }
+                if client.is_none_or(|client| self.core.came_from(slot, client)) {
+                    return taken;
+                }
+                self.refuse_address(slot, &bytes[taken..], from, out);
+                bytes.len()
+            }
+            Err(error) => {
+                let message = format!(
+                    "{error}: the server awaits one from each address in client.trusted_proxies \
+                     (client.proxy_header), so this proxy must send it"
+                );
+                let rejection = Rejection::new(400, "bad_proxy_header", message);
+                let close = CloseReason::BadRequest;
+                if self.core.turn_away(slot, &[], &rejection, close, out) {
+                    self.core.count_answer(&out[from..]);
+                    self.core.log_answer(slot, &out[from..]);
+                }
+                self.close_after(slot, close, out);
+                bytes.len()
+            }
+        }
+    }
+
+    /// A proxy has sent a request, for a client whose address stands in its head. False when that
+    /// address has as many connections as it may: the request is refused instead.
+    pub(crate) fn request_from(
+        &mut self,
+        slot: u32,
+        client: IpAddr,
+        request: &[u8],
+        from: usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let room = self.core.came_from(slot, SocketAddr::new(client, 0));
+        if !room {
+            out.truncate(from);
+            self.refuse_address(slot, request, from, out);
+        }
+        room
+    }
+
+    fn refuse_address(&mut self, slot: u32, request: &[u8], from: usize, out: &mut Vec<u8>) {
+        let (refused, close) = (refused(Refusal::Address), CloseReason::Overloaded);
+        let mut how = Refused::TurnedAway;
+        if self.core.turn_away(slot, request, &refused, close, out) {
+            how = Refused::Answered;
+            self.core.log_answer(slot, &out[from..]);
+        }
+        self.count_refusal(how, Refusal::Address);
+        self.close_after(slot, close, out);
+    }
+}

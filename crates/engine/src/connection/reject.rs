@@ -1,0 +1,140 @@
+//! Answers to connections for which there is no room.
+
+use model::CloseReason;
+use protocol::http::{self, Rejection};
+use protocol::{Listener, Protocols, Settings};
+
+use crate::connection::lifecycle::Connections;
+use crate::core::Core;
+use crate::core::metrics::Refusal;
+
+/// How a connection was answered for which there was no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// It was a health check, which is no refusal.
+    Healthy,
+    /// By HTTP.
+    Answered,
+    /// In the words of another protocol, or not at all.
+    TurnedAway,
+}
+
+impl Core {
+    /// Appends the answer to a connection that is refused before it is open, of which these bytes have
+    /// come: in what it speaks as far as they say it. True where that is HTTP.
+    pub(crate) fn turn_away(
+        &self,
+        slot: u32,
+        first: &[u8],
+        rejection: &Rejection,
+        close: CloseReason,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let protocols = self.shared.protocols;
+        let now = self.protocol(slot).unwrap_or(protocols.first());
+        let by = match self.speaks_first(slot) {
+            true => protocols.recognise(first, &self.settings.session).unwrap_or(now),
+            false => now,
+        };
+        let is_http = by.encoding() == protocols.first().encoding();
+        if is_http {
+            http::reject_unread(protocols, first, rejection, http::Method::Get, out);
+        } else {
+            by.turn_away(first, close, out);
+        }
+        is_http
+    }
+}
+
+impl Connections {
+    /// Counts a connection for which there was no room, and its answer.
+    pub(crate) fn count_refusal(&self, refused: Refused, refusal: Refusal) {
+        let metrics = &self.core.metrics;
+        metrics.refused[refusal as usize].add(u64::from(refused != Refused::Healthy));
+        match refused {
+            Refused::Healthy => metrics.answers[2].add(1),
+            Refused::Answered => metrics.answers[5].add(1),
+            Refused::TurnedAway => {}
+        }
+    }
+
+    /// A request of somebody beyond the limit of its address: `/healthz` is answered, all else is
+    /// refused. Gives the bytes taken, 0 when more must come.
+    pub(crate) fn request_beyond(&mut self, slot: u32, bytes: &[u8], out: &mut Vec<u8>) -> usize {
+        let (refused, protocols) = (refused(Refusal::Address), self.core.shared.protocols);
+        let answered =
+            http::without_room(protocols, &self.core.settings.session, bytes, &refused, out);
+        let Some(healthy) = answered else {
+            return 0;
+        };
+        let how = if healthy { Refused::Healthy } else { Refused::Answered };
+        self.count_refusal(how, Refusal::Address);
+        let close = if healthy { CloseReason::Answered } else { CloseReason::Overloaded };
+        self.close_after(slot, close, out);
+        bytes.len()
+    }
+
+    /// Somebody beyond the limit of its address has asked for nothing.
+    pub(crate) fn refuse_beyond(&mut self, slot: u32) {
+        let mut out = Vec::new();
+        let (refused, protocols) = (refused(Refusal::Address), self.core.shared.protocols);
+        http::reject_unread(protocols, &[], &refused, http::Method::Get, &mut out);
+        self.count_refusal(Refused::Answered, Refusal::Address);
+        self.close(slot, CloseReason::Overloaded, &out);
+    }
+}
+
+/// Why a connection is refused.
+pub fn refused(refusal: Refusal) -> Rejection {
+    let message = match refusal {
+        Refusal::Connections => {
+            "the server holds as many connections as it may (limits.connections_max): try later"
+        }
+        Refusal::Address => {
+            "your address has as many connections as it may (limits.connections_per_address_max)"
+        }
+        Refusal::Rate => {
+            "too many connections arrive at once (limits.accept_per_second_max): try again in a moment"
+        }
+        Refusal::Memory => "the server is at its memory limit: try later",
+        Refusal::Sessions => {
+            "the server holds as many long-poll sessions as it may (limits.longpoll_sessions_max): try later"
+        }
+    };
+    Rejection::new(503, "overloaded", message)
+}
+
+/// Appends the answer to a connection that is refused and whose request need not have come. Of one beyond
+/// the limit of its address a health check is answered as always.
+pub fn refuse(
+    protocols: &Protocols,
+    settings: &Settings,
+    listener: Listener,
+    request: &[u8],
+    refusal: Refusal,
+    out: &mut Vec<u8>,
+) -> Refused {
+    let first = protocols.first();
+    let by = match listener {
+        // Who has sent nothing yet gets HTTP's answer.
+        Listener::Client => protocols.recognise(request, settings).unwrap_or(first),
+        Listener::Mqtt => protocols.begin(listener).unwrap_or(first),
+    };
+    if by.encoding() != first.encoding() {
+        by.turn_away(request, CloseReason::Overloaded, out);
+        return Refused::TurnedAway;
+    }
+    let rejection = refused(refusal);
+    let asks = match refusal {
+        Refusal::Address => http::without_room(protocols, settings, request, &rejection, out),
+        Refusal::Connections | Refusal::Rate | Refusal::Memory | Refusal::Sessions => None,
+    };
+    match asks {
+        Some(true) => Refused::Healthy,
+        Some(false) => Refused::Answered,
+        None => {
+            http::reject_unread(protocols, request, &rejection, http::Method::Get, out);
+            Refused::Answered
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! What the rest of the process holds of an engine, and what all engines of a process share.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use broker::{Delivery, Inbox};
+use mailbox::Filter;
+use model::NodeId;
+use presence::Presence;
+use protocol::Protocols;
+use quotas::Quotas;
+use sessions::{Retained, Sessions};
+use subscriptions::Subscriptions;
+
+use crate::core::command::Command;
+use crate::core::metrics::Metrics;
+use crate::delivery::backpressure::Waiting;
+use crate::limits::user_counts::Users;
+
+/// A handle to one shard: commands in, counters out.
+#[derive(Clone)]
+pub struct Handle {
+    pub(crate) inbox: Arc<EngineInbox>,
+    /// What the shard counts.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Handle {
+    /// A handle to an engine that takes its commands from this queue, and will hold about so many
+    /// topics.
+    pub fn new(queue: Box<dyn Queue>, topics: usize) -> Self {
+        let (filter, waiting) = (Filter::new(topics), Waiting::default());
+        let inbox = EngineInbox { queue, filter, waiting };
+        Handle { inbox: Arc::new(inbox), metrics: Arc::default() }
+    }
+
+    /// The same way in, and counters that begin anew: for an engine that takes the place of this one.
+    pub fn successor(&self) -> Handle {
+        Handle { inbox: self.inbox.clone(), metrics: Arc::default() }
+    }
+
+    /// What is on its way to the members of this engine's topics.
+    pub fn waiting(&self) -> &Waiting {
+        &self.inbox.waiting
+    }
+
+    /// The engine has ended: nothing is published to it from now on, and nobody waits for what was.
+    pub fn end(&self) {
+        self.inbox.filter.rebuild(std::iter::empty());
+        self.inbox.waiting.end();
+    }
+
+    /// Leaves a command in the shard's queue. Once the shard has ended nothing takes it.
+    pub fn send(&self, command: Command) {
+        self.inbox.queue.push(command);
+    }
+
+    /// The shard's end of the broker.
+    pub fn inbox(&self) -> Arc<dyn Inbox> {
+        self.inbox.clone()
+    }
+}
+
+/// The facts that all threads of the process share: flags that change rarely, and what no shard
+/// can know alone.
+pub struct Shared {
+    /// Which node this is.
+    pub node: NodeId,
+    /// The protocols that are spoken.
+    pub protocols: &'static Protocols,
+    /// Set when the process is draining: readiness is off, nothing new is accepted.
+    pub draining: AtomicBool,
+    /// Set by the control thread while resident memory is over `limits.memory_bytes_max`: shards
+    /// refuse new connections.
+    pub memory_full: AtomicBool,
+    /// Shards that have ended.
+    pub ended: AtomicU32,
+    /// Connections held in the whole process.
+    pub connections: AtomicU64,
+    /// Phoenix long-poll sessions among them.
+    pub sessions: AtomicU64,
+    /// How many of those each address has.
+    pub(crate) session_addresses: Addresses,
+    /// How many connections each address has, while they are limited.
+    pub addresses: Addresses,
+    /// What users, addresses and keys have used lately.
+    pub quotas: Quotas,
+    /// What each user has, while that is limited.
+    pub(crate) users: Users,
+    /// Who is in the topics with presence, over all shards. Never on the way of a message: shards
+    /// call it when a connection enters such a topic, leaves it or asks who is there, and to
+    /// publish what has changed.
+    pub presence: Arc<dyn Presence>,
+    /// The topics that users enter when they connect. Asked at each login, and locked for
+    /// microseconds; nothing else is locked while it is.
+    pub subscriptions: Arc<Subscriptions>,
+    /// Who has which MQTT session.
+    pub mqtt_sessions: Arc<dyn Sessions>,
+    /// The last message of each topic that was published to be retained.
+    pub retained: Arc<dyn Retained>,
+    /// When the node's clock began, in microseconds since 1970.
+    clock_began_us: AtomicU64,
+    ages_began_us: AtomicU64,
+}
+
+impl Shared {
+    /// Nobody is here yet.
+    pub fn new(
+        node: NodeId,
+        protocols: &'static Protocols,
+        presence: Arc<dyn Presence>,
+        subscriptions: Arc<Subscriptions>,
+        (mqtt_sessions, retained): (Arc<dyn Sessions>, Arc<dyn Retained>),
+    ) -> Self {
+        Shared {
+            node,
+            protocols,
+            draining: AtomicBool::new(false),
+            memory_full: AtomicBool::new(false),
+            ended: AtomicU32::new(0),
+            connections: AtomicU64::new(0),
+            sessions: AtomicU64::new(0),
+            session_addresses: Addresses::default(),
+            addresses: Addresses::default(),
+            quotas: Quotas::default(),
+            users: Users::default(),
+            presence,
+            subscriptions,
+            mqtt_sessions,
+            retained,
+            clock_began_us: AtomicU64::new(0),
+            ages_began_us: AtomicU64::new(0),
+        }
+    }
+
+    /// It is now so late by the node's clock, by the time of day, and by the time by which ages are counted before something
+    /// is deleted, in microseconds; the last two since 1970. To be told now and then, for the time of day is set right at
+    /// times.
+    pub fn set_time(&self, now_us: u64, unix_us: u64, age_us: u64) {
+        self.clock_began_us.store(unix_us.saturating_sub(now_us), Ordering::Relaxed);
+        self.ages_began_us.store(age_us.saturating_sub(now_us), Ordering::Relaxed);
+    }
+
+    /// The time by which ages are counted before something is deleted, at a time of the node's clock in microseconds, in
+    /// milliseconds since 1970. It does not jump forwards, as the time of day may.
+    pub fn age_ms(&self, now_us: u64) -> u64 {
+        (self.ages_began_us.load(Ordering::Relaxed) + now_us) / 1_000
+    }
+
+    /// The time of day at a time of the node's clock in microseconds, in seconds since 1970.
+    pub fn unix_s(&self, now_us: u64) -> u64 {
+        (self.clock_began_us.load(Ordering::Relaxed) + now_us) / 1_000_000
+    }
+
+    /// The same in milliseconds.
+    pub fn unix_ms(&self, now_us: u64) -> u64 {
+        (self.clock_began_us.load(Ordering::Relaxed) + now_us) / 1_000
+    }
+}
+
+/// How many connections each address has, over all shards; used while they are limited.
+#[derive(Default)]
+pub struct Addresses(Mutex<HashMap<IpAddr, u32>>);
+
+impl Addresses {
+    /// Counts one more, unless there are `max`.
+    pub fn enter(&self, address: IpAddr, max: u32) -> bool {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(address).or_default();
+        let room = *count < max;
+        *count += u32::from(room);
+        room
+    }
+
+    /// Counts one less.
+    pub fn leave(&self, address: IpAddr) {
+        let counts = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&address);
+                // Does nothing unless nearly all addresses of a crowd have left.
+                counts.shrink_to(counts.len() * 4);
+            }
+        }
+    }
+}
+
+/// The way into an engine from other threads: commands wait in it until the driver has the engine take
+/// them.
+pub trait Queue: Send + Sync {
+    /// Appends a command, and has the driver take it soon. Must not block.
+    fn push(&self, command: Command);
+
+    /// False when as many commands wait as may.
+    fn has_room(&self) -> bool;
+
+    /// True when nothing waits.
+    fn is_empty(&self) -> bool;
+
+    /// Exchanges what waits for `empty`, an empty vector whose room is used again.
+    fn take(&self, empty: Vec<Command>) -> Vec<Command>;
+}
+
+pub(crate) struct EngineInbox {
+    pub queue: Box<dyn Queue>,
+    pub filter: Filter,
+    pub waiting: Waiting,
+}
+
+impl Inbox for EngineInbox {
+    fn wants(&self, topic_hash: u64) -> bool {
+        self.filter.holds(topic_hash)
+    }
+
+    fn has_room(&self) -> bool {
+        self.queue.has_room()
+    }
+
+    fn deliver(&self, delivery: Delivery) {
+        self.waiting.enter(&delivery.message);
+        self.queue.push(Command::Deliver(delivery));
+    }
+}

@@ -1,0 +1,232 @@
+//! What every part of an engine uses: its connections and topics, the services that it calls, and the
+//! outputs that wait for its driver.
+
+pub(crate) mod command;
+pub(crate) mod count;
+pub(crate) mod handle;
+pub(crate) mod log;
+pub(crate) mod log_limit;
+pub(crate) mod metrics;
+pub(crate) mod output;
+pub(crate) mod reply;
+pub(crate) mod responses;
+pub(crate) mod settings;
+pub(crate) mod shrink;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use broker::Broker;
+use history::History;
+use hub::Hub;
+use model::{CloseReason, ConnectionId, Encoding, Envelope, Name};
+use protocol::{Codecs, Delivery, ProtocolRef};
+
+use crate::auth::credentials::Credentials;
+use crate::connection::peers::Peers;
+use crate::connection::{Connection, Flag, Phase, Table, wrapping_s};
+use crate::core::command::Command;
+use crate::core::handle::{Handle, Shared};
+use crate::core::log_limit::Lines;
+use crate::core::metrics::Metrics;
+use crate::core::output::Outputs;
+use crate::core::settings::Settings;
+use crate::delivery::conflation::Conflation;
+use crate::mqtt::Clients;
+use crate::phoenix::joins::Joins;
+use crate::presence::entries::PresenceEntries;
+use crate::topics::dedup::Overlaps;
+use crate::webhook::events::HookEvent;
+
+/// What every part of an engine uses. It knows none of the parts: what they have to do because of it
+/// waits as an [`Effect`].
+pub(crate) struct Core {
+    pub number: u16,
+    pub handle: Handle,
+    /// All engines, this one included, by number.
+    pub engines: Arc<[Handle]>,
+    pub metrics: Arc<Metrics>,
+    pub shared: Arc<Shared>,
+    pub settings: Arc<Settings>,
+    pub broker: Arc<dyn Broker>,
+    /// The topics with history.
+    pub history: Arc<dyn History>,
+    pub codecs: Codecs,
+    pub table: Table,
+    pub hub: Hub<Arc<Envelope>>,
+    /// The joins of Phoenix clients.
+    pub joins: Joins,
+    /// The MQTT clients.
+    pub mqtt: Clients,
+    /// Every message with history up to this offset that was for this shard has been taken from its
+    /// mailbox.
+    pub mqtt_taken: u64,
+    /// What connections have in the registry of presence, by slot.
+    pub entries: PresenceEntries,
+    /// What connections were granted by tokens.
+    pub credentials: Credentials,
+    /// Topics whose presence a connection is told when it has taken what waits for it, by slot.
+    pub lists_due: HashMap<u32, Vec<Name>>,
+    /// What waits for connections that don't keep up with topics of which they get the newest alone.
+    pub conflation: Conflation,
+    /// What comes to connections by several lists of members.
+    pub overlaps: Overlaps,
+    /// Where connections come from that come through proxies.
+    pub peers: Peers,
+    /// Of the log lines that peers cause.
+    pub lines: Lines,
+    /// Topics that have lost their last member since the filter was made anew.
+    pub topics_ended: usize,
+    /// Commands taken from the mailbox and not done yet.
+    pub commands: VecDeque<Command>,
+    /// The engine [stands still](crate::Engine::stand_still).
+    pub stands_still: bool,
+    /// Answers of the history that came while it did.
+    pub aside: Vec<Command>,
+    /// Goes with each question whose answer nobody else can get; so many wait as have it beside this one.
+    pub under_way: Arc<()>,
+    /// Connections whose input goes on as soon as the part has returned: their request is answered.
+    pub resumed: Vec<u32>,
+    /// The engine drains: no connection is used again for another request.
+    pub draining: bool,
+    /// Polls and sessions that something was published for.
+    pub woken: Vec<u32>,
+    /// Short answers since the driver last asked.
+    pub answers: u64,
+    /// The time of this turn, in microseconds of the node's clock.
+    pub now_us: u64,
+    /// What the application is to hear.
+    pub told: Vec<HookEvent>,
+    /// What the driver has to do.
+    pub outputs: Outputs,
+    /// What the engine does as soon as the part that runs has returned.
+    pub effects: Vec<Effect>,
+}
+
+/// What a part of the engine causes in other parts. The engine performs effects as soon as the part
+/// has returned, so that no part is entered twice.
+pub(crate) enum Effect {
+    /// The connection was marked as closing: the rest of its close is due.
+    Close { slot: u32, close: CloseReason, last: Vec<u8> },
+    /// A long-poll session's client has taken what waited for it.
+    SessionTaken { slot: u32 },
+}
+
+impl Core {
+    /// The server to which clients of MQTT 5 are sent when this one ends.
+    pub(crate) fn server_reference(&self) -> Option<&str> {
+        self.settings.mqtt().and_then(|it| it.server_reference.as_deref())
+    }
+
+    /// The time of this turn, in seconds of the node's clock.
+    #[expect(clippy::cast_possible_truncation, reason = "a node doesn't run for 136 years")]
+    pub(crate) fn now_s(&self) -> u32 {
+        (self.now_us / 1_000_000) as u32
+    }
+
+    /// The time of day, in milliseconds since 1970.
+    pub(crate) fn unix_ms(&self) -> u64 {
+        self.shared.unix_ms(self.now_us)
+    }
+
+    /// The time of day, in seconds since 1970.
+    pub(crate) fn unix_s(&self) -> u64 {
+        self.shared.unix_s(self.now_us)
+    }
+
+    /// The time by which ages are counted before something is deleted, in milliseconds since 1970.
+    pub(crate) fn age_ms(&self) -> u64 {
+        self.shared.age_ms(self.now_us)
+    }
+
+    /// The same as [`Core::now_s`], as [`Connection::heard_s`] has it.
+    pub(crate) fn now_wrapping_s(&self) -> u16 {
+        wrapping_s(self.now_s())
+    }
+
+    pub(crate) fn id(&self, slot: u32, serial: u32) -> ConnectionId {
+        ConnectionId { node: self.shared.node, shard: self.number, slot, serial }
+    }
+
+    /// What a connection speaks.
+    pub(crate) fn protocol(&self, slot: u32) -> Option<ProtocolRef> {
+        self.table.get(slot).map(|connection| self.shared.protocols.of(connection.encoding))
+    }
+
+    /// True for a connection that speaks what all begin in.
+    pub(crate) fn speaks_first(&self, slot: u32) -> bool {
+        let first = self.shared.protocols.first().encoding();
+        self.table.get(slot).is_some_and(|connection| connection.encoding == first)
+    }
+
+    /// How messages come to a connection.
+    pub(crate) fn delivery(&self, connection: &Connection) -> Delivery {
+        self.shared.protocols.delivery(connection.encoding)
+    }
+
+    /// True for a connection without a socket: what is sent to it is gathered.
+    pub(crate) fn is_gathered(&self, slot: u32) -> bool {
+        self.table.get(slot).is_some_and(|found| self.delivery(found) == Delivery::Gathered)
+    }
+
+    /// True while the connection is there and not about to end.
+    pub(crate) fn is_open(&self, slot: u32) -> bool {
+        self.table.get(slot).is_some_and(|connection| !connection.is_closing())
+    }
+
+    pub(crate) fn is(&self, slot: u32, flag: Flag) -> bool {
+        self.table.get(slot).is_some_and(|connection| connection.is(flag))
+    }
+
+    pub(crate) fn set(&mut self, slot: u32, flag: Flag, on: bool) {
+        if let Some(connection) = self.table.get_mut(slot) {
+            connection.set(flag, on);
+        }
+    }
+
+    /// The connection is in another phase now.
+    pub(crate) fn enter(&mut self, slot: u32, phase: Phase) {
+        if let Some(connection) = self.table.get_mut(slot) {
+            connection.enter(phase);
+        }
+    }
+
+    /// The connection takes up an encoding, to wait for an answer in it or for good.
+    pub(crate) fn take_up(&mut self, slot: u32, encoding: Encoding, phase: Phase) {
+        self.speak(slot, encoding);
+        self.metrics.opened[usize::from(encoding.0)].add(1);
+        self.enter(slot, phase);
+    }
+
+    /// Puts a connection into a topic, whose messages come to this engine from now on. False when it is
+    /// in it already.
+    pub(crate) fn enter_topic(&mut self, slot: u32, hash: u64, topic: &str) -> bool {
+        let entered = self.hub.join(slot, hash, topic);
+        self.handle.inbox.filter.insert(hash);
+        self.metrics.topics.set(u64::from(self.hub.topics()));
+        entered
+    }
+
+    /// A request was answered: the connection is ready for the next one.
+    pub(crate) fn await_request(&mut self, slot: u32) {
+        self.speak(slot, self.shared.protocols.first().encoding());
+        self.enter(slot, Phase::Request);
+    }
+
+    pub(crate) fn speak(&mut self, slot: u32, encoding: Encoding) {
+        if let Some(connection) = self.table.get_mut(slot) {
+            let before = std::mem::replace(&mut connection.encoding, encoding);
+            self.metrics.connections[usize::from(before.0)].sub(1);
+            self.metrics.connections[usize::from(encoding.0)].add(1);
+        }
+    }
+
+    /// Closes a connection: from now on it counts as closing, and the engine does the rest when the
+    /// part that runs has returned.
+    pub fn close_soon(&mut self, slot: u32, close: CloseReason, last: Vec<u8>) {
+        if self.is_open(slot) {
+            self.enter(slot, Phase::Closing);
+            self.effects.push(Effect::Close { slot, close, last });
+        }
+    }
+}

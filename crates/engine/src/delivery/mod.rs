@@ -1,0 +1,8 @@
+//! The path of a message: published, fanned out, encoded, and written.
+
+pub(crate) mod backpressure;
+pub(crate) mod conflation;
+pub(crate) mod encode;
+pub(crate) mod fanout;
+pub(crate) mod outbox;
+pub(crate) mod publish;

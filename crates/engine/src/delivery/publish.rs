@@ -1,0 +1,516 @@
+//! What clients publish and acknowledge.
+
+use auth::{Consent, Hook, Permit};
+use broker::{Options, Publish, PublishError};
+use model::{Name, Position, Publication, Qos};
+use protocol::mqtt::ReasonCode;
+use protocol::phoenix::{Content, Status};
+use protocol::request::Respond;
+use protocol::{ProtocolRef, data, http};
+
+use crate::connection::Phase;
+use crate::connection::lifecycle::Connections;
+use crate::core::Core;
+use crate::core::command::{Answer, Command, PendingHook};
+use crate::core::metrics::Limited;
+use crate::core::responses::{acknowledged_json, answer, phoenix_published};
+use crate::mqtt::MqttAck;
+use crate::webhook::request::{Ask, ask, busy, kind};
+use crate::webhook::{Changes, Question, Refusal, Webhook, WebhookResponse};
+
+/// What clients publish, and what they send to the application.
+pub(crate) struct Publishes<'a> {
+    pub connections: &'a mut Connections,
+    pub webhook: Option<&'a dyn Webhook>,
+}
+
+/// What became of what a client sent.
+pub(crate) enum Sent {
+    /// It was published, or could not be.
+    Published(Result<Position, PublishError>),
+    /// The application has answered with the text of a JSON value.
+    Answered(Box<str>),
+    /// The application did not want it.
+    Refused(Box<Refusal>),
+    /// The back end has not taken it; with the reason for MQTT clients.
+    Unforwarded(Box<Refusal>, ReasonCode),
+}
+
+impl Publishes<'_> {
+    /// `POST /publish`. One that is durable waits until what it publishes is on disk, one that the
+    /// application is asked about for the answer.
+    pub(crate) fn request(
+        &mut self,
+        slot: u32,
+        publication: Publication,
+        consent: Consent,
+        respond: Respond,
+        from: usize,
+        out: &mut Vec<u8>,
+    ) {
+        let connections = &mut *self.connections;
+        let topic = &publication.topic;
+        if let Some(why) = connections.rates.publish_refusal(&mut connections.core, slot, topic) {
+            http::publish_answer(&respond, Err((503, "overloaded", why.into())), out);
+            return connections.answered(slot, from, respond.keep_alive, out);
+        }
+        match consent {
+            Consent::Given(permit)
+                if !permit.durable && connections.core.settings.forwards.of(topic).is_none() =>
+            {
+                let topic = publication.topic.clone();
+                let published = connections.core.publish(publication).map_err(refused);
+                http::publish_answer(&respond, published, out);
+                connections.answered(slot, from, respond.keep_alive, out);
+                connections.rates.has_published(&mut connections.core, slot, &topic);
+            }
+            Consent::Given(_) | Consent::Asked(_) => {
+                if connections.wait_for_answer(slot, out) {
+                    self.publish(slot, publication, consent, Answer::Http(respond), out);
+                }
+            }
+        }
+    }
+
+    /// By a command with an id.
+    pub(crate) fn by_id(
+        &mut self,
+        slot: u32,
+        id: Box<str>,
+        publication: Publication,
+        consent: Consent,
+        out: &mut Vec<u8>,
+    ) {
+        self.publish(slot, publication, consent, Answer::Id(id), out);
+    }
+
+    /// Publishes, or asks the application first. The answer goes to `out` if it is there at once; that to
+    /// a request is sent in any case.
+    pub(crate) fn publish(
+        &mut self,
+        slot: u32,
+        publication: Publication,
+        consent: Consent,
+        to: Answer,
+        out: &mut Vec<u8>,
+    ) {
+        let core = &mut self.connections.core;
+        let topic = publication.topic.clone();
+        // A request has said whose it is.
+        let publication = match to {
+            Answer::Http(_) => publication,
+            Answer::Id(_) | Answer::Phoenix(_) | Answer::Mqtt(_) | Answer::MqttAuth(_) => {
+                publication.sent_by(core.sender(slot))
+            }
+        };
+        match consent {
+            Consent::Given(permit) => {
+                let publication = core.without_sender(slot, publication, permit, &to);
+                if let Some(rule) = core.settings.forwards.of(&topic).cloned() {
+                    self.forward(Some(slot), rule, publication, to, out);
+                } else if permit.durable {
+                    core.publish_durable(slot, publication, to);
+                } else {
+                    let published = core.publish(publication);
+                    self.tell(slot, to, Sent::Published(published), out);
+                }
+            }
+            Consent::Asked(hook) => self.ask(slot, hook, publication, to, out),
+        }
+        self.connections.rates.has_published(&mut self.connections.core, slot, &topic);
+    }
+
+    fn ask(
+        &mut self,
+        slot: u32,
+        hook: Hook,
+        publication: Publication,
+        to: Answer,
+        out: &mut Vec<u8>,
+    ) {
+        let core = &mut self.connections.core;
+        let Some(protocol) = core.protocol(slot) else {
+            return;
+        };
+        let (users, transport): (Vec<Name>, _) = match to {
+            Answer::Http(_) => (publication.sender().cloned().into_iter().collect(), "http"),
+            Answer::Id(_) | Answer::Phoenix(_) | Answer::Mqtt(_) | Answer::MqttAuth(_) => {
+                (core.users(slot).map(Into::into).collect(), protocol.name())
+            }
+        };
+        let attributes = publication.attributes.as_deref();
+        let tags = attributes.map(|it| it.tags.clone()).unwrap_or_default();
+        let key = attributes.and_then(|it| it.key.clone());
+        let (topic, event) = (publication.topic.clone(), publication.event.clone());
+        // Phoenix applications know each event by its name, the usual one as well.
+        let event = match &to {
+            Answer::Phoenix(message) => Some(message.event.clone()),
+            Answer::Http(_) | Answer::Id(_) | Answer::Mqtt(_) | Answer::MqttAuth(_) => event,
+        };
+        let (payload, hook, kind) = match hook {
+            Hook::Message => (publication.data, PendingHook::Message(to), kind(hook)),
+            Hook::Publish | Hook::Subscribe => {
+                let payload = publication.data.clone();
+                let hook_pending = PendingHook::Publish(Box::new(publication), to);
+                (payload, hook_pending, kind(hook))
+            }
+        };
+        let question = Question::new(kind, Some(topic), users, transport);
+        let question = Question { event, payload: Some(payload), tags, key, ..question };
+        let asked = Ask { question, hook };
+        let Err(unasked) = ask(core, self.webhook, slot, vec![asked]) else {
+            return;
+        };
+        // What comes later must not overtake what the application is asked about still.
+        let allowed = core.settings.silence_allows && !unasked.behind_others;
+        for hook in unasked.hooks {
+            match hook {
+                PendingHook::Publish(publication, to) if allowed => {
+                    self.allowed(Some(slot), *publication, to, out);
+                }
+                PendingHook::Publish(_, to) | PendingHook::Message(to) => {
+                    self.tell(slot, to, Sent::Refused(busy().into()), out);
+                }
+                PendingHook::Join(..)
+                | PendingHook::Hold(..)
+                | PendingHook::Connect(_)
+                | PendingHook::Refresh(_)
+                | PendingHook::Subscribe(..)
+                | PendingHook::Forward(..)
+                | PendingHook::Mqtt(..) => {}
+            }
+        }
+    }
+
+    /// The application has answered a message.
+    pub(crate) fn answered(&mut self, slot: u32, to: Answer, response: WebhookResponse) {
+        let sent = match response.decided(false) {
+            Ok((response, _)) => Sent::Answered(response),
+            Err(refusal) => Sent::Refused(refusal),
+        };
+        self.send(slot, to, sent);
+    }
+
+    /// The application has decided about a message, whose connection is gone where there is no slot: the
+    /// client may have sent it as its last one.
+    pub(crate) fn decided(
+        &mut self,
+        slot: Option<u32>,
+        mut publication: Publication,
+        to: Answer,
+        response: WebhookResponse,
+    ) {
+        let settings = &self.connections.core.settings;
+        let bytes_max = settings.session.message_bytes_max;
+        let refusal = match response.decided(settings.silence_allows) {
+            Ok((_, changes)) => {
+                let Changes { payload, tags, key, .. } = *changes;
+                publication.data = payload.unwrap_or(publication.data);
+                publication.change(tags, key);
+                if publication.data.bytes() <= bytes_max {
+                    let mut out = Vec::new();
+                    self.allowed(slot, publication, to, &mut out);
+                    if let Some(slot) = slot.filter(|_| !out.is_empty()) {
+                        self.connections.send(slot, &out, 0);
+                    }
+                    return;
+                }
+                let too_large = data::too_large(bytes_max);
+                let why =
+                    format!("the application's answer has no message that may be: {too_large}");
+                Box::new(Refusal::silent("unanswered", &why))
+            }
+            Err(refusal) => refusal,
+        };
+        if let Some(slot) = slot {
+            self.send(slot, to, Sent::Refused(refusal));
+        }
+    }
+
+    /// Publishes what the application has allowed.
+    fn allowed(
+        &mut self,
+        slot: Option<u32>,
+        publication: Publication,
+        to: Answer,
+        out: &mut Vec<u8>,
+    ) {
+        if slot.is_none() && is_exactly_once(&to) {
+            // Nothing says that it was here: the client sends it again, and it must not come twice.
+            return;
+        }
+        let forwards = self.connections.core.settings.forwards.clone();
+        match forwards.of(&publication.topic) {
+            Some(rule) => self.forward(slot, rule.clone(), publication, to, out),
+            None => self.publish_now(slot, publication, to, out),
+        }
+    }
+
+    /// Publishes what somebody else has said yes to. The topic's rule may be another one than when they were
+    /// asked.
+    pub(crate) fn publish_now(
+        &mut self,
+        slot: Option<u32>,
+        publication: Publication,
+        to: Answer,
+        out: &mut Vec<u8>,
+    ) {
+        let core = &mut self.connections.core;
+        let Some(slot) = slot else {
+            let options = Options::default();
+            return core.broker.submit(Publish { publication, options }, None, Box::new(|_| ()));
+        };
+        let (to, durable) = match to {
+            Answer::Mqtt(ack) => {
+                let (ack, durable) = core.mqtt_arrived(slot, &publication, ack);
+                (Answer::Mqtt(ack), durable)
+            }
+            Answer::Http(_) | Answer::Id(_) | Answer::Phoenix(_) | Answer::MqttAuth(_) => {
+                let topic = core.settings.session.policy.topic(&publication.topic);
+                (to, Permit::of(&topic).durable)
+            }
+        };
+        if durable {
+            core.publish_durable(slot, publication, to);
+        } else {
+            let published = core.publish(publication);
+            self.tell(slot, to, Sent::Published(published), out);
+        }
+    }
+
+    /// What a client published is on disk, or is not.
+    pub(crate) fn published(
+        &mut self,
+        slot: u32,
+        to: Answer,
+        result: Result<Position, PublishError>,
+    ) {
+        self.send(slot, to, Sent::Published(result));
+    }
+
+    /// Tells a client later what became of what it sent.
+    fn send(&mut self, slot: u32, to: Answer, sent: Sent) {
+        let mut out = Vec::new();
+        self.tell(slot, to, sent, &mut out);
+        if !out.is_empty() {
+            self.connections.send(slot, &out, 0);
+        }
+    }
+
+    /// Tells a client what became of what it sent, in `out`; a request, which has waited, is answered.
+    pub(crate) fn tell(&mut self, slot: u32, to: Answer, sent: Sent, out: &mut Vec<u8>) {
+        let Some(protocol) = self.connections.core.protocol(slot) else {
+            return;
+        };
+        match to {
+            Answer::Id(id) => self.connections.reply_sent(protocol, &id, &sent, out),
+            Answer::Phoenix(message) => match &sent {
+                Sent::Published(result) => phoenix_published(protocol, &message, result, out),
+                Sent::Answered(response) => {
+                    answer(protocol, &message, Status::Ok, Content::Json(response), out);
+                }
+                Sent::Refused(refusal) | Sent::Unforwarded(refusal, _) => {
+                    let response = Content::Json(&refusal.response);
+                    answer(protocol, &message, Status::Error, response, out);
+                }
+            },
+            Answer::Mqtt(ack) => {
+                let result = match &sent {
+                    Sent::Published(Ok(_)) | Sent::Answered(_) => Ok(()),
+                    Sent::Published(Err(PublishError::KeyRequired)) => {
+                        Err(ReasonCode::ImplementationSpecificError)
+                    }
+                    Sent::Published(Err(_)) => Err(ReasonCode::QuotaExceeded),
+                    Sent::Refused(_) => Err(ReasonCode::NotAuthorized),
+                    Sent::Unforwarded(_, reason) => Err(*reason),
+                };
+                self.connections.mqtt_published(slot, ack, result, out);
+            }
+            // Nothing is published so.
+            Answer::MqttAuth(_) => {}
+            Answer::Http(respond) => {
+                let keep_alive = respond.keep_alive;
+                self.connections.answer_late(slot, keep_alive, |out| match sent {
+                    Sent::Published(result) => {
+                        http::publish_answer(&respond, result.map_err(refused), out);
+                    }
+                    Sent::Answered(response) => {
+                        http::json_answer(&respond, response.as_bytes(), out);
+                    }
+                    Sent::Refused(refusal) | Sent::Unforwarded(refusal, _) => {
+                        let Refusal { status, code, message, .. } = *refusal;
+                        let (code, message) = (String::from(code), String::from(message));
+                        let rejection = http::Rejection::new(status, code, message);
+                        http::reject_to(&respond, &rejection, out);
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// Whether an MQTT client sends a message again of which it has not heard, and it must come once.
+pub(crate) fn is_exactly_once(to: &Answer) -> bool {
+    matches!(to, Answer::Mqtt(ack) if ack.qos == Qos::ExactlyOnce)
+}
+
+impl Connections {
+    /// Lets a request wait for [`Connections::answer_late`]. False when its connection has ended.
+    pub(crate) fn wait_for_answer(&mut self, slot: u32, out: &mut Vec<u8>) -> bool {
+        if !self.send_earlier(slot, out) {
+            return false;
+        }
+        let now_s = self.core.now_wrapping_s();
+        self.core.enter(slot, Phase::Waiting);
+        if let Some(connection) = self.core.table.get_mut(slot) {
+            connection.heard_s = now_s;
+        }
+        true
+    }
+
+    /// Answers a request that has waited, and goes on with what its connection sent meanwhile.
+    pub(crate) fn answer_late(
+        &mut self,
+        slot: u32,
+        keep_alive: bool,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) {
+        self.core.await_request(slot);
+        let mut out = Vec::new();
+        write(&mut out);
+        self.answered(slot, 0, keep_alive, &mut out);
+        if !out.is_empty() {
+            self.send(slot, &out, 0);
+        }
+        self.core.resumed.push(slot);
+    }
+
+    fn reply_sent(&mut self, protocol: ProtocolRef, id: &str, sent: &Sent, out: &mut Vec<u8>) {
+        let published;
+        let message;
+        let result = match sent {
+            Sent::Published(Ok(id)) => {
+                published = protocol::json::published(*id);
+                Ok(published.as_str())
+            }
+            Sent::Published(Err(error)) => {
+                message = error.to_string();
+                Err((error.code(), message.as_str()))
+            }
+            Sent::Answered(response) => Ok(&**response),
+            Sent::Refused(refusal) | Sent::Unforwarded(refusal, _) => {
+                Err((&*refusal.code, &*refusal.message))
+            }
+        };
+        protocol.reply(id, result, &mut self.core.codecs, out);
+    }
+
+    /// Answers `POST /ack`.
+    pub(crate) fn respond_acknowledged(
+        &mut self,
+        slot: u32,
+        done: Result<(Name, Position), history::AcknowledgeError>,
+        respond: &Respond,
+        from: usize,
+        out: &mut Vec<u8>,
+    ) {
+        match done {
+            Ok((topic, position)) => {
+                let body = acknowledged_json(&topic, position);
+                http::json_answer(respond, body.as_bytes(), out);
+            }
+            Err(error) => {
+                let status = match error {
+                    history::AcknowledgeError::Epoch => 409,
+                    history::AcknowledgeError::NotGranted => 403,
+                    history::AcknowledgeError::NotAcknowledged
+                    | history::AcknowledgeError::Ahead
+                    | history::AcknowledgeError::NoUser => 400,
+                };
+                let refused = http::Rejection::new(status, error.code(), error.to_string());
+                http::reject_to(respond, &refused, out);
+            }
+        }
+        self.answered(slot, from, respond.keep_alive, out);
+    }
+
+    /// Replies to an acknowledgement with an id of the client's own.
+    pub(crate) fn reply_acknowledged(
+        &mut self,
+        protocol: ProtocolRef,
+        id: &str,
+        done: Result<(Name, Position), history::AcknowledgeError>,
+        out: &mut Vec<u8>,
+    ) {
+        let answer = match done {
+            Ok((topic, position)) => Ok(acknowledged_json(&topic, position)),
+            Err(error) => Err((error.code(), error.to_string())),
+        };
+        let result = answer.as_deref().map_err(|(code, message)| (*code, message.as_str()));
+        protocol.reply(id, result, &mut self.core.codecs, out);
+    }
+}
+
+impl Core {
+    /// A Phoenix client that publishes to all others is left out itself.
+    fn without_sender(
+        &self,
+        slot: u32,
+        publication: Publication,
+        permit: Permit,
+        to: &Answer,
+    ) -> Publication {
+        let leaves_out = permit.audience.leaves_sender_out() && matches!(to, Answer::Phoenix(_));
+        let connection = self.table.get(slot).filter(|_| leaves_out);
+        let except = connection.map(|connection| self.id(slot, connection.serial));
+        Publication { except: except.or(publication.except), ..publication }
+    }
+
+    pub(crate) fn publish(&mut self, publication: Publication) -> Result<Position, PublishError> {
+        let published = self.broker.publish(publication, None);
+        if published == Err(PublishError::Overloaded) {
+            self.metrics.limited[Limited::Mailbox as usize].add(1);
+        }
+        published
+    }
+
+    /// Publishes; the answer comes when the message is on disk.
+    pub(crate) fn publish_durable(&mut self, slot: u32, publication: Publication, answer: Answer) {
+        let Some(serial) = self.table.get(slot).map(|connection| connection.serial) else {
+            return;
+        };
+        let (handle, under_way) = (self.handle.clone(), self.under_way.clone());
+        let with = match &answer {
+            Answer::Mqtt(ack) => self.mqtt_stored_with(slot, *ack),
+            Answer::Http(_) | Answer::Id(_) | Answer::Phoenix(_) | Answer::MqttAuth(_) => None,
+        };
+        if let Answer::Mqtt(MqttAck { id, qos: Qos::ExactlyOnce, .. }) = &answer
+            && let Some(details) = self.mqtt.details_mut(slot)
+        {
+            details.writing.push(*id);
+        }
+        let options = Options { with, ..Options::default() };
+        let done = Box::new(move |result: Result<broker::Published, _>| {
+            let _under_way = under_way;
+            let result = result.map(|published| published.id);
+            handle.send(Command::Published { slot, serial, answer, result });
+        });
+        self.broker.submit(Publish { publication, options }, None, done);
+    }
+
+    /// True for a request that is answered soon: when what it publishes is on disk, or when a list
+    /// of presence is there.
+    pub(crate) fn is_answered_soon(&self, slot: u32) -> bool {
+        self.table.get(slot).is_some_and(|connection| {
+            let cold = self.table.cold(slot);
+            let longer = cold.is_some_and(|cold| cold.asking.is_some() || cold.poll.is_some());
+            connection.phase() == Phase::Waiting && !longer
+        })
+    }
+}
+
+/// Why a publish by HTTP was refused: status, code and message.
+fn refused(error: PublishError) -> (u16, &'static str, String) {
+    let status = if error == PublishError::KeyRequired { 400 } else { 503 };
+    (status, error.code(), error.to_string())
+}

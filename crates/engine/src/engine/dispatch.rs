@@ -1,0 +1,434 @@
+//! What a connection's peer sends: its protocol reads it, and what it asks for is done here.
+
+use std::sync::atomic::Ordering;
+
+use auth::Principal;
+use model::{CloseReason, Name};
+use protocol::request::{
+    Authenticate, Hold, Open, PageRequest, ReplyTo as To, Respond, Secret, Verdicts,
+};
+use protocol::websocket::Decoder;
+use protocol::{Delivery, ProtocolRef, Reader, Recognised, Request, http};
+
+use crate::auth::principal::principal;
+use crate::connection::lifecycle::Connections;
+use crate::connection::{Flag, PendingToken, Phase};
+use crate::core::Core;
+use crate::core::command::Answer;
+use crate::core::count::count;
+use crate::core::log::code_of;
+use crate::core::metrics::{Counter, Limited, Metrics};
+use crate::core::responses::NOT_SUBSCRIBED;
+use crate::delivery::publish::Publishes;
+use crate::limits::reject::Refused;
+use crate::mqtt::Mqtts;
+use crate::phoenix::Channels;
+use crate::poll::Polls;
+use crate::presence::Presences;
+use crate::presence::snapshot::Lists;
+use crate::recovery::ReplyTo;
+use crate::recovery::page_requests::PageReads;
+use crate::topics::subscribe::Subscribes;
+use crate::webhook::Webhook;
+use crate::webhook::pending::Holds;
+
+/// Answers that are gathered before they are sent, in bytes.
+pub(crate) const OUT_BYTES: usize = 64 << 10;
+
+/// Does what requests and frames say, and what comes later because of them.
+pub(crate) struct Actions<'a> {
+    pub connections: &'a mut Connections,
+    pub webhook: Option<&'a dyn Webhook>,
+}
+
+impl Actions<'_> {
+    fn channels(&mut self) -> Channels<'_> {
+        Channels { connections: self.connections, webhook: self.webhook }
+    }
+
+    fn polls(&mut self) -> Polls<'_> {
+        Polls { connections: self.connections }
+    }
+
+    /// Reads one request, frame or line and does what it asks for; gives the bytes taken, and whether
+    /// something was read that had come before. More must come where it is neither.
+    pub(crate) fn read(&mut self, slot: u32, bytes: &mut [u8], out: &mut Vec<u8>) -> (usize, bool) {
+        let core = &mut self.connections.core;
+        let Some(connection) = core.table.get(slot) else {
+            return (bytes.len(), false);
+        };
+        let (serial, open) = (connection.serial, connection.phase() == Phase::Open);
+        if !open && core.table.cold(slot).is_some_and(|cold| cold.reserved) {
+            return (self.connections.request_beyond(slot, bytes, out), false);
+        }
+        if !open && self.connections.awaits_header(slot) {
+            return (self.connections.read_header(slot, bytes, out), false);
+        }
+        let core = &mut self.connections.core;
+        let protocol = match recognised(core, slot, bytes) {
+            Owner::Protocol(protocol) => protocol,
+            Owner::Unknown => return (0, false),
+            Owner::Nobody => {
+                // What it speaks nobody knows, so there is nothing to answer.
+                self.connections.close(slot, CloseReason::BadRequest, &[]);
+                return (bytes.len(), false);
+            }
+        };
+        let speaker = || match open {
+            true => principal(&core.hub, &core.credentials, &core.settings, slot),
+            // It has not said it yet.
+            false => Principal::anonymous(Vec::new()),
+        };
+        let mut begun = core.table.cold_mut(slot).and_then(|cold| cold.decoder.take());
+        // Most frames come whole, and need no decoder that outlives them.
+        let mut fresh = Decoder::default();
+        let (id, now_ms) = (core.id(slot, serial), core.unix_ms());
+        let stranger = core.table.cold(slot).is_some_and(|cold| cold.stranger_since_s.is_some());
+        let from = out.len();
+        let held = core.table.cold_mut(slot).and_then(|cold| cold.held.take());
+        let mut reader = Reader {
+            settings: &core.settings.session,
+            protocols: core.shared.protocols,
+            id,
+            peer: core.peers.peer(slot),
+            speaker: &speaker,
+            stranger,
+            now_ms,
+            verdicts: held.as_ref().map_or(Verdicts::NONE, |held| &held.verdicts),
+            codecs: &mut core.codecs,
+            decoder: begun.as_deref_mut().unwrap_or(&mut fresh),
+            open,
+        };
+        let read = protocol.read(&mut reader, bytes, out);
+        let client = reader.peer.client;
+        if !reader.decoder.is_idle()
+            && let Some(cold) = core.table.cold_or_new(slot)
+        {
+            cold.decoder = Some(begun.unwrap_or_else(|| Box::new(fresh)));
+        }
+        if read.taken == 0
+            && !read.again
+            && let Some(cold) = core.table.cold_mut(slot)
+        {
+            cold.held = held;
+        }
+        if let Some(client) = client
+            && !self.connections.request_from(slot, client, bytes, from, out)
+        {
+            return (bytes.len(), false);
+        }
+        let core = &mut self.connections.core;
+        if let Some(request) = read.request {
+            if read.taken > 0
+                && let Some(cold) = core.table.cold_mut(slot)
+            {
+                (cold.needs, cold.continued) = (0, false);
+            }
+            match self.connections.over_limit(slot, &request, read.taken, open) {
+                None => self.act(slot, protocol, request, from, out),
+                Some(limited) => {
+                    let refused = Refused { protocol, request, limited };
+                    self.connections.refuse_over(slot, refused, bytes, from, out);
+                    return (if open { read.taken } else { bytes.len() }, read.again);
+                }
+            }
+        } else if let Some(code) = read.replied {
+            self.connections.was_replied(slot, code, out);
+        }
+        (read.taken, read.again)
+    }
+
+    fn act(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        request: Request,
+        from: usize,
+        out: &mut Vec<u8>,
+    ) {
+        let connections = &mut *self.connections;
+        match request {
+            Request::Answered { keep_alive } => connections.answered(slot, from, keep_alive, out),
+            Request::Rejected => {
+                connections.core.count_answer(&out[from..]);
+                connections.core.log_answer(slot, &out[from..]);
+                connections.close_after(slot, CloseReason::BadRequest, out);
+            }
+            Request::Continue { bytes, interim } => {
+                await_rest(&mut connections.core, slot, bytes, interim, out);
+            }
+            Request::Open(open) => connections.open_transport(slot, open, out),
+            Request::Poll(poll) => {
+                connections.rates.has_joined(&mut connections.core, slot);
+                self.polls().poll(slot, *poll, out);
+            }
+            Request::Subscribe(id, subscription, consent) => {
+                Subscribes { connections, webhook: self.webhook }.subscribe(
+                    slot,
+                    protocol,
+                    id,
+                    subscription,
+                    consent,
+                    out,
+                );
+            }
+            Request::Unsubscribe(id, topic) => {
+                Subscribes { connections, webhook: self.webhook }
+                    .unsubscribe(slot, protocol, &id, &topic, out);
+            }
+            Request::Publish { publication, consent, to: To::Http(respond) } => {
+                Publishes { connections, webhook: self.webhook }.request(
+                    slot,
+                    publication,
+                    consent,
+                    respond,
+                    from,
+                    out,
+                );
+            }
+            Request::Publish { publication, consent, to: To::Id(id) } => {
+                Publishes { connections, webhook: self.webhook }.by_id(
+                    slot,
+                    id,
+                    publication,
+                    consent,
+                    out,
+                );
+            }
+            Request::Acknowledge { acknowledgement, to, principal } => {
+                // A request says who makes it, and is in no topic.
+                let entered = principal.is_none().then_some(slot);
+                let principal = principal.unwrap_or_else(|| connections.core.principal(slot));
+                let done = connections.core.acknowledge(entered, &principal, acknowledgement);
+                match to {
+                    To::Http(respond) => {
+                        connections.respond_acknowledged(slot, done, &respond, from, out);
+                    }
+                    To::Id(id) => connections.reply_acknowledged(protocol, &id, done, out),
+                }
+            }
+            Request::Login(id, user) => connections.login_request(slot, protocol, &id, &user, out),
+            Request::Logout(id, user) => {
+                connections.logout_request(slot, protocol, &id, &user, out);
+            }
+            Request::Presence { topic, members_only: true, to: To::Id(id) }
+            | Request::History {
+                page: PageRequest { topic, .. },
+                members_only: true,
+                to: To::Id(id),
+            } if !connections.core.hub.topics_of(slot).any(|name| *name == topic) => {
+                let refused = Err(("not_subscribed", NOT_SUBSCRIBED));
+                protocol.reply(&id, refused, &mut connections.core.codecs, out);
+            }
+            Request::Presence { topic, members_only: _, to } => {
+                Presences { connections }.tell(slot, protocol, topic, to, from, out);
+            }
+            Request::UpdatePresence(id, topic, meta) => {
+                Presences { connections }.update(slot, protocol, &id, &topic, &meta, out);
+            }
+            Request::History { page, members_only: _, to } => {
+                let to = match to {
+                    To::Http(respond) => Answer::Http(respond),
+                    To::Id(id) => Answer::Id(id),
+                };
+                PageReads { connections }.ask(slot, page, to, from, out);
+            }
+            Request::Status { respond } => connections.status_request(slot, &respond, from, out),
+            Request::Phoenix(message) => self.channels().phoenix(slot, protocol, message, out),
+            Request::Longpoll(request) => self.channels().longpoll(slot, request, out),
+            Request::Mqtt(incoming) => {
+                Mqtts { connections, webhook: self.webhook }.incoming(slot, *incoming, out);
+            }
+            Request::Authenticate(Authenticate { token: Secret(token), purpose, id }) => {
+                let pending = PendingToken { token, purpose, answer: Answer::Id(id) };
+                connections.authenticate(slot, pending, out);
+            }
+            Request::Hold(Hold::Keys) => connections.hold_for_keys(slot),
+            Request::Hold(Hold::Subscribe { topics, users, transport }) => {
+                let asked = (topics, users, transport);
+                Holds { connections, webhook: self.webhook }.subscribe(slot, asked, out);
+            }
+            Request::Hold(Hold::Connect(request)) => {
+                Holds { connections, webhook: self.webhook }.connect(slot, *request, out);
+            }
+            Request::Close(close) => connections.close_after(slot, close, out),
+        }
+    }
+}
+
+impl Connections {
+    /// Sends earlier answers of a pipeline, before a request that is not answered at once. False when
+    /// the connection ended with that.
+    pub(crate) fn send_earlier(&mut self, slot: u32, out: &mut Vec<u8>) -> bool {
+        if !out.is_empty() {
+            let earlier = std::mem::take(out);
+            self.send(slot, &earlier, 0);
+        }
+        self.core.is_open(slot)
+    }
+
+    /// Sends the answers so far when they are many: what a client asks for with few bytes may be
+    /// large, and a client that does not read it must be noticed before it asks for more.
+    pub(crate) fn flush_if_large(&mut self, slot: u32, out: &mut Vec<u8>) {
+        if out.len() > OUT_BYTES {
+            self.core.send_and_wait(slot, out);
+            self.perform_effects();
+            out.clear();
+        }
+    }
+
+    fn status_request(&mut self, slot: u32, respond: &Respond, from: usize, out: &mut Vec<u8>) {
+        http::json_answer(respond, self.status().as_bytes(), out);
+        self.answered(slot, from, respond.keep_alive, out);
+    }
+
+    /// The figures of the public status page, over all shards.
+    fn status(&self) -> String {
+        let sum = |read: &dyn Fn(&Metrics) -> u64| -> u64 {
+            self.core.engines.iter().map(|shard| read(&shard.metrics)).sum()
+        };
+        format!(
+            "{{\"connections\":{},\"answers\":{},\"answer_us\":{},\"uptime_ms\":{}}}",
+            self.core.shared.connections.load(Ordering::Relaxed),
+            sum(&|metrics| metrics.answers[2..].iter().map(Counter::get).sum()),
+            sum(&|metrics| metrics.answer_us.get()),
+            self.core.now_us / 1_000
+        )
+    }
+
+    /// A short answer stands in `out` from there on: it is counted, and the connection rests or ends.
+    pub(crate) fn answered(&mut self, slot: u32, from: usize, keep_alive: bool, out: &mut Vec<u8>) {
+        self.core.count_answer(&out[from..]);
+        self.core.log_answer(slot, &out[from..]);
+        self.rest_or_close(slot, keep_alive, out);
+    }
+
+    /// After a short answer the connection rests, or ends with it.
+    pub(crate) fn rest_or_close(&mut self, slot: u32, keep_alive: bool, out: &mut Vec<u8>) {
+        if keep_alive && !self.core.draining {
+            let now_s = self.core.now_wrapping_s();
+            if let Some(connection) = self.core.table.get_mut(slot) {
+                connection.enter(Phase::Idle);
+                connection.heard_s = now_s;
+            }
+        } else {
+            self.close_after(slot, CloseReason::Answered, out);
+        }
+    }
+
+    /// Sends what is in `out` and closes.
+    pub(crate) fn close_after(&mut self, slot: u32, close: CloseReason, out: &mut Vec<u8>) {
+        let last = std::mem::take(out);
+        self.close(slot, close, &last);
+    }
+
+    /// The connection stays and enters its topics. Its greeting is in `out`, and leaves before
+    /// anything that is published from now on.
+    fn open_transport(&mut self, slot: u32, open: Open, out: &mut Vec<u8>) {
+        let protocol = self.core.shared.protocols.of(open.encoding);
+        self.core.take_up(slot, open.encoding, Phase::Open);
+        self.core.peers.opened(slot);
+        if open.stranger {
+            let now_s = self.core.now_s();
+            if let Some(cold) = self.core.table.cold_or_new(slot) {
+                cold.stranger_since_s = Some(now_s);
+            }
+        } else if protocol.delivery() != Delivery::Nothing {
+            self.enter_hub(slot, &open.principal, &open.topics);
+            self.recovery.catchups.choose(&mut self.core, slot, None, &open.tags);
+            // Where clients join, they catch up with what they join.
+            let asks = self.core.history().retains_any() || !open.resume.is_empty();
+            if asks && !protocol.joins() {
+                let topics: Vec<Name> = self.core.hub.topics_of(slot).cloned().collect();
+                self.recover(|recovery, core| {
+                    recovery.begin(core, slot, &topics, &open.resume, ReplyTo::Line, out)
+                });
+            }
+            Lists { core: &mut self.core }.send_due(slot, out);
+        }
+        let now_s = self.core.now_wrapping_s();
+        if let Some(connection) = self.core.table.get_mut(slot) {
+            connection.heard_s = now_s;
+            // The greeting breaks the silence: no heartbeat follows on its heels.
+            connection.set(Flag::WroteRecently, true);
+        }
+    }
+
+    /// For an answer to a request that did not come in time.
+    pub(crate) fn request_timeout(&mut self, slot: u32) {
+        let mut out = Vec::new();
+        if self.core.table.cold(slot).is_some_and(|cold| cold.reserved) {
+            // It is no health check: it gets the answer that it would have had at once.
+            self.refuse_beyond(slot);
+            return;
+        }
+        if !self.core.speaks_first(slot) {
+            return self.say_goodbye(slot, CloseReason::RequestTimeout);
+        }
+        let message = "the request did not arrive in time: send it whole, at once";
+        let refused = http::Rejection::new(408, "request_timeout", message);
+        http::reject(&refused, "", false, false, &mut out);
+        self.core.count_answer(&out);
+        self.close(slot, CloseReason::RequestTimeout, &out);
+    }
+}
+
+impl Core {
+    /// The class of an answer's status, from its own first line (`HTTP/1.1 200 …`).
+    pub(crate) fn count_answer(&mut self, answer: &[u8]) {
+        if let Some(class @ b'1'..=b'5') = answer.get(9) {
+            self.metrics.answers[usize::from(class - b'0')].add(1);
+            // What is over a limit of its user is counted for that.
+            if *class == b'4'
+                && answer.get(9..12) != Some(b"429")
+                && let Some(limited) = code_of(answer).and_then(Limited::of_code)
+            {
+                self.metrics.limited[limited as usize].add(1);
+            }
+            self.answers += 1;
+        }
+    }
+}
+
+/// Whose a connection's bytes are.
+enum Owner {
+    /// They are to be read by this one.
+    Protocol(ProtocolRef),
+    /// Too few have come to say it.
+    Unknown,
+    /// Nobody's who has the listener.
+    Nobody,
+}
+
+/// Whose a connection's bytes are. The first bytes of a request decide.
+fn recognised(core: &mut Core, slot: u32, bytes: &[u8]) -> Owner {
+    let protocols = core.shared.protocols;
+    let Some(connection) = core.table.get(slot) else {
+        return Owner::Nobody;
+    };
+    let now = protocols.of(connection.encoding);
+    if connection.phase() != Phase::Request {
+        return Owner::Protocol(now);
+    }
+    if !core.speaks_first(slot) {
+        let is_foreign = now.listener().is_some() && now.recognise(bytes) == Recognised::No;
+        return if is_foreign { Owner::Nobody } else { Owner::Protocol(now) };
+    }
+    let Some(recognised) = protocols.recognise(bytes, &core.settings.session) else {
+        return Owner::Unknown;
+    };
+    if recognised.encoding() != now.encoding() {
+        core.speak(slot, recognised.encoding());
+    }
+    Owner::Protocol(recognised)
+}
+
+/// More of a request must come. Whoever waits for a word to send it gets that, once.
+fn await_rest(core: &mut Core, slot: u32, bytes: usize, interim: &[u8], out: &mut Vec<u8>) {
+    if let Some(cold) = core.table.cold_or_new(slot) {
+        cold.needs = count(bytes);
+        if !interim.is_empty() && !std::mem::replace(&mut cold.continued, true) {
+            out.extend_from_slice(interim);
+        }
+    }
+}

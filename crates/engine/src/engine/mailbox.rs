@@ -1,0 +1,534 @@
+//! What other threads ask for, in the order in which they asked.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use model::event::is_reserved;
+use model::name::{personal, shown};
+use model::{CloseReason, ConnectionId, Name, TopicKind};
+
+use protocol::Delivery;
+
+use super::Engine;
+use super::sweep::Drain;
+use crate::auth::refresh::Refreshes;
+use crate::connection::lifecycle::Connections;
+use crate::core::Core;
+use crate::core::command::{Answer, Command, ConnectionInfo, PendingHook, Target, TopicInfo};
+use crate::core::count::count;
+use crate::core::output::{Describe, Output};
+use crate::core::reply::Reply;
+use crate::delivery::publish::Publishes;
+use crate::handover::standstill;
+use crate::mqtt::Mqtts;
+use crate::phoenix::Channels;
+use crate::poll::Polls;
+use crate::presence::Presences;
+use crate::presence::snapshot::Lists;
+use crate::recovery::page_requests::PageReads;
+use crate::topics::subscribe::Subscribes;
+use crate::webhook::WebhookResponse;
+use crate::webhook::pending::Holds;
+use crate::webhook::request;
+
+/// Messages that may wait in the shard's fan-outs. With more, the mailbox is left to fill up, and
+/// publishers are told that the server is behind.
+const QUEUED_MAX: usize = if cfg!(test) { 24 } else { 8_192 };
+
+/// Commands that one turn does before sockets have theirs.
+const COMMANDS: usize = if cfg!(test) { 3 } else { 1_024 };
+
+impl Engine {
+    /// Takes what the mailbox holds. Its wake-up was cleared before.
+    pub fn take_commands(&mut self) {
+        self.connections.recovery.catchups.takes += 1;
+        if self.connections.core.commands.is_empty() {
+            let empty = Vec::from(std::mem::take(&mut self.connections.core.commands));
+            self.connections.core.commands =
+                self.connections.core.handle.inbox.queue.take(empty).into();
+        } else {
+            self.connections
+                .core
+                .commands
+                .extend(self.connections.core.handle.inbox.queue.take(Vec::new()));
+        }
+    }
+
+    /// Does what the mailbox held, up to a turn's share.
+    pub fn run_commands(&mut self) {
+        if self.connections.core.stands_still {
+            self.connections.core.tell_presence();
+        }
+        for _ in 0..COMMANDS {
+            if self.connections.core.is_behind() {
+                return;
+            }
+            let Some(command) = self.connections.core.commands.pop_front() else {
+                return;
+            };
+            if self.connections.core.stands_still && standstill::waits(&command) {
+                self.connections.core.aside.push(command);
+                continue;
+            }
+            run_command(self, command);
+            self.resume_inputs();
+        }
+    }
+}
+
+impl Connections {
+    fn disconnect(&mut self, target: &Target, close: CloseReason) -> u32 {
+        let slots = match target {
+            Target::User(user) => slots_of(&self.core, user),
+            Target::Connection(ConnectionId { node, slot, serial, .. }) => {
+                let found = self
+                    .core
+                    .table
+                    .get(*slot)
+                    .is_some_and(|found| found.serial == *serial && !found.is_closing());
+                let found = found && *node == self.core.shared.node;
+                if found { vec![*slot] } else { Vec::new() }
+            }
+        };
+        for slot in &slots {
+            self.say_goodbye(*slot, close);
+        }
+        count(slots.len())
+    }
+}
+
+impl Core {
+    /// True while as many messages wait as may.
+    pub(crate) fn is_behind(&self) -> bool {
+        // Who stands still makes no room.
+        !self.stands_still && self.hub.queued() >= QUEUED_MAX
+    }
+}
+
+/// The first `limit` topics by members, then by name; of those with one member whichever come
+/// first. Most topics are personal, with a member or two: they are passed over by their count, for
+/// a name may lie elsewhere in memory.
+fn biggest<'a, I: Iterator<Item = (&'a Name, u32)>>(
+    topics: impl Fn() -> I,
+    limit: usize,
+) -> Vec<(&'a Name, u32)> {
+    // Its top is the one to go first.
+    let mut top: BinaryHeap<(Reverse<u32>, &Name)> = BinaryHeap::new();
+    let mut members_min = 2;
+    for (name, members) in topics() {
+        if limit == 0 || members < members_min || !TopicKind::of(name).is_ordinary() {
+            continue;
+        }
+        top.push((Reverse(members), name));
+        if top.len() > limit {
+            top.pop();
+        }
+        if top.len() == limit {
+            members_min = top.peek().map_or(members_min, |(Reverse(members), _)| *members);
+        }
+    }
+    if top.len() < limit {
+        let single =
+            topics().filter(|(name, members)| *members == 1 && TopicKind::of(name).is_ordinary());
+        let places = limit - top.len();
+        top.extend(single.take(places).map(|(name, members)| (Reverse(members), name)));
+    }
+    top.into_sorted_vec().into_iter().map(|(Reverse(members), name)| (name, members)).collect()
+}
+
+/// True while the connection in the slot is the one that is meant, and not about to end.
+fn is_same(core: &Core, slot: u32, serial: u32) -> bool {
+    core.table
+        .get(slot)
+        .is_some_and(|connection| connection.serial == serial && !connection.is_closing())
+}
+
+fn slots_of(core: &Core, user: &str) -> Vec<u32> {
+    let topic = personal(user);
+    core.hub.slots(core.broker.hash(&topic), &topic)
+}
+
+fn is_poll(core: &Core, slot: u32) -> bool {
+    core.table.get(slot).is_some_and(|connection| core.delivery(connection) == Delivery::Woken)
+}
+
+fn deliver(connections: &mut Connections, delivery: broker::Delivery) {
+    let broker::Delivery { message, groups, passed, receipt } = delivery;
+    let core = &mut connections.core;
+    core.metrics.messages_in.add(1);
+    let (mut members, mut lists) = (0, 0);
+    if message.is_broadcast() {
+        members = core.hub.broadcast(message.clone());
+        lists = u32::from(members > 0);
+    } else if passed.is_none() {
+        // Who is there is for the members of the topic itself.
+        let by_filter = message.filters.iter().flatten().filter(|_| !is_reserved(message.event()));
+        let by_filter = by_filter.map(|key| (key.hash, &key.name));
+        let topic = (message.topic_hash, &message.publication.topic);
+        for (hash, name) in std::iter::once(topic).chain(by_filter) {
+            let here = core.hub.publish(hash, name, message.clone());
+            members += here;
+            lists += u32::from(here > 0);
+        }
+    }
+    let waiting = &core.handle.inbox.waiting;
+    match lists {
+        // Nobody here waits for it.
+        0 => waiting.leave(&message),
+        // Each list counts it when all have it.
+        lists => (1..lists).for_each(|_| waiting.enter(&message)),
+    }
+    for key in &groups {
+        let passed = passed.clone().unwrap_or_default();
+        members += u32::from(connections.mqtt_share(key, &message, passed));
+    }
+    if let Some(receipt) = receipt {
+        receipt.add(u64::from(members));
+    }
+}
+
+/// The first topics in byte order, without sorting all of them.
+fn topics(core: &Core, prefix: &str, after: Option<&str>, limit: usize) -> Vec<TopicInfo> {
+    let personal = TopicKind::of(prefix).is_personal();
+    let mut first: BinaryHeap<(&Name, u32)> = BinaryHeap::new();
+    for (name, members, _) in core.hub.all_topics() {
+        let listed = name.starts_with(prefix)
+            && after.is_none_or(|after| name.as_str() > after)
+            && (personal || !TopicKind::of(name).is_personal())
+            && !matches!(TopicKind::of(name), TopicKind::Filter(_));
+        if listed {
+            first.push((name, members));
+            if first.len() > limit {
+                first.pop();
+            }
+        }
+    }
+    let sorted = first.into_sorted_vec().into_iter();
+    sorted.map(|(topic, members)| TopicInfo { topic: topic.clone(), members }).collect()
+}
+
+/// The topics with the most members, without sorting all of them.
+fn biggest_topics(core: &Core, limit: usize) -> Vec<TopicInfo> {
+    let all = || core.hub.all_topics().map(|(name, members, _)| (name, members));
+    let sorted = biggest(all, limit).into_iter();
+    sorted.map(|(topic, members)| TopicInfo { topic: topic.clone(), members }).collect()
+}
+
+/// What the engine knows of a connection; its driver adds what the socket knows.
+fn describe(core: &Core, slot: u32, with_filters: bool) -> Option<ConnectionInfo> {
+    let connection = core.table.get(slot)?;
+    let (mut users, mut topics) = (Vec::new(), Vec::new());
+    for name in core.hub.topics_of(slot) {
+        match TopicKind::of(name).user() {
+            Some(user) => users.push(user.into()),
+            None => topics.push(shown(name).into()),
+        }
+    }
+    let session = core.table.cold(slot).and_then(|cold| cold.session.as_ref());
+    Some(ConnectionInfo {
+        id: core.id(slot, connection.serial),
+        transport: core.shared.protocols.of(connection.encoding).name(),
+        age_seconds: core.now_s().saturating_sub(connection.opened_s),
+        address: core.peers.client(slot),
+        users,
+        topics,
+        bytes_sent: 0,
+        bytes_received: 0,
+        outbox_bytes: session.map_or(0, |session| session.outbox.bytes()),
+        mqtt: core.mqtt_info(slot, with_filters).map(Box::new),
+    })
+}
+
+/// Answers with what is known of MQTT clients.
+fn describe_mqtt(
+    core: &mut Core,
+    slots: &[u32],
+    with_filters: bool,
+    reply: Reply<(u32, Vec<ConnectionInfo>)>,
+) {
+    let described = slots.iter().filter_map(|slot| describe(core, *slot, with_filters));
+    let connections: Vec<ConnectionInfo> = described.collect();
+    let describe = Describe { members: count(connections.len()), connections, reply };
+    core.outputs.push(Output::Describe(describe.into()));
+}
+
+fn run_command(engine: &mut Engine, command: Command) {
+    match command {
+        Command::Deliver(delivery) => {
+            if delivery.message.is_retained() {
+                let offset = delivery.message.id.offset;
+                engine.connections.recovery.catchups.took(offset);
+                let taken = &mut engine.connections.core.mqtt_taken;
+                *taken = (*taken).max(offset);
+            }
+            deliver(&mut engine.connections, delivery);
+        }
+        Command::MqttTakeOver { slot, key } => engine.connections.mqtt_taken_over(slot, &key),
+        Command::MqttMayTake { slot, serial } => {
+            if is_same(&engine.connections.core, slot, serial) {
+                engine.connections.mqtt_may_take(slot);
+                engine.resume_inputs();
+            }
+        }
+        Command::MqttStored { slot, serial, packets, stored, is_progress } => {
+            if is_same(&engine.connections.core, slot, serial) {
+                engine.connections.mqtt_stored(slot, &packets, stored, is_progress);
+            }
+        }
+        Command::MqttRead { slot, serial, number, found } => {
+            if is_same(&engine.connections.core, slot, serial) {
+                engine.connections.mqtt_was_read(slot, number, found);
+            }
+        }
+        Command::MqttRedispatch { number, source, found } => {
+            engine.connections.core.mqtt_was_redispatched((number, source), found);
+        }
+        Command::MqttClients { listing, reply } => {
+            let core = &mut engine.connections.core;
+            let slots = core.mqtt_listed(&listing);
+            describe_mqtt(core, &slots, false, reply);
+        }
+        Command::MqttClient { slot, key, reply } => {
+            let core = &mut engine.connections.core;
+            let slots = if core.mqtt_has(slot, &key) { vec![slot] } else { Vec::new() };
+            describe_mqtt(core, &slots, true, reply);
+        }
+        Command::MqttEnd { slot, key, reply } => reply(engine.connections.mqtt_end(slot, &key)),
+        Command::Revoke { revocation, reply } => reply(engine.connections.revoke(&revocation)),
+        Command::Disconnect { target, close, reply } => {
+            reply(engine.connections.disconnect(&target, close));
+        }
+        Command::Subscribe { user, topic, reply } => {
+            let slots = slots_of(&engine.connections.core, &user);
+            let max = engine.connections.core.settings.session.topics_per_connection_max;
+            let presence = engine.connections.core.settings.session.policy.topic(&topic).presence();
+            let mut count = 0;
+            for slot in slots {
+                let is_in = engine.connections.core.hub.topics_of(slot).any(|name| *name == topic);
+                if is_in {
+                    count += 1;
+                    continue;
+                }
+                engine.connections.core.mqtt_pin(slot);
+                if engine.connections.core.hub.count(slot) < max
+                    && engine.connections.join(slot, &topic, presence)
+                {
+                    count += 1;
+                    engine.connections.recover(|recovery, core| {
+                        recovery.begin_now(core, slot, std::slice::from_ref(&topic))
+                    });
+                    Lists { core: &mut engine.connections.core }.flush_due(slot);
+                }
+            }
+            reply(count);
+        }
+        Command::Unsubscribe { user, topic, reply } => {
+            let mut count = 0;
+            for slot in slots_of(&engine.connections.core, &user) {
+                let mut last = Vec::new();
+                count += u32::from(engine.connections.leave_topic(slot, &topic, &mut last));
+                if !last.is_empty() {
+                    engine.connections.send(slot, &last, 0);
+                }
+            }
+            reply(count);
+        }
+        Command::Login { connection, user, reply } => {
+            reply(engine.connections.login(connection, &user))
+        }
+        Command::Logout { connection, user, reply } => {
+            reply(engine.connections.logout(connection, &user))
+        }
+        Command::Topics { prefix, after, limit, reply } => {
+            reply(topics(&engine.connections.core, &prefix, after.as_deref(), limit));
+        }
+        Command::Topic { topic, reply } => {
+            reply(
+                engine
+                    .connections
+                    .core
+                    .hub
+                    .members(engine.connections.core.broker.hash(&topic), &topic),
+            );
+        }
+        Command::HaveMembers { topics, reply } => {
+            let core = &engine.connections.core;
+            let has_members = |topic: &Name| core.hub.members(core.broker.hash(topic), topic) > 0;
+            reply(topics.iter().map(has_members).collect());
+        }
+        Command::Biggest { limit, reply } => reply(biggest_topics(&engine.connections.core, limit)),
+        Command::Members { topic, limit, reply } => {
+            let hash = engine.connections.core.broker.hash(&topic);
+            let slots = engine.connections.core.hub.each_slot(hash, &topic);
+            let described = slots
+                .filter_map(|slot| describe(&engine.connections.core, slot, false))
+                .take(limit);
+            let (members, connections) =
+                (engine.connections.core.hub.members(hash, &topic), described.collect());
+            let describe = Describe { members, connections, reply };
+            engine.connections.core.outputs.push(Output::Describe(describe.into()));
+        }
+        Command::WebhookAnswered { slot, serial, hook, response } => {
+            let here = is_same(&engine.connections.core, slot, serial);
+            let is_counted = !matches!(hook, PendingHook::Forward(_, _, Answer::Mqtt(_)));
+            if here && is_counted {
+                request::answered(&mut engine.connections.core, slot);
+            }
+            answered(engine, here.then_some(slot), hook, response);
+        }
+        Command::Session { session, request, from } => {
+            engine.channels().session_request(session, request, from);
+        }
+        Command::SessionAnswer { session, to, answer } => {
+            engine.channels().session_answered(session, to, answer);
+        }
+        Command::Started { slot, serial, query, start } => {
+            if is_same(&engine.connections.core, slot, serial) {
+                match start {
+                    Some(start) if is_poll(&engine.connections.core, slot) => {
+                        Polls { connections: &mut engine.connections }
+                            .poll_started(slot, query, start)
+                    }
+                    Some(start) => engine
+                        .connections
+                        .recover(|recovery, core| recovery.started(core, slot, query, start)),
+                    None => query_failed(engine, slot, query),
+                }
+            }
+        }
+        Command::Pulled { slot, serial, numbers, piece } => {
+            let Some(query) = numbers.first().copied() else {
+                return;
+            };
+            if is_same(&engine.connections.core, slot, serial) {
+                match piece {
+                    Some(piece) if is_poll(&engine.connections.core, slot) => {
+                        Polls { connections: &mut engine.connections }
+                            .poll_was_read(slot, query, piece);
+                    }
+                    Some(piece) => engine
+                        .connections
+                        .recover(|recovery, core| recovery.was_read(core, slot, &numbers, piece)),
+                    None => query_failed(engine, slot, query),
+                }
+            }
+        }
+        Command::Paged { slot, serial, query, page } => {
+            if is_same(&engine.connections.core, slot, serial) {
+                PageReads { connections: &mut engine.connections }.was_read(slot, query, page);
+            }
+        }
+        Command::Acknowledged { user, topic, offset } => {
+            engine
+                .connections
+                .recover(|recovery, core| recovery.acknowledged(core, &user, &topic, offset));
+        }
+        Command::Published { slot, serial, answer, result } => {
+            if is_same(&engine.connections.core, slot, serial) {
+                let (connections, webhook) = (&mut engine.connections, engine.webhook.as_deref());
+                Publishes { connections, webhook }.published(slot, answer, result);
+            } else if let Answer::Mqtt(ack) = answer {
+                engine.connections.mqtt_written(slot, serial, ack, result.is_ok());
+            }
+        }
+        Command::PresenceListed { slot, serial, query, list } => {
+            if is_same(&engine.connections.core, slot, serial) {
+                Presences { connections: &mut engine.connections }.listed(slot, query, list);
+            }
+        }
+        Command::Settings(settings) => {
+            let core = &mut engine.connections.core;
+            let before = std::mem::replace(&mut core.settings, settings);
+            core.tell_changed(&before);
+        }
+        Command::Drain { seconds } => {
+            if engine.drain.is_none() {
+                engine.drain = Some(Drain::begin(&mut engine.connections, seconds));
+            }
+        }
+    }
+}
+
+/// The application has answered what a connection asked, which has ended where no slot is given.
+fn answered(engine: &mut Engine, slot: Option<u32>, hook: PendingHook, response: WebhookResponse) {
+    let (connections, webhook) = (&mut engine.connections, engine.webhook.as_deref());
+    match (hook, slot) {
+        (PendingHook::Publish(publication, to), slot) => {
+            Publishes { connections, webhook }.decided(slot, *publication, to, response);
+        }
+        (PendingHook::Forward(publication, deliver, to), slot) => {
+            Publishes { connections, webhook }.forwarded(slot, deliver, *publication, to, response);
+        }
+        (PendingHook::Message(to), Some(slot)) => {
+            Publishes { connections, webhook }.answered(slot, to, response);
+        }
+        (PendingHook::Join(number, message), Some(slot)) => {
+            Channels { connections, webhook }.join_answered(slot, number, *message, response);
+        }
+        (PendingHook::Hold(number, topic), Some(slot)) => {
+            Holds { connections, webhook }.answered(slot, number, topic, response);
+        }
+        (PendingHook::Connect(number), Some(slot)) => {
+            Holds { connections, webhook }.connect_answered(slot, number, response);
+        }
+        (PendingHook::Refresh(expires_s), Some(slot)) => {
+            Refreshes { connections, webhook }.answered(slot, expires_s, response);
+        }
+        (PendingHook::Subscribe(number, subscription), Some(slot)) => {
+            Subscribes { connections, webhook }.answered(slot, number, *subscription, response);
+        }
+        (PendingHook::Mqtt(number, at), Some(slot)) => {
+            Mqtts { connections, webhook }.answered(slot, number, at, response);
+        }
+        (
+            PendingHook::Message(_)
+            | PendingHook::Join(..)
+            | PendingHook::Hold(..)
+            | PendingHook::Connect(_)
+            | PendingHook::Refresh(_)
+            | PendingHook::Subscribe(..)
+            | PendingHook::Mqtt(..),
+            None,
+        ) => {}
+    }
+}
+
+/// The history could not answer a query: whoever waits for that comes back later. Others have an answer
+/// already, or left the topic.
+fn query_failed(engine: &mut Engine, slot: u32, query: u32) {
+    let awaited = Polls { connections: &mut engine.connections }.awaits(slot, query);
+    if awaited || engine.connections.recovery.failed(slot, query) {
+        engine.connections.recover(|recovery, core| recovery.come_back_later(core, slot));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_biggest_topics_come_first_and_personal_ones_and_filters_not_at_all() {
+        let topics: [(Name, u32); 8] = [
+            ("\0a/+", 9),
+            ("b", 2),
+            ("@alice", 9),
+            ("d", 1),
+            ("@bob", 1),
+            ("a", 2),
+            ("c", 7),
+            ("e", 1),
+        ]
+        .map(|(name, members)| (name.into(), members));
+        let first = |limit| {
+            let all = || topics.iter().map(|(name, members)| (name, *members));
+            let top = biggest(all, limit).into_iter();
+            top.map(|(name, members)| (name.as_str(), members)).collect::<Vec<_>>()
+        };
+        assert_eq!(first(1), [("c", 7)]);
+        assert_eq!(first(2), [("c", 7), ("a", 2)]);
+        assert_eq!(first(3), [("c", 7), ("a", 2), ("b", 2)]);
+        assert_eq!(first(4), [("c", 7), ("a", 2), ("b", 2), ("d", 1)]);
+        assert_eq!(first(10), [("c", 7), ("a", 2), ("b", 2), ("d", 1), ("e", 1)]);
+        assert!(first(0).is_empty());
+    }
+}

@@ -1,0 +1,312 @@
+//! Connections on their way from one engine to another: what all parts hold of each.
+
+use std::cell::LazyCell;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use model::{Encoding, Envelope, Name, TopicKind};
+use protocol::Delivery;
+
+use crate::connection::lifecycle::{Connections, Extent};
+use crate::connection::{ColdState, Connection, Flag, wrapping_s};
+use crate::handover::record::{MessagePlace, Record};
+use crate::handover::value::{ImportError, Text, Who};
+use crate::mqtt::MqttRecord;
+use crate::poll::Polls;
+use crate::recovery::page_requests::PageReads;
+
+/// No engine has so many slots. A record that says otherwise is damaged.
+pub(crate) const SLOTS_MAX: u32 = 1 << 28;
+
+/// An engine may have so many slots more than when it was written out.
+const MORE_SLOTS: u32 = 1 << 20;
+
+/// Connections that came from another engine, and have not gone on yet.
+#[derive(Default)]
+pub(crate) struct Restarts {
+    /// By slot, those that have something to go on with.
+    waiting: BTreeMap<u32, Restart>,
+    /// All of their slots were below this.
+    pub slots_end: u32,
+    /// The engine's record has come.
+    pub has_engine: bool,
+    /// What changes all the time, by slot: see [`Connections::export_vitals`].
+    pub vitals: Vec<u8>,
+    /// The messages that are owed by several lists, so that each is there once.
+    pub owed: HashMap<OwedKey, Arc<Envelope>>,
+}
+
+/// What tells a message from all others: the topic's hash, its position, and when it was published.
+pub(crate) type OwedKey = (u64, u32, u64, u64);
+
+/// What a connection that came from another engine has to go on with.
+#[derive(Default)]
+struct Restart {
+    /// Its poll had asked the history for a piece.
+    reads_poll: bool,
+    /// It had asked the history for the next piece of a catch-up.
+    reads: bool,
+    /// What came to it by one of its lists, and others have still for it.
+    came: Option<Vec<MessagePlace>>,
+    /// The same of an MQTT client's subscriptions that are no more.
+    brought: Vec<MessagePlace>,
+}
+
+impl Restarts {
+    fn insert(&mut self, slot: u32, restart: Restart) {
+        let Restart { reads_poll, reads, came, brought } = &restart;
+        if *reads_poll || *reads || came.is_some() || !brought.is_empty() {
+            self.waiting.insert(slot, restart);
+        }
+    }
+
+    /// All slots must be below this.
+    fn slots_max(&self) -> u32 {
+        match self.has_engine {
+            true => self.slots_end.saturating_add(MORE_SLOTS).min(SLOTS_MAX),
+            false => 0,
+        }
+    }
+}
+
+/// What [`Connections::export_vitals`] writes of a slot, in bytes.
+const VITALS_BYTES: usize = 3;
+
+impl Connections {
+    /// Writes out what all parts hold of a connection; nothing where there is none.
+    pub(crate) fn export(&self, slot: u32) -> Option<Record> {
+        let Connections {
+            core,
+            recovery,
+            rates,
+            chosen,
+            pages,
+            serial: _,
+            reserved: _,
+            restarts: _,
+        } = self;
+        let connection = core.table.get(slot)?;
+        let protocol = core.shared.protocols.of(connection.encoding);
+        // Hashes are keyed: names go in their place. Everyone's topic is joined without being entered.
+        let broadcast = Name::const_new(model::name::BROADCAST);
+        let names = LazyCell::new(|| -> HashMap<u64, &Name> {
+            let names = core.hub.topics_of(slot).chain(std::iter::once(&broadcast));
+            names.map(|name| (core.broker.hash(name), name)).collect()
+        });
+        let name = |hash: u64| names.get(&hash).copied().cloned();
+        let ((serial, encoding), (opened_s, _), (phase, flags)) = connection.export();
+        // They change all the time, and come with the engine's record.
+        let (heard_s, flags) = (wrapping_s(opened_s), flags & !(Flag::WroteRecently as u8));
+        Some(Record {
+            protocol: protocol.name().into(),
+            encoding: encoding.0,
+            slot,
+            serial,
+            opened_s,
+            heard_s,
+            phase,
+            flags,
+            cold: core.table.cold(slot).map(|cold| cold.export(protocol)),
+            topics: core.hub.is_here(slot).then(|| Text::all(core.hub.topics_of(slot))),
+            joins: core.joins.export(slot, &name),
+            presence: core.entries.export(slot),
+            lists_due: core.lists_due.get(&slot).map(Text::all).unwrap_or_default(),
+            chosen: chosen.export(slot, &name),
+            recovery: recovery.export(slot, &name),
+            rates: rates.export(slot),
+            came: core.overlaps.export(slot),
+            proxied: core.peers.export(slot),
+            conflated: core.conflation.export(slot),
+            pages: pages.export(slot),
+            credential: core.credentials.has(slot).then(|| Who::from(&core.principal(slot))),
+            warned: core.credentials.is_warned(slot).then_some(true),
+            mqtt: core.mqtt.export(slot),
+        })
+    }
+
+    /// Puts a connection into all parts, as it was in another engine's. Nobody outside hears of it.
+    pub(crate) fn import(&mut self, mut record: Record) -> Result<(), ImportError> {
+        let Connections { core, recovery, rates, chosen, pages, serial: _, reserved, restarts } =
+            self;
+        let (slot, encoding) = (record.slot, Encoding(record.encoding));
+        let protocol = core.shared.protocols.of(encoding);
+        if protocol.name() != record.protocol || protocol.encoding() != encoding {
+            let Record { protocol, encoding, .. } = record;
+            return Err(ImportError::UnknownProtocol { protocol, encoding });
+        }
+        if slot >= restarts.slots_max() {
+            return Err(ImportError::damaged("its engine had no such slot, or has no record yet"));
+        }
+        if core.table.get(slot).is_some() {
+            return Err(ImportError::SlotTaken(slot));
+        }
+        let broker = core.broker.clone();
+        let hash = |name: &str| broker.hash(name);
+        // What may be wrong comes first.
+        let connection = Connection::restored(
+            (record.serial, encoding),
+            (record.opened_s, record.heard_s),
+            (record.phase, record.flags),
+        );
+        let connection =
+            connection.ok_or_else(|| ImportError::damaged("there is no such phase"))?;
+        let reads_poll = record.cold.as_ref().is_some_and(|cold| cold.reads());
+        let reads = record.recovery.as_ref().is_some_and(|recovery| recovery.reads());
+        let cold = record.cold.map(|cold| {
+            let protocols = core.shared.protocols;
+            ColdState::import(cold, protocols, encoding, &hash, &core.metrics)
+        });
+        let cold = cold.transpose()?;
+        let is_session = cold.as_ref().is_some_and(|cold| cold.session.is_some());
+        if is_session != (protocol.delivery() == Delivery::Gathered) {
+            return Err(ImportError::damaged("a session, and only that, gathers its messages"));
+        }
+        if let Some(record) = record.recovery {
+            recovery.import(slot, record, &hash)?;
+        }
+        let brought = record.mqtt.as_mut().map(MqttRecord::take_brought).unwrap_or_default();
+        restarts.insert(slot, Restart { reads_poll, reads, came: record.came, brought });
+        let waits = cold.as_ref().is_some_and(|cold| cold.waits);
+        *reserved += u32::from(cold.as_ref().is_some_and(|cold| cold.reserved));
+        core.table.insert_at(slot, connection, cold);
+        core.metrics.connections[usize::from(encoding.0)].add(1);
+        core.metrics.held.add(1);
+        core.shared.connections.fetch_add(1, Ordering::Relaxed);
+        core.count_input(slot);
+        core.session_entered(slot);
+        if let Some(topics) = record.topics {
+            core.hub.insert(slot);
+            for Text(topic) in topics {
+                if matches!(TopicKind::of(&topic), TopicKind::Filter(_)) {
+                    core.enter_filter(slot, &topic);
+                    continue;
+                }
+                core.enter_topic(slot, hash(&topic), &topic);
+            }
+        }
+        if let Some(who) = record.credential {
+            core.credentials.insert(slot, &who.into());
+            if record.warned == Some(true) {
+                core.credentials.set_warned(slot);
+            }
+        }
+        if let Some(client) = record.mqtt {
+            let id = core.id(slot, record.serial);
+            core.shared.mqtt_sessions.restore(client.key(), id);
+            core.mqtt.import(slot, client, hash);
+        }
+        core.joins.import(slot, record.joins, &hash);
+        core.entries.import(slot, record.presence, &hash);
+        if !record.lists_due.is_empty() {
+            core.lists_due.insert(slot, Text::values(record.lists_due));
+        }
+        record.chosen.iter().for_each(|Text(topic)| chosen.insert(slot, hash(topic)));
+        rates.import(slot, record.rates, waits, core.now_us);
+        core.peers.import(slot, record.proxied, &core.shared);
+        core.conflation.import(slot, record.conflated, hash, &core.metrics);
+        pages.import(slot, record.pages);
+        rates.quota.settle(core, slot);
+        Ok(())
+    }
+
+    /// Takes back an [import](Connections::import), as if it had not been. Nobody outside hears of it. False
+    /// where the slot is empty.
+    pub(crate) fn forget_imported(&mut self, slot: u32) -> bool {
+        let Some(connection) = self.core.table.get(slot) else {
+            return false;
+        };
+        let id = self.core.id(slot, connection.serial);
+        let filters = self.core.hub.topics_of(slot);
+        let filters = filters.filter(|name| matches!(TopicKind::of(name), TopicKind::Filter(_)));
+        for name in filters.cloned().collect::<Vec<_>>() {
+            self.core.leave_filter(slot, &name);
+        }
+        if let Some((row, _)) = self.core.mqtt.remove(slot) {
+            self.core.shared.mqtt_sessions.unrestore(&row.key, id);
+        }
+        self.core.entries.unrestore(slot);
+        self.forget_quietly(slot, Extent::All);
+        self.restarts.waiting.remove(&slot);
+        let Some((connection, cold)) = self.core.table.remove(slot) else {
+            return false;
+        };
+        if let Some(cold) = cold {
+            self.core.metrics.input_bytes.sub(u64::from(cold.counted));
+            self.reserved -= u32::from(cold.reserved);
+            if let Some(session) = cold.session {
+                self.core.session_uncounted(&session);
+            }
+        }
+        self.core.metrics.connections[usize::from(connection.encoding.0)].sub(1);
+        self.core.metrics.held.sub(1);
+        self.core.shared.connections.fetch_sub(1, Ordering::Relaxed);
+        true
+    }
+
+    /// What changes of connections without anything else, of all slots: when each was last heard, and whether
+    /// something was sent to it since the sweep passed. So their records stay the same while they rest.
+    pub(crate) fn export_vitals(&self) -> Vec<u8> {
+        let table = &self.core.table;
+        let mut vitals = vec![0; VITALS_BYTES * table.end() as usize];
+        for (slot, place) in (0..table.end()).zip(vitals.chunks_exact_mut(VITALS_BYTES)) {
+            if let Some(connection) = table.get(slot) {
+                place[..2].copy_from_slice(&connection.heard_s.to_le_bytes());
+                place[2] = u8::from(connection.is(Flag::WroteRecently));
+            }
+        }
+        vitals
+    }
+
+    /// All have come: each goes on with what it was in the middle of.
+    pub(crate) fn restart(&mut self) {
+        let vitals = std::mem::take(&mut self.restarts.vitals);
+        let mut waiting = std::mem::take(&mut self.restarts.waiting);
+        self.restarts.owed = HashMap::new();
+        for slot in 0..self.core.table.end() {
+            let Some(connection) = self.core.table.get_mut(slot) else { continue };
+            let at = VITALS_BYTES * slot as usize;
+            if let Some([low, high, wrote]) = vitals.get(at..at + VITALS_BYTES) {
+                connection.heard_s = u16::from_le_bytes([*low, *high]);
+                connection.set(Flag::WroteRecently, *wrote != 0);
+            }
+            if connection.is(Flag::Woken) {
+                self.core.woken.push(slot);
+            }
+            let restart = match waiting.is_empty() {
+                true => Restart::default(),
+                false => waiting.remove(&slot).unwrap_or_default(),
+            };
+            let Restart { reads_poll, reads, came, brought } = restart;
+            for (places, is_mqtt) in [(came.unwrap_or_default(), false), (brought, true)] {
+                let messages = self.find_owed(slot, &places);
+                match (self.core.mqtt.details_mut(slot), is_mqtt) {
+                    (Some(details), true) => details.brought = messages,
+                    (None, true) => {}
+                    (_, false) => self.core.overlaps.restore(slot, messages),
+                }
+            }
+            Polls { connections: self }.restart(slot, reads_poll);
+            self.recover(|recovery, core| recovery.restart(core, slot, reads));
+            self.core.mqtt.restart(slot);
+            PageReads { connections: self }.next(slot);
+            self.close_again(slot);
+        }
+        self.core.tell_imported();
+    }
+
+    /// Those of the messages that lists owe to a connection that are at these places.
+    fn find_owed(&self, slot: u32, places: &[MessagePlace]) -> Vec<Arc<Envelope>> {
+        if places.is_empty() {
+            return Vec::new();
+        }
+        let mut found: Vec<Arc<Envelope>> = Vec::new();
+        for message in self.core.hub.owed(slot, None) {
+            let is_meant = places.iter().any(|place| place.is_of(message));
+            if is_meant && !found.iter().any(|known| Arc::ptr_eq(known, message)) {
+                found.push(message.clone());
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,100 @@
+//! What a record says of a connection.
+
+use minicbor::{Decode, Encode};
+use model::{Message, Name, Position};
+
+use crate::connection::ColdRecord;
+use crate::connection::peers::ProxiedRecord;
+use crate::delivery::conflation::WaitingRecord;
+use crate::handover::value::{Text, Who};
+use crate::limits::rates::RatesRecord;
+use crate::mqtt::MqttRecord;
+use crate::phoenix::joins::JoinRecord;
+use crate::presence::entries::EntryRecord;
+use crate::recovery::RecoveryRecord;
+use crate::recovery::pages::PageRecord;
+
+/// All of a connection. Its fields stand in the order of the parts that hold them: see
+/// [`Connections::export`](crate::connection::lifecycle::Connections::export).
+#[derive(Encode, Decode)]
+#[cbor(map)]
+pub(crate) struct Record {
+    /// The protocol's name.
+    #[n(0)]
+    pub protocol: String,
+    #[n(1)]
+    pub encoding: u8,
+    #[n(2)]
+    pub slot: u32,
+    #[n(3)]
+    pub serial: u32,
+    /// In seconds of the node's clock.
+    #[n(4)]
+    pub opened_s: u32,
+    /// In seconds of the node's clock, that wrap around.
+    #[n(5)]
+    pub heard_s: u16,
+    /// The number of the phase.
+    #[n(6)]
+    pub phase: u8,
+    /// The bits of the flags.
+    #[n(7)]
+    pub flags: u8,
+    #[n(8)]
+    pub cold: Option<ColdRecord>,
+    /// The topics that it is in, in order; nothing for one that is in none and not in the hub.
+    #[n(9)]
+    pub topics: Option<Vec<Text<Name>>>,
+    #[cbor(n(10), default)]
+    pub joins: Vec<JoinRecord>,
+    #[cbor(n(11), default)]
+    pub presence: Vec<EntryRecord>,
+    #[cbor(n(12), default)]
+    pub lists_due: Vec<Text<Name>>,
+    #[cbor(n(13), default)]
+    pub chosen: Vec<Text<Name>>,
+    #[n(14)]
+    pub recovery: Option<RecoveryRecord>,
+    #[n(15)]
+    pub rates: Option<RatesRecord>,
+    #[n(16)]
+    pub pages: Option<Vec<PageRecord>>,
+    /// What its token says, without the users.
+    #[n(17)]
+    pub credential: Option<Who>,
+    #[n(18)]
+    pub proxied: Option<ProxiedRecord>,
+    #[n(19)]
+    pub conflated: Option<Vec<WaitingRecord>>,
+    /// It was told that its token expires; nothing where it was not.
+    #[n(20)]
+    pub warned: Option<bool>,
+    /// An MQTT client.
+    #[n(21)]
+    pub mqtt: Option<MqttRecord>,
+    /// Messages that came by one of its lists, and others have still for it.
+    #[n(22)]
+    pub came: Option<Vec<MessagePlace>>,
+}
+
+/// Which message it is, without its content.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+pub(crate) struct MessagePlace {
+    #[n(0)]
+    topic: Text<Name>,
+    #[n(1)]
+    id: Text<Position>,
+}
+
+impl MessagePlace {
+    /// That of a message.
+    pub fn of(message: &Message) -> Self {
+        MessagePlace { topic: Text(message.publication.topic.clone()), id: Text(message.id) }
+    }
+
+    /// Whether it is the place of this message.
+    pub fn is_of(&self, message: &Message) -> bool {
+        self.id.0 == message.id && self.topic.0 == message.publication.topic
+    }
+}

@@ -1,0 +1,138 @@
+//! Connections that the application lets in: requests that wait for its word, and those who may stay or not.
+
+use auth::{Grants, Patterns};
+use model::Name;
+use protocol::request::Admission;
+
+use super::*;
+use crate::auth::credentials::Expiry;
+use crate::webhook::{Changes, Question, WebhookKind};
+
+/// What the application says beside yes: whoever comes is the `as` of the query, for 7 seconds; and may
+/// stay for 20 seconds more.
+pub(super) fn said(question: &Question) -> Changes {
+    let mut admission = Admission::default();
+    match question.kind {
+        WebhookKind::Connect => {
+            let query = &question.connect.as_ref().unwrap().request.query;
+            let user = query.iter().find(|(name, _)| &**name == "as");
+            let subscribe = vec!["a".into(), "asked/*".into()];
+            let grants = Grants::Patterns(Patterns { subscribe, ..Patterns::default() });
+            admission.users = Some(user.map(|(_, user)| Name::from(&**user)).into_iter().collect());
+            admission.grants = Some(Arc::new(grants));
+            admission.topics = vec!["given".into()];
+            admission.info = Some(r#"{"name":"x"}"#.into());
+            admission.seconds = Some(7);
+        }
+        WebhookKind::Refresh => admission.seconds = Some(20),
+        WebhookKind::Subscribe | WebhookKind::Message | WebhookKind::Publish => {}
+    }
+    Changes { admission: Some(Box::new(admission)), ..Changes::default() }
+}
+
+fn scene() -> Scene {
+    let before = settings();
+    let headers = ["cookie".to_string()];
+    let session = protocol::Settings { connect_headers: Some(headers.into()), ..before.session };
+    let token_expiry = Expiry { warning_s: 4, spread_s: 0 };
+    Scene::with(false, Settings { session, token_expiry, ..before }, Arc::default())
+}
+
+/// As `check`, where the application says who comes. Gives what each client heard.
+fn check_asked(name: &str, steps: &[Step]) -> [String; CLIENTS] {
+    compare(name, scene, steps).0
+}
+
+fn all() -> Vec<Step> {
+    vec![
+        Open(0, 0, get("/sse?topic=a&as=al")),
+        Open(1, 1, socket("/ws?as=bo", "")),
+        Open(2, 0, socket("/socket/websocket?vsn=2.0.0&as=cy", "")),
+        Open(3, 1, get("/poll?topic=a&timeout=60&as=di")),
+        Open(4, 0, get("/socket/longpoll?vsn=2.0.0&as=ed")),
+        // Asked about twice: who it is, and whether it may enter.
+        Open(5, 1, get("/stream?topic=asked/1&as=fi")),
+        Publish("a", "too early".into()),
+        Wait(3),
+    ]
+}
+
+#[test]
+fn whoever_was_let_in_is_asked_about_again() {
+    let mut steps = all();
+    steps.extend([
+        Answer(true),
+        Answer(true),
+        text(2, r#"["1","1","a","phx_join",{}]"#),
+        text(2, r#"["1","2","b","phx_join",{}]"#),
+        Publish("given", "by word".into()),
+        Publish("@bo", "own".into()),
+        // The poll is over by now, and the others are asked about.
+        Wait(50),
+        Answer(true),
+        Wait(50),
+        Publish("a", "who stayed".into()),
+        Publish("given", "who stayed".into()),
+    ]);
+    steps.extend((0..CLIENTS).map(Read));
+    steps.extend([Wait(90), Answer(false), Wait(150), Publish("given", "too late".into())]);
+    steps.extend((0..CLIENTS).map(Read));
+    let heard = check_asked("refresh", &steps);
+    for client in [0, 1, 5] {
+        for text in ["by word", "who stayed"] {
+            assert!(heard[client].contains(text), "{client} {text}: {}", heard[client]);
+        }
+    }
+    assert!(heard[1].contains("own"), "{}", heard[1]);
+    assert!(heard[2].contains("who stayed") && heard[2].contains("unauthorized"), "{}", heard[2]);
+    assert!(heard[3].contains("200 OK") && heard[3].contains("by word"), "{}", heard[3]);
+    assert!(heard[4].contains("\\\"token\\\":"), "{}", heard[4]);
+    assert!(heard[0].contains(": closing, token_expired"), "{}", heard[0]);
+    assert!(heard[5].contains("token_expired"), "{}", heard[5]);
+    for text in &heard {
+        let wrong =
+            ["too early", "too late", "token_expiring"].into_iter().find(|it| text.contains(it));
+        assert_eq!(wrong, None, "{text}");
+    }
+    assert!([1, 2].into_iter().all(|client| heard[client].ends_with("token_expired<end>")));
+}
+
+#[test]
+fn whoever_is_refused_has_never_been_there() {
+    let mut steps = all();
+    steps.extend([Answer(false), Answer(true), Publish("a", "for none".into()), Wait(5)]);
+    steps.extend((0..CLIENTS).map(Read));
+    // The next request is another one.
+    steps.extend([Send(0, get("/stream?topic=a&as=gi").into()), Wait(2), Answer(true)]);
+    steps.extend([Publish("a", "for the next".into()), Read(0)]);
+    let heard = check_asked("refusal", &steps);
+    for (client, text) in heard.iter().enumerate() {
+        assert!(text.contains("the app says no") || client == 1, "{client}: {text}");
+        assert!(!text.contains("for none"), "{client}: {text}");
+    }
+    assert!(
+        heard[0].contains("403 Forbidden") && heard[0].contains("for the next"),
+        "{}",
+        heard[0]
+    );
+    assert!(heard[1].ends_with("no<end>"), "{}", heard[1]);
+}
+
+#[test]
+fn nobody_waits_for_who_has_gone() {
+    let mut steps = all();
+    steps.extend([Cut(0), Cut(1), Cut(4), Cut(5), Wait(3), Answer(true), Answer(true), Wait(3)]);
+    steps.extend([Publish("a", "there".into()), Read(2), Read(3)]);
+    let heard = check_asked("gone", &steps);
+    assert!(heard[3].contains("there"), "{}", heard[3]);
+    let scene = scene().played(&steps, |_| When::Never);
+    let members: u32 = scene
+        .drivers
+        .iter()
+        .map(|driver| {
+            let core = &driver.engine.connections.core;
+            core.hub.members(core.broker.hash("given"), "given")
+        })
+        .sum();
+    assert_eq!(members, 1, "the Phoenix client is left");
+}

@@ -1,0 +1,365 @@
+//! How values of other crates stand in a record.
+
+use std::fmt::Display;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use auth::{Grants, Patterns, Principal, Source, TokenMark};
+use handover::DataRecord;
+use history::TopicCursor;
+use minicbor::decode::{self, Decoder};
+use minicbor::encode::{self, Encoder, Write};
+use minicbor::{Decode, Encode};
+use model::{Name, Qos, RecoveryGap};
+use protocol::phoenix::ClientMessage;
+use protocol::request::Respond;
+
+use crate::core::command::Answer;
+use crate::mqtt::MqttAck;
+
+/// The version of the format of records.
+pub const VERSION: u16 = 1;
+
+/// A value as its text, which has a form of its own that stays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Text<T>(pub T);
+
+impl<C, T: Display> Encode<C> for Text<T> {
+    fn encode<W: Write>(
+        &self,
+        e: &mut Encoder<W>,
+        _: &mut C,
+    ) -> Result<(), encode::Error<W::Error>> {
+        e.str(&self.0.to_string())?.ok()
+    }
+}
+
+impl<'b, C, T: FromStr> Decode<'b, C> for Text<T> {
+    fn decode(d: &mut Decoder<'b>, _: &mut C) -> Result<Self, decode::Error> {
+        let wrong = |_| decode::Error::message("a text that is none of its kind");
+        d.str()?.parse().map(Text).map_err(wrong)
+    }
+}
+
+impl<T: Clone> Text<T> {
+    /// Each of them as its text.
+    pub fn all<'a>(values: impl IntoIterator<Item = &'a T>) -> Vec<Self>
+    where
+        T: 'a,
+    {
+        values.into_iter().cloned().map(Text).collect()
+    }
+
+    /// The values.
+    pub fn values<V: FromIterator<T>>(texts: Vec<Self>) -> V {
+        texts.into_iter().map(|text| text.0).collect()
+    }
+}
+
+/// A Phoenix client's message that waits for its answer.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+pub(crate) struct Message {
+    #[n(0)]
+    join_ref: Option<Text<Name>>,
+    #[n(1)]
+    ref_: Option<Text<Name>>,
+    #[n(2)]
+    topic: Text<Name>,
+    #[n(3)]
+    event: Text<Name>,
+    #[n(4)]
+    payload: DataRecord<'static>,
+}
+
+impl From<&ClientMessage> for Message {
+    fn from(message: &ClientMessage) -> Self {
+        let ClientMessage { join_ref, ref_, topic, event, payload } = message.clone();
+        Message {
+            join_ref: join_ref.map(Text),
+            ref_: ref_.map(Text),
+            topic: Text(topic),
+            event: Text(event),
+            payload: payload.into(),
+        }
+    }
+}
+
+impl From<Message> for ClientMessage {
+    fn from(message: Message) -> Self {
+        ClientMessage {
+            join_ref: message.join_ref.map(|text| text.0),
+            ref_: message.ref_.map(|text| text.0),
+            topic: message.topic.0,
+            event: message.event.0,
+            payload: message.payload.into(),
+        }
+    }
+}
+
+/// A principal.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+pub(crate) struct Who {
+    #[n(0)]
+    users: Vec<Text<Name>>,
+    #[n(1)]
+    grants: Granted,
+    #[n(2)]
+    expires: Option<u64>,
+    #[n(3)]
+    source: Origin,
+    #[n(4)]
+    info: Option<String>,
+    /// When its token was issued, in seconds since 1970.
+    #[cbor(n(5), default)]
+    issued_s: u32,
+    /// A hash of its token's name.
+    #[cbor(n(6), default)]
+    id_hash: u32,
+}
+
+/// What somebody may do at the most.
+#[derive(Encode, Decode)]
+pub(crate) enum Granted {
+    #[n(0)]
+    Everything,
+    /// To enter, to publish to, to see who is in, to read what was before.
+    #[n(1)]
+    Patterns(#[n(0)] Vec<String>, #[n(1)] Vec<String>, #[n(2)] Vec<String>, #[n(3)] Vec<String>),
+}
+
+#[derive(Encode, Decode)]
+#[cbor(index_only)]
+enum Origin {
+    #[n(0)]
+    Anonymous,
+    #[n(1)]
+    Application,
+    #[n(2)]
+    Token,
+    #[n(3)]
+    Hook,
+}
+
+impl From<&Grants> for Granted {
+    fn from(grants: &Grants) -> Self {
+        let texts = |patterns: &[Box<str>]| patterns.iter().map(|it| it.to_string()).collect();
+        match grants {
+            Grants::Everything => Granted::Everything,
+            Grants::Patterns(Patterns { subscribe, publish, presence, history }) => {
+                let (subscribe, publish) = (texts(subscribe), texts(publish));
+                Granted::Patterns(subscribe, publish, texts(presence), texts(history))
+            }
+        }
+    }
+}
+
+impl From<Granted> for Grants {
+    fn from(granted: Granted) -> Self {
+        let boxed = |texts: Vec<String>| texts.into_iter().map(String::into_boxed_str).collect();
+        match granted {
+            Granted::Everything => Grants::Everything,
+            Granted::Patterns(subscribe, publish, presence, history) => {
+                Grants::Patterns(Patterns {
+                    subscribe: boxed(subscribe),
+                    publish: boxed(publish),
+                    presence: boxed(presence),
+                    history: boxed(history),
+                })
+            }
+        }
+    }
+}
+
+impl From<&Principal> for Who {
+    fn from(principal: &Principal) -> Self {
+        // MQTT clients have theirs in their rows.
+        let Principal { users, client: _, grants, info, expires, mark, source } = principal;
+        let grants = Granted::from(&**grants);
+        let source = match source {
+            Source::Anonymous => Origin::Anonymous,
+            Source::Application => Origin::Application,
+            Source::Token => Origin::Token,
+            Source::Hook => Origin::Hook,
+        };
+        let TokenMark { issued_s, id_hash } = *mark;
+        let (users, info) = (Text::all(users), info.as_deref().map(String::from));
+        Who { users, grants, expires: *expires, source, info, issued_s, id_hash }
+    }
+}
+
+impl From<Who> for Principal {
+    fn from(who: Who) -> Self {
+        let source = match who.source {
+            Origin::Anonymous => Source::Anonymous,
+            Origin::Application => Source::Application,
+            Origin::Token => Source::Token,
+            Origin::Hook => Source::Hook,
+        };
+        let users = Text::values(who.users);
+        let (grants, info) = (Arc::new(who.grants.into()), who.info.map(Arc::from));
+        let mark = TokenMark { issued_s: who.issued_s, id_hash: who.id_hash };
+        Principal { users, client: None, grants, info, expires: who.expires, mark, source }
+    }
+}
+
+/// Where an answer goes.
+#[derive(Encode, Decode)]
+pub(crate) enum AnswerRecord {
+    #[n(0)]
+    Http(#[n(0)] RespondRecord),
+    #[n(1)]
+    Id(#[n(0)] String),
+    #[n(2)]
+    Phoenix(#[n(0)] Message),
+    /// The packet identifier, the QoS, whether what is known of it is stored with the message, and whether that is to be
+    /// retained.
+    #[n(3)]
+    Mqtt(#[n(0)] u16, #[n(1)] u8, #[n(2)] bool, #[n(3)] bool),
+    #[n(4)]
+    MqttAuth(#[n(0)] String),
+}
+
+impl From<&Answer> for AnswerRecord {
+    fn from(answer: &Answer) -> Self {
+        match answer {
+            Answer::Http(respond) => AnswerRecord::Http(respond.into()),
+            Answer::Id(id) => AnswerRecord::Id(id.to_string()),
+            Answer::Phoenix(message) => AnswerRecord::Phoenix((&**message).into()),
+            Answer::Mqtt(MqttAck { id, qos, with, retain }) => {
+                AnswerRecord::Mqtt(*id, qos.number(), *with, *retain)
+            }
+            Answer::MqttAuth(method) => AnswerRecord::MqttAuth(method.to_string()),
+        }
+    }
+}
+
+impl From<AnswerRecord> for Answer {
+    fn from(record: AnswerRecord) -> Self {
+        match record {
+            AnswerRecord::Http(respond) => Answer::Http(respond.into()),
+            AnswerRecord::Id(id) => Answer::Id(id.into()),
+            AnswerRecord::Phoenix(message) => Answer::Phoenix(Box::new(message.into())),
+            AnswerRecord::Mqtt(id, qos, with, retain) => {
+                let qos = Qos::from_number(qos).unwrap_or_default();
+                Answer::Mqtt(MqttAck { id, qos, with, retain })
+            }
+            AnswerRecord::MqttAuth(method) => Answer::MqttAuth(method.into()),
+        }
+    }
+}
+
+/// How an answer is framed.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+pub(crate) struct RespondRecord {
+    #[n(0)]
+    cors: String,
+    #[n(1)]
+    keep_alive: bool,
+    /// Left out where it is not so, as in records of earlier versions.
+    #[n(2)]
+    head_only: Option<bool>,
+}
+
+impl From<&Respond> for RespondRecord {
+    fn from(Respond { cors, keep_alive, head_only }: &Respond) -> Self {
+        let (keep_alive, head_only) = (*keep_alive, head_only.then_some(true));
+        RespondRecord { cors: cors.to_string(), keep_alive, head_only }
+    }
+}
+
+impl From<RespondRecord> for Respond {
+    fn from(RespondRecord { cors, keep_alive, head_only }: RespondRecord) -> Self {
+        Respond { cors: cors.into(), keep_alive, head_only: head_only.unwrap_or_default() }
+    }
+}
+
+/// A topic with history, and how far somebody has it.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+pub(crate) struct CursorRecord {
+    #[n(0)]
+    topic: Text<Name>,
+    #[n(1)]
+    after: u64,
+    #[cbor(n(2), default)]
+    whole: bool,
+}
+
+impl From<&TopicCursor> for CursorRecord {
+    fn from(TopicCursor { hash: _, topic, after, whole }: &TopicCursor) -> Self {
+        CursorRecord { topic: Text(topic.clone()), after: *after, whole: *whole }
+    }
+}
+
+impl CursorRecord {
+    /// The cursor.
+    pub fn import(self, hash: &dyn Fn(&str) -> u64) -> TopicCursor {
+        let topic = self.topic.0;
+        TopicCursor { hash: hash(&topic), topic, after: self.after, whole: self.whole }
+    }
+}
+
+/// The number of a gap in a record.
+pub(crate) fn gap_number(gap: RecoveryGap) -> u8 {
+    match gap {
+        RecoveryGap::Epoch => 0,
+        RecoveryGap::TooOld => 1,
+        RecoveryGap::NoHistory => 2,
+    }
+}
+
+/// The gap of a number.
+pub(crate) fn gap_of(number: u8) -> Result<RecoveryGap, ImportError> {
+    match number {
+        0 => Ok(RecoveryGap::Epoch),
+        1 => Ok(RecoveryGap::TooOld),
+        2 => Ok(RecoveryGap::NoHistory),
+        _ => Err(ImportError::damaged("there is no such gap")),
+    }
+}
+
+/// Why a record was not taken. Nothing of it is in the engine then.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ImportError {
+    /// The record is not whole, or not what an engine writes.
+    #[error(
+        "the record is cut or damaged ({0}): without a connection's, close its socket; without an engine's, begin anew"
+    )]
+    Damaged(String),
+    /// Another version of the server has written it.
+    #[error(
+        "the record has version {0} of the format, and this server reads version {VERSION}: hand over \
+         to a server that reads both, or restart instead"
+    )]
+    Version(u16),
+    /// Nobody here speaks its protocol.
+    #[error("nobody here speaks {protocol} as encoding {encoding}: close the connection's socket")]
+    UnknownProtocol {
+        /// Its name.
+        protocol: String,
+        /// The number of its encoding.
+        encoding: u8,
+    },
+    /// There is a connection in the slot.
+    #[error("slot {0} is taken: import into an engine without connections of its own")]
+    SlotTaken(u32),
+    /// The engine's record is another's.
+    #[error(
+        "the record is of engine {number} of node {node}, and this is another: connections' ids name both"
+    )]
+    OtherEngine {
+        /// The node of the record.
+        node: model::NodeId,
+        /// The engine of the record.
+        number: u16,
+    },
+}
+
+impl ImportError {
+    pub(crate) fn damaged(why: impl std::fmt::Display) -> Self {
+        ImportError::Damaged(why.to_string())
+    }
+}

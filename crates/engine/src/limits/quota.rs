@@ -1,0 +1,515 @@
+//! What users and addresses may do in a second, all of their connections on the node together, and how
+//! many connections and topics a user may have.
+//!
+//! A connection holds accounts while it asks for a lot, and none while it rests. What is over is refused
+//! in the protocol's own words; bytes that are too many are left unread for a while.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use model::Name;
+use protocol::Request;
+use protocol::mqtt::Incoming;
+use protocol::phoenix::{ClientMessage, Event};
+use protocol::request::{Op, ReplyTo};
+use quotas::{Account, Cost, Limits, Unit, Who};
+
+use crate::connection::Phase;
+use crate::core::Core;
+use crate::core::metrics::Limited;
+use crate::core::output::Output;
+use crate::core::shrink::Roomy;
+use crate::limits::user_counts::{Counted, Counts, Reached};
+
+/// Users of a connection whose accounts its requests are charged to; it may have more.
+const USERS_MAX: usize = 4;
+
+/// A connection that has asked for nothing for so long has no accounts.
+const REST_US: u64 = 3_000_000;
+
+/// So many refusals more than what was done close a connection, and fewer when they go on for
+/// [`STUBBORN_US`].
+const REFUSALS_MAX: u32 = 500;
+
+/// See [`REFUSALS_MAX`].
+const STUBBORN_REFUSALS: u32 = 20;
+
+/// A client that has been refused for so long, again and again, is closed.
+const STUBBORN_US: u64 = 10_000_000;
+
+/// Input of so many bytes at once is charged in any case; less only to who has accounts already.
+const LARGE_BYTES: usize = 4 << 10;
+
+/// One of so many commands of connections that hold no accounts makes the connection hold them: so an
+/// address of which many connections do a little each is found as well. A power of 2.
+const SAMPLE: u32 = 64;
+
+/// Somebody who does a lot.
+struct Bound {
+    account: Arc<Account>,
+    /// A user's, or else an address's.
+    is_user: bool,
+}
+
+impl Bound {
+    fn limits<'a>(&self, core: &'a Core) -> &'a Limits {
+        limits(core, self.is_user)
+    }
+}
+
+fn limits(core: &Core, is_user: bool) -> &Limits {
+    let settings = &core.settings;
+    if is_user { &settings.per_user } else { &settings.per_address }
+}
+
+/// What an open connection that asks for something holds.
+struct Held {
+    /// Of those of its users, and of its address, who do a lot, in this order.
+    accounts: Vec<Bound>,
+    /// Which of its users have an account there, one bit each.
+    users: u8,
+    /// Where it is, until that has an account there.
+    address: Option<IpAddr>,
+    used_us: u64,
+    /// Refusals, less what was done between them, and since when.
+    refusals: u32,
+    refused_us: u64,
+}
+
+impl Held {
+    fn new(now_us: u64) -> Self {
+        Held {
+            accounts: Vec::new(),
+            users: 0,
+            address: None,
+            used_us: now_us,
+            refusals: 0,
+            refused_us: 0,
+        }
+    }
+
+    /// Finds the accounts of those who have none here and are about to use this.
+    fn find(&mut self, core: &Core, slot: u32, cost: &Cost) {
+        for (at, user) in core.users(slot).take(USERS_MAX).enumerate() {
+            if self.users & 1 << at == 0
+                && let Some(bound) = of_user(core, user, cost)
+            {
+                self.users |= 1 << at;
+                self.accounts.push(bound);
+            }
+        }
+        self.find_address(core, cost);
+    }
+
+    fn find_address(&mut self, core: &Core, cost: &Cost) {
+        if let Some(network) = self.address
+            && let Some(bound) = of_network(core, network, cost)
+        {
+            self.address = None;
+            self.accounts.push(bound);
+        }
+    }
+
+    fn spend(&self, core: &Core, cost: &Cost) {
+        let spend = |bound: &Bound| bound.account.spend(cost, bound.limits(core), core.now_us);
+        self.accounts.iter().for_each(spend);
+    }
+}
+
+/// What is held of connections that have asked for a lot lately.
+#[derive(Default)]
+pub(crate) struct Quota {
+    held: HashMap<u32, Held>,
+    /// Commands of connections that held nothing.
+    unheld: u32,
+    /// What open connections count for, while their users are limited.
+    counted: HashMap<u32, Counted>,
+}
+
+/// Who asks for something.
+pub(crate) enum Asker<'a> {
+    /// The users of an open connection, and its address.
+    Connection,
+    /// A request that names these users, and its connection's address.
+    Request(&'a [Name]),
+}
+
+impl Quota {
+    /// Which limit keeps a connection from what it asks for, if any; else it is charged for that.
+    pub fn charge(
+        &mut self,
+        core: &mut Core,
+        slot: u32,
+        asker: &Asker<'_>,
+        cost: &Cost,
+    ) -> Option<Limited> {
+        let now_us = core.now_us;
+        if *cost == Cost::NOTHING {
+            return None;
+        }
+        let (held, once);
+        let accounts = match asker {
+            Asker::Connection => {
+                held = Some(self.busy(core, slot, cost)?);
+                held.as_ref().map_or(&[][..], |held| &held.accounts)
+            }
+            Asker::Request(users) => {
+                held = None;
+                once = accounts(core, users, address(core, slot), cost);
+                &once[..]
+            }
+        };
+        let over = accounts.iter().find_map(|bound| {
+            let unit = bound.account.over(cost, bound.limits(core), now_us)?;
+            Some(Limited::rate(bound.is_user, unit))
+        });
+        let Some(limited) = over else {
+            accounts.iter().for_each(|bound| {
+                bound.account.spend(cost, bound.limits(core), now_us);
+            });
+            if let Some(held) = held {
+                held.refusals = held.refusals.saturating_sub(1);
+            }
+            return None;
+        };
+        accounts.iter().for_each(|bound| bound.account.refused(now_us));
+        core.metrics.limited[limited as usize].add(1);
+        Some(limited)
+    }
+
+    /// Counts a refusal. True when the client takes no notice of them, and is to be closed.
+    pub fn is_stubborn(&mut self, core: &Core, slot: u32) -> bool {
+        let Some(held) = self.held.get_mut(&slot) else {
+            return false;
+        };
+        if held.refusals == 0 {
+            held.refused_us = core.now_us;
+        }
+        held.refusals += 1;
+        let long = core.now_us.saturating_sub(held.refused_us) >= STUBBORN_US;
+        held.refusals >= REFUSALS_MAX || (long && held.refusals >= STUBBORN_REFUSALS)
+    }
+
+    /// Charges an open connection for bytes that it has sent. The limit, if they are too many.
+    pub fn took(&mut self, core: &mut Core, slot: u32, bytes: usize) -> Option<Limited> {
+        let is_large = bytes >= LARGE_BYTES;
+        if !is_large && (self.held.is_empty() || !self.held.contains_key(&slot)) {
+            return None;
+        }
+        if core.table.get(slot)?.phase() != Phase::Open {
+            return None;
+        }
+        let cost = Cost::NOTHING.with(Unit::Bytes, bytes as u64);
+        // What is small counts as the command that it is part of.
+        let held =
+            if is_large { self.busy(core, slot, &cost)? } else { self.held.get_mut(&slot)? };
+        held.used_us = core.now_us;
+        held.spend(core, &cost);
+        self.over_bytes(core, slot)
+    }
+
+    /// Which limit keeps an open connection from sending more bytes, if any.
+    pub fn over_bytes(&self, core: &Core, slot: u32) -> Option<Limited> {
+        let held = self.held.get(&slot)?;
+        held.accounts.iter().find_map(|bound| {
+            let limited = bound.limits(core).of(Unit::Bytes) > 0;
+            let over = limited && bound.account.is_over(Unit::Bytes, core.now_us);
+            over.then(|| Limited::rate(bound.is_user, Unit::Bytes))
+        })
+    }
+
+    /// What an open connection holds that is about to use this; nothing if that is little.
+    fn busy(&mut self, core: &mut Core, slot: u32, cost: &Cost) -> Option<&mut Held> {
+        let now_us = core.now_us;
+        match self.held.entry(slot) {
+            Entry::Occupied(held) => {
+                let held = held.into_mut();
+                held.find(core, slot, cost);
+                held.used_us = now_us;
+                Some(held)
+            }
+            Entry::Vacant(vacant) => {
+                let mut held = Held::new(now_us);
+                held.find(core, slot, cost);
+                self.unheld = self.unheld.wrapping_add(1);
+                // A limit of addresses holds for those of which every connection does little, too.
+                let is_looked_at =
+                    self.unheld.is_multiple_of(SAMPLE) || core.settings.per_address.any();
+                if held.accounts.is_empty() && !is_looked_at {
+                    return None;
+                }
+                if let Some(address) = address(core, slot) {
+                    held.address = Some(core.settings.network(address));
+                    held.find_address(core, cost);
+                } else if !core.is_gathered(slot) {
+                    core.outputs.push(Output::Address { slot });
+                }
+                Some(vacant.insert(held))
+            }
+        }
+    }
+
+    /// The driver has said where a connection is.
+    pub fn locate(&mut self, core: &Core, slot: u32, address: Option<IpAddr>) {
+        if let (Some(held), Some(address)) = (self.held.get_mut(&slot), address)
+            && held.accounts.iter().all(|bound| bound.is_user)
+        {
+            held.address = Some(core.settings.network(address));
+        }
+    }
+
+    /// The connection has ended, or has other users now.
+    pub fn forget(&mut self, slot: u32) {
+        self.held.remove(&slot);
+    }
+
+    /// A connection is about to be opened for these users, with so many topics, their own included.
+    /// Which limit keeps it out, if any; else it counts.
+    pub fn open(
+        &mut self,
+        core: &Core,
+        slot: u32,
+        users: &[Name],
+        topics: usize,
+    ) -> Option<Limited> {
+        let max = max(core);
+        if max == Counts::default() || users.is_empty() {
+            return None;
+        }
+        let mut counted = Counted { users: Vec::new(), topics: crate::core::count::count(topics) };
+        for user in users {
+            if let Err(reached) = core.shared.users.enter(user, counted.counts(), max) {
+                counted.leave(&core.shared.users);
+                let limited = of_reached(reached);
+                core.metrics.limited[limited as usize].add(1);
+                return Some(limited);
+            }
+            counted.users.push(user.clone());
+        }
+        if let Some(before) = self.counted.insert(slot, counted) {
+            before.leave(&core.shared.users);
+        }
+        None
+    }
+
+    /// Why an open connection may enter no further topic, if so. Connections on several shards that ask
+    /// in the same moment may both be let in.
+    pub fn topics_reached(&self, core: &Core, slot: u32) -> Option<Limited> {
+        let max = max(core).topics;
+        let full = |user| max > 0 && core.shared.users.of(user).topics >= max;
+        if !(max > 0 && core.users(slot).any(full)) {
+            return None;
+        }
+        core.metrics.limited[Limited::UserTopics as usize].add(1);
+        Some(Limited::UserTopics)
+    }
+
+    /// A connection has entered topics or left some, or its users have changed: it counts as it is now,
+    /// if users are limited.
+    pub fn settle(&mut self, core: &Core, slot: u32) {
+        if self.counted.is_empty() && max(core) == Counts::default() {
+            return;
+        }
+        let topics = crate::core::count::count(core.hub.count(slot));
+        let same = |counted: &Counted| {
+            counted.topics == topics && core.users(slot).eq(counted.users.iter().map(Name::as_str))
+        };
+        let before = self.counted.get(&slot);
+        if before.map_or(core.users(slot).next().is_none(), same) {
+            return;
+        }
+        let now = Counted { users: core.users(slot).map(Name::from).collect(), topics };
+        for user in &now.users {
+            // It is in already: no limit keeps it out.
+            let _ = core.shared.users.enter(user, now.counts(), Counts::default());
+        }
+        if let Some(before) = self.counted.insert(slot, now) {
+            before.leave(&core.shared.users);
+        }
+    }
+
+    /// A connection has left all of its topics.
+    pub fn uncount(&mut self, core: &Core, slot: u32) {
+        if !self.counted.is_empty()
+            && let Some(counted) = self.counted.remove(&slot)
+        {
+            counted.leave(&core.shared.users);
+        }
+    }
+
+    /// Who rests has no accounts.
+    pub fn tidy(&mut self, now_us: u64) {
+        self.held.retain(|_, held| now_us.saturating_sub(held.used_us) < REST_US);
+        self.held.tidy();
+        self.counted.tidy();
+    }
+}
+
+/// What a user may have.
+fn max(core: &Core) -> Counts {
+    let settings = &core.settings;
+    let (connections, topics) = (settings.connections_per_user_max, settings.topics_per_user_max);
+    Counts { connections, topics }
+}
+
+fn of_reached(reached: Reached) -> Limited {
+    match reached {
+        Reached::Connections => Limited::UserConnections,
+        Reached::Topics => Limited::UserTopics,
+    }
+}
+
+/// Where a connection is, as far as the engine knows.
+fn address(core: &Core, slot: u32) -> Option<IpAddr> {
+    let session = || core.table.cold(slot)?.session.as_ref()?.address;
+    core.peers.address(slot).or_else(session)
+}
+
+fn of_network(core: &Core, network: IpAddr, cost: &Cost) -> Option<Bound> {
+    let who = Who::Address(network);
+    let account = core.shared.quotas.account(who, cost, limits(core, false), core.now_us)?;
+    Some(Bound { account, is_user: false })
+}
+
+fn of_user(core: &Core, user: &str, cost: &Cost) -> Option<Bound> {
+    let who = Who::User(user);
+    let account = core.shared.quotas.account(who, cost, limits(core, true), core.now_us)?;
+    Some(Bound { account, is_user: true })
+}
+
+/// The accounts of those who do a lot, of who is about to use this.
+fn accounts(core: &Core, users: &[Name], address: Option<IpAddr>, cost: &Cost) -> Vec<Bound> {
+    let of_address = |address| of_network(core, core.settings.network(address), cost);
+    let address = address.and_then(of_address);
+    // Who is refused by its address anyway makes no accounts of the names that it says.
+    let is_over =
+        |bound: &Bound| bound.account.over(cost, bound.limits(core), core.now_us).is_some();
+    let users = match address.as_ref().is_some_and(is_over) {
+        true => &[],
+        false => &users[..users.len().min(USERS_MAX)],
+    };
+    users.iter().filter_map(|user| of_user(core, user, cost)).chain(address).collect()
+}
+
+const COMMAND: Cost = Cost::NOTHING.with(Unit::Commands, 1);
+
+/// A command that the protocol has refused itself, or that asked for nothing.
+pub(crate) const BAD_COMMAND: Cost = COMMAND;
+
+/// What a message of a Phoenix client costs. A heartbeat keeps the connection alive, and is free.
+pub(crate) fn message_cost(message: &ClientMessage) -> Cost {
+    match message.kind() {
+        Event::Heartbeat => Cost::NOTHING,
+        Event::Join => COMMAND.with(Unit::Joins, 1),
+        Event::Leave => COMMAND,
+        Event::Other => COMMAND.with(Unit::Publishes, 1),
+    }
+}
+
+/// What a request costs that took so many bytes, and who asks. Nothing for what is no request of its own,
+/// and for what is charged elsewhere.
+pub(crate) fn request_cost(request: &Request, bytes: usize) -> Option<(Cost, Asker<'_>)> {
+    let command = COMMAND.with(Unit::Bytes, bytes as u64);
+    let topics = |topics: usize| command.with(Unit::Joins, topics.max(1) as u64);
+    let http = |to: &ReplyTo| match to {
+        ReplyTo::Http(_) => (command, Asker::Request(&[])),
+        ReplyTo::Id(_) => (COMMAND, Asker::Connection),
+    };
+    Some(match request {
+        Request::Answered { .. } | Request::Status { .. } => (command, Asker::Request(&[])),
+        Request::Open(open) => (topics(open.topics.len()), Asker::Request(&open.principal.users)),
+        Request::Poll(poll) => (topics(poll.topics.len()), Asker::Request(&poll.principal.users)),
+        Request::Subscribe(..)
+        | Request::Login(..)
+        | Request::Logout(..)
+        | Request::Authenticate(_) => (COMMAND.with(Unit::Joins, 1), Asker::Connection),
+        Request::Unsubscribe(..) | Request::UpdatePresence(..) => (COMMAND, Asker::Connection),
+        Request::Publish { publication, to: ReplyTo::Http(_), .. } => {
+            let users = publication.sender().map_or(&[][..], std::slice::from_ref);
+            (command.with(Unit::Publishes, 1), Asker::Request(users))
+        }
+        Request::Publish { to: ReplyTo::Id(_), .. } => {
+            (COMMAND.with(Unit::Publishes, 1), Asker::Connection)
+        }
+        Request::Acknowledge { principal: Some(principal), to: ReplyTo::Http(_), .. } => {
+            (command, Asker::Request(&principal.users))
+        }
+        Request::Acknowledge { to, .. }
+        | Request::Presence { to, .. }
+        | Request::History { to, .. } => http(to),
+        Request::Longpoll(longpoll) => match &longpoll.op {
+            Op::Open { principal, .. } => (topics(1), Asker::Request(&principal.users)),
+            Op::Poll { anew, .. } => {
+                let principal = anew.as_ref().and_then(|(_, principal)| principal.as_ref());
+                let users = principal.map_or(&[][..], |principal| &principal.users);
+                (command, Asker::Request(users))
+            }
+            // Each message counts for its session, and all of them for the address.
+            Op::Post { messages, .. } => {
+                let count = |unit| messages.iter().map(|it| message_cost(it).of(unit)).sum();
+                let cost = Unit::ALL.iter().fold(command, |cost, unit| match unit {
+                    Unit::Bytes => cost,
+                    Unit::Commands | Unit::Publishes | Unit::Joins => {
+                        cost.with(*unit, count(*unit))
+                    }
+                });
+                (cost, Asker::Request(&[]))
+            }
+            Op::Gone | Op::Forbidden => (command, Asker::Request(&[])),
+        },
+        Request::Mqtt(incoming) => mqtt_cost(incoming, bytes),
+        // A message is charged where sessions' messages are, and what is held when it is read again.
+        Request::Hold(_)
+        | Request::Rejected
+        | Request::Continue { .. }
+        | Request::Phoenix(_)
+        | Request::Close(_) => {
+            return None;
+        }
+    })
+}
+
+/// What an MQTT packet costs, and whom.
+fn mqtt_cost(incoming: &Incoming, bytes: usize) -> (Cost, Asker<'_>) {
+    match incoming {
+        Incoming::Connect(connect) => {
+            let command = COMMAND.with(Unit::Bytes, bytes as u64).with(Unit::Joins, 1);
+            (command, Asker::Request(&connect.principal.users))
+        }
+        Incoming::Publish(_) => (COMMAND.with(Unit::Publishes, 1), Asker::Connection),
+        Incoming::Subscribe(subscribe) => {
+            let joins = subscribe.wants.len() as u64;
+            (COMMAND.with(Unit::Joins, joins), Asker::Connection)
+        }
+        Incoming::Unsubscribe { filters, .. } => {
+            (COMMAND.with(Unit::Joins, filters.len() as u64), Asker::Connection)
+        }
+        Incoming::Ping | Incoming::Broken(_) | Incoming::Authenticate { .. } => {
+            (COMMAND, Asker::Connection)
+        }
+        // What the server has sent wants an answer, and who goes does so. What confirms nothing is charged when
+        // that is known.
+        Incoming::Confirm(_) | Incoming::Disconnect { .. } => (Cost::NOTHING, Asker::Connection),
+    }
+}
+
+/// What is said to who is over a limit.
+pub(crate) fn over_message(limited: Limited) -> String {
+    let key = limited.name();
+    let what = if limited == Limited::UserConnections {
+        "the user has as many connections as it may".to_string()
+    } else if limited == Limited::UserTopics {
+        "the user is in as many topics as it may be".to_string()
+    } else if limited == Limited::AllTopics {
+        "the server has as many topics as it may".to_string()
+    } else if limited == Limited::Presences {
+        "the server has as many connections in topics with presence as it may".to_string()
+    } else {
+        let (unit, _) = key.trim_start_matches("limits.").split_once('_').unwrap_or_default();
+        let whose = if key.contains("per_user") { "user" } else { "address" };
+        format!("too many {unit} in a second by this {whose}")
+    };
+    format!("{what} ({key}): try again in a moment")
+}

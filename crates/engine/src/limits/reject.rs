@@ -1,0 +1,186 @@
+//! What is over a limit of its user or its address: told in the protocol's own words, and closed if that
+//! changes nothing.
+
+use model::CloseReason;
+use protocol::http::{self, Method, Rejection};
+use protocol::mqtt;
+use protocol::phoenix::ClientMessage;
+use protocol::request::ReplyTo;
+use protocol::{ProtocolRef, Request};
+
+use crate::connection::lifecycle::Connections;
+use crate::core::Core;
+use crate::core::metrics::Limited;
+use crate::core::responses::refuse;
+use crate::limits::quota::{Asker, BAD_COMMAND, message_cost, over_message, request_cost};
+
+/// A request that is refused for a limit.
+pub(crate) struct Refused {
+    pub protocol: ProtocolRef,
+    pub request: Request,
+    pub limited: Limited,
+}
+
+/// The code of what is too much in a second.
+const RATE_LIMITED: &str = "rate_limited";
+
+impl Connections {
+    /// Which limit a request is over, of which so many bytes were read, if any; else it is charged to whom
+    /// it comes from.
+    pub(crate) fn over_limit(
+        &mut self,
+        slot: u32,
+        request: &Request,
+        bytes: usize,
+        open: bool,
+    ) -> Option<Limited> {
+        let (cost, asker) = request_cost(request, bytes)?;
+        // Who says who it is has no other users before it is open.
+        let asker = match asker {
+            Asker::Connection if !open => Asker::Request(&[]),
+            asker @ (Asker::Connection | Asker::Request(_)) => asker,
+        };
+        let over = self.rates.quota.charge(&mut self.core, slot, &asker, &cost);
+        // What is answered already costs no less to be refused, and a health check never is.
+        let over = over.filter(|_| !matches!(request, Request::Answered { .. }));
+        let no_topics = Vec::new();
+        over.or_else(|| {
+            let (users, topics) = if let Request::Open(open) = request {
+                (&open.principal.users, &open.topics)
+            } else if let Request::Poll(poll) = request {
+                (&poll.principal.users, &poll.topics)
+            } else if let Request::Mqtt(incoming) = request
+                && let mqtt::Incoming::Connect(connect) = &**incoming
+            {
+                (&connect.principal.users, &no_topics)
+            } else {
+                return None;
+            };
+            let quota = &mut self.rates.quota;
+            let no_room = self.core.no_room(users, topics.iter().map(|entry| &entry.topic));
+            no_room.or_else(|| quota.open(&self.core, slot, users, users.len() + topics.len()))
+        })
+    }
+
+    /// Refuses a request that is over a limit. One by HTTP ends its connection.
+    pub(crate) fn refuse_over(
+        &mut self,
+        slot: u32,
+        refused: Refused,
+        bytes: &[u8],
+        from: usize,
+        out: &mut Vec<u8>,
+    ) {
+        let Refused { protocol, request, limited } = refused;
+        let message = over_message(limited);
+        if let Request::Mqtt(incoming) = &request {
+            self.mqtt_over(slot, incoming, out);
+            return self.slow_stubborn(slot, limited, out);
+        }
+        let Some(id) = id(request) else {
+            let rejection = over_rejection(limited);
+            out.truncate(from);
+            if !self.core.speaks_first(slot) {
+                return self.say_goodbye(slot, CloseReason::RateLimited);
+            }
+            http::reject_unread(self.core.shared.protocols, bytes, &rejection, Method::Get, out);
+            self.core.count_answer(&out[from..]);
+            self.core.log_answer(slot, &out[from..]);
+            return self.close_after(slot, CloseReason::RateLimited, out);
+        };
+        protocol.reply(&id, Err((RATE_LIMITED, &message)), &mut self.core.codecs, out);
+        self.slow_stubborn(slot, limited, out);
+    }
+
+    /// Whether a message of a Phoenix client is over a limit: then it has been refused.
+    pub(crate) fn phoenix_over(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        message: &ClientMessage,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let cost = message_cost(message);
+        let over = self.rates.quota.charge(&mut self.core, slot, &Asker::Connection, &cost);
+        let Some(limited) = over else {
+            return false;
+        };
+        let reason = format!("{RATE_LIMITED}: {}", over_message(limited));
+        refuse(protocol, message, &reason, out);
+        self.slow_stubborn(slot, limited, out);
+        true
+    }
+
+    /// A command was refused with this code by the protocol itself, or had no need of the engine.
+    pub(crate) fn was_replied(&mut self, slot: u32, code: &'static str, out: &mut Vec<u8>) {
+        if let Some(limited) = Limited::of_code(code) {
+            self.core.metrics.limited[limited as usize].add(1);
+        }
+        self.charge_command(slot, out);
+    }
+
+    /// Charges a connection for what turned out to be a command, and one that asked for nothing.
+    pub(crate) fn charge_command(&mut self, slot: u32, out: &mut Vec<u8>) {
+        let over = self.rates.quota.charge(&mut self.core, slot, &Asker::Connection, &BAD_COMMAND);
+        if let Some(limited) = over {
+            self.slow_stubborn(slot, limited, out);
+        }
+    }
+
+    /// Leaves a connection unread that asks on and on for what it is refused, and closes it in the end.
+    fn slow_stubborn(&mut self, slot: u32, limited: Limited, out: &mut Vec<u8>) {
+        self.rates.has_refused(&mut self.core, slot, limited);
+        if !self.core.is_gathered(slot) && self.rates.quota.is_stubborn(&self.core, slot) {
+            let close = CloseReason::RateLimited;
+            let last = self.recover(|recovery, core| recovery.goodbye(core, slot, close));
+            out.extend_from_slice(&last);
+            self.close_after(slot, close, out);
+        }
+    }
+}
+
+/// Why an HTTP request over this limit is refused.
+pub(crate) fn over_rejection(limited: Limited) -> Rejection {
+    let is_full = matches!(limited, Limited::AllTopics | Limited::Presences);
+    let status = if is_full { 503 } else { 429 };
+    Rejection::new(status, limited.code(), over_message(limited))
+}
+
+/// The client's own id of a request that has one.
+fn id(request: Request) -> Option<Box<str>> {
+    match request {
+        Request::Subscribe(id, ..)
+        | Request::Unsubscribe(id, _)
+        | Request::Login(id, _)
+        | Request::Logout(id, _)
+        | Request::UpdatePresence(id, ..) => Some(id),
+        Request::Publish { to, .. }
+        | Request::Acknowledge { to, .. }
+        | Request::Presence { to, .. }
+        | Request::History { to, .. } => match to {
+            ReplyTo::Id(id) => Some(id),
+            ReplyTo::Http(_) => None,
+        },
+        Request::Authenticate(authenticate) => Some(authenticate.id),
+        Request::Answered { .. }
+        | Request::Rejected
+        | Request::Hold(_)
+        | Request::Continue { .. }
+        | Request::Open(_)
+        | Request::Poll(_)
+        | Request::Status { .. }
+        | Request::Phoenix(_)
+        | Request::Longpoll(_)
+        | Request::Mqtt(_)
+        | Request::Close(_) => None,
+    }
+}
+
+impl Core {
+    /// Counts a meta that is over its limit.
+    pub(crate) fn count_meta(&self, meta: &str) {
+        if meta.len() > self.settings.presence_meta_bytes_max {
+            self.metrics.limited[Limited::MetaBytes as usize].add(1);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! What MQTT clients are told of what they published.
+
+use std::collections::HashSet;
+
+use broker::StoredRecord;
+use model::{CloseReason, Name, Publication, Qos};
+use protocol::mqtt::{ConfirmKind, Incoming, Mqtt, ReasonCode, Told};
+use sessions::{Part, ProgressRecord, Subscription, session_mark};
+
+use super::packets::Mqtts;
+use super::state::MqttAck;
+use crate::connection::lifecycle::Connections;
+use crate::core::Core;
+
+/// How often progress is stored that nobody waits for, in seconds. After a crash messages with QoS 1 come
+/// again that were confirmed since.
+const STORED_SECONDS: u64 = 5;
+
+impl Connections {
+    /// A message of a client was published, or was not.
+    pub(crate) fn mqtt_published(
+        &mut self,
+        slot: u32,
+        ack: MqttAck,
+        result: Result<(), ReasonCode>,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(mqtt) = self.core.mqtt_protocol(slot) else { return };
+        let MqttAck { id, qos, with, retain } = ack;
+        let kind = match qos {
+            Qos::AtMostOnce => return,
+            Qos::AtLeastOnce => ConfirmKind::Acknowledged,
+            Qos::ExactlyOnce => ConfirmKind::Received,
+        };
+        let stored = self.core.shared.mqtt_sessions.is_stored();
+        let Some(details) = self.core.mqtt.details_mut(slot) else { return };
+        let is_lost = match qos {
+            Qos::AtMostOnce | Qos::AtLeastOnce => {
+                details.publishing = details.publishing.saturating_sub(1);
+                false
+            }
+            Qos::ExactlyOnce => {
+                details.arrived(id);
+                details.written(id, result.is_ok())
+            }
+        };
+        let outlives = details.session.outlives();
+        let mut packet = Vec::new();
+        match result {
+            Ok(()) => mqtt.confirm(kind, id, &mut packet),
+            Err(reason) if mqtt.tells_reasons() => {
+                mqtt.confirm_error(kind, id, reason, &details.limits, &mut packet);
+            }
+            // MQTT 3 has no word for it, and the client must not take it for done.
+            Err(reason) => return self.mqtt_break_off(slot, reason, out),
+        }
+        if !stored || result.is_err() {
+            out.extend_from_slice(&packet);
+        } else if qos == Qos::ExactlyOnce && outlives && !with {
+            // After a crash the client repeats it, and it must be known that it was there.
+            details.held.extend_from_slice(&packet);
+            self.mqtt_flush(slot, &mut Vec::new());
+        } else if retain {
+            // As what was published before it, it is on disk when it is confirmed.
+            let done = self.core.mqtt_done(slot, packet, false);
+            done.into_iter().for_each(|done| self.core.shared.mqtt_sessions.settle(done));
+        } else {
+            out.extend_from_slice(&packet);
+        }
+        if is_lost {
+            self.core.mqtt.changed(slot);
+        }
+        self.core.mqtt.trim(slot);
+    }
+
+    /// A client asks for more than it may.
+    pub(crate) fn mqtt_over(&mut self, slot: u32, incoming: &Incoming, out: &mut Vec<u8>) {
+        self.core.mqtt_heard(slot);
+        let reason = ReasonCode::QuotaExceeded;
+        let limits = self.core.mqtt_limits(slot);
+        let Some(mqtt) = self.core.mqtt_protocol(slot) else {
+            return self.close_after(slot, CloseReason::RateLimited, out);
+        };
+        match incoming {
+            Incoming::Connect(connect) => {
+                if let Some(mqtt) = Mqtt::of(connect.encoding) {
+                    let text = ReasonCode::MessageRateTooHigh.text(Told::Connection);
+                    mqtt.refuse(reason, text, &connect.limits, out);
+                }
+                self.close_after(slot, CloseReason::RateLimited, out);
+            }
+            Incoming::Publish(publish) if mqtt.tells_reasons() => {
+                let told = Mqtts { connections: self, webhook: None }.over(slot, publish);
+                let kind = match publish.publication.qos {
+                    Qos::AtMostOnce => return,
+                    Qos::AtLeastOnce => ConfirmKind::Acknowledged,
+                    Qos::ExactlyOnce => ConfirmKind::Received,
+                };
+                match told {
+                    Some(ReasonCode::Success) => mqtt.confirm(kind, publish.id, out),
+                    Some(reason) => mqtt.confirm_error(kind, publish.id, reason, &limits, out),
+                    None => {}
+                }
+            }
+            Incoming::Subscribe(subscribe) => {
+                let results = vec![Err(reason); subscribe.wants.len()];
+                mqtt.subscribed(subscribe.id, &results, &limits, out);
+            }
+            Incoming::Unsubscribe { id, filters } if mqtt.tells_reasons() => {
+                mqtt.unsubscribed(*id, &vec![reason; filters.len()], &limits, out);
+            }
+            Incoming::Ping => mqtt.pong(out),
+            Incoming::Broken(error) => self.mqtt_broken(slot, *error, out),
+            // What can't be refused is the end.
+            Incoming::Publish(_)
+            | Incoming::Confirm(_)
+            | Incoming::Unsubscribe { .. }
+            | Incoming::Disconnect { .. }
+            | Incoming::Authenticate { .. } => {
+                mqtt.disconnect(ReasonCode::MessageRateTooHigh, &limits, out);
+                self.close_after(slot, CloseReason::RateLimited, out);
+            }
+        }
+    }
+
+    /// Ends a connection whose client did what it may not, or can't be told otherwise.
+    pub(crate) fn mqtt_break_off(&mut self, slot: u32, reason: ReasonCode, out: &mut Vec<u8>) {
+        if let Some(mqtt) = self.core.mqtt_protocol(slot) {
+            mqtt.disconnect(reason, &self.core.mqtt_limits(slot), out);
+        }
+        self.close_after(slot, close_reason(reason), out);
+    }
+
+    /// What is done once a second: progress is stored that has changed, and the first engine ends sessions
+    /// whose time is over, and gives others what sessions have left.
+    pub(crate) fn mqtt_second(&mut self) {
+        let now_s = self.core.unix_s();
+        self.core.mqtt_save_some(now_s);
+        if self.core.number == 0 {
+            let age_ms = self.core.age_ms();
+            let wills = self.core.shared.mqtt_sessions.sweep(age_ms / 1_000);
+            self.core.publish_wills(wills);
+            self.core.mqtt_redispatch();
+            self.core.shared.retained.sweep(age_ms);
+        }
+    }
+
+    /// Something was stored on which packets have waited, or could not be.
+    pub(crate) fn mqtt_stored(
+        &mut self,
+        slot: u32,
+        packets: &[u8],
+        stored: bool,
+        is_progress: bool,
+    ) {
+        if !stored {
+            // What is not confirmed comes again.
+            return self.say_goodbye(slot, CloseReason::Overloaded);
+        }
+        self.send(slot, packets, 0);
+        if let Some(details) = self.core.mqtt.details_mut(slot).filter(|_| is_progress) {
+            details.is_saving = false;
+            self.mqtt_flush(slot, &mut Vec::new());
+            self.core.mqtt.trim(slot);
+        }
+    }
+}
+
+impl Core {
+    /// Stores the progress of those whose second it is, as long as the store has room for it: what clients wait for
+    /// goes first. All others have their turns later.
+    fn mqtt_save_some(&mut self, now_s: u64) {
+        // No second is left out, also where this is called less often.
+        let passed_s = now_s.saturating_sub(std::mem::replace(&mut self.mqtt.saved_s, now_s));
+        let mut unsaved = std::mem::take(&mut self.mqtt.unsaved);
+        // Who was stored in between is there twice.
+        let mut known = HashSet::new();
+        unsaved.retain(|slot| {
+            let is_unsaved = self.mqtt.details(*slot).is_some_and(|details| details.is_unsaved);
+            if !is_unsaved || !known.insert(*slot) {
+                return false;
+            }
+            let is_due = (now_s + u64::from(*slot)) % STORED_SECONDS < passed_s;
+            !(is_due && self.shared.mqtt_sessions.has_room() && self.mqtt_save(*slot, None))
+        });
+        self.mqtt.unsaved = unsaved;
+    }
+
+    /// A client has sent a packet: half of one says nothing (MQTT 5.0, section 3.1.2.10).
+    pub(super) fn mqtt_heard(&mut self, slot: u32) {
+        let now_s = self.now_wrapping_s();
+        if let Some(connection) = self.table.get_mut(slot) {
+            connection.heard_s = now_s;
+        }
+    }
+
+    /// What is stored together with a message of a client, so that a crash can't part them.
+    pub(crate) fn mqtt_stored_with(&self, slot: u32, ack: MqttAck) -> Option<Box<StoredRecord>> {
+        if !ack.with {
+            return None;
+        }
+        let session = self.mqtt_session(slot)?;
+        let key = self.mqtt.row(slot)?.key.as_str().into();
+        let value = minicbor::to_vec(ProgressRecord::new(&session)).ok()?.into();
+        Some(Box::new(StoredRecord { part: Part::Progress.name(), key, value: Some(value) }))
+    }
+
+    /// Whether a client's message is on disk when it is confirmed. Nobody waits for one that is not confirmed.
+    pub(super) fn mqtt_is_durable(&self, publication: &Publication) -> bool {
+        publication.qos.is_confirmed()
+            && self.history.rule(&publication.topic).is_some_and(|rule| rule.durable)
+    }
+
+    /// Whether what is known of a client's message is stored with it, where that is on disk when it is confirmed.
+    pub(super) fn mqtt_stores_with(&self, slot: u32, qos: Qos) -> bool {
+        qos == Qos::ExactlyOnce && self.mqtt_survives(slot)
+    }
+
+    /// A message is published for which somebody else has been waited: how it is confirmed, and whether
+    /// it is on disk then.
+    pub(crate) fn mqtt_arrived(
+        &mut self,
+        slot: u32,
+        publication: &Publication,
+        ack: MqttAck,
+    ) -> (MqttAck, bool) {
+        if ack.qos == Qos::ExactlyOnce
+            && let Some(details) = self.mqtt.details_mut(slot)
+        {
+            details.arrived(ack.id);
+        }
+        let durable = self.mqtt_is_durable(publication);
+        (MqttAck { with: durable && self.mqtt_stores_with(slot, ack.qos), ..ack }, durable)
+    }
+
+    /// Excludes the publisher from its own message when all of its matching subscriptions are No Local: on this
+    /// connection, and on later ones of a session that outlives it. When only some of them are, the message names the
+    /// session, and delivery skips those. A retained message names it too, for subscriptions that come later.
+    pub(crate) fn mqtt_leave_out(&self, slot: u32, publication: &mut Publication) {
+        let details = self.mqtt.details(slot);
+        let (leaving_out, others) = match details {
+            None => (self.mqtt_only_leaves_out(slot, &publication.topic), false),
+            Some(details) => {
+                let subscriptions = details.session.subscriptions.iter();
+                let matching = || subscriptions.clone().filter(|it| it.matches(&publication.topic));
+                let leaves_out = |it: &Subscription| it.options.no_local;
+                (matching().any(leaves_out), matching().any(|it| !leaves_out(it)))
+            }
+        };
+        if publication.retain || leaving_out && others {
+            let by = self.mqtt_session_mark(slot);
+            publication.attributes.get_or_insert_default().by_session = by;
+        }
+        if !leaving_out || others {
+            return;
+        }
+        publication.except = self.table.get(slot).map(|it| self.id(slot, it.serial));
+        let goes_on = details.is_some_and(|it| it.session.outlives());
+        if let Some(row) = self.mqtt.row(slot).filter(|_| goes_on) {
+            let attributes = publication.attributes.get_or_insert_default();
+            attributes.except_session = Some(session_mark(&row.key));
+        }
+    }
+
+    fn mqtt_only_leaves_out(&self, slot: u32, topic: &Name) -> bool {
+        let options = self.mqtt.only_options(slot, topic);
+        options.is_some_and(|it| it.no_local) && self.hub.topics_of(slot).any(|name| name == topic)
+    }
+}
+
+/// Why a connection ends that is broken off with this reason.
+fn close_reason(reason: ReasonCode) -> CloseReason {
+    if reason == ReasonCode::PacketTooLarge {
+        CloseReason::TooBig
+    } else if matches!(reason, ReasonCode::NotAuthorized | ReasonCode::BadAuthenticationMethod) {
+        CloseReason::Unauthorized
+    } else if matches!(
+        reason,
+        ReasonCode::QuotaExceeded | ReasonCode::ServerBusy | ReasonCode::UnspecifiedError
+    ) {
+        CloseReason::Overloaded
+    } else {
+        CloseReason::ProtocolError
+    }
+}

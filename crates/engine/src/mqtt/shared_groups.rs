@@ -1,0 +1,318 @@
+//! Groups that share a filter (MQTT 5.0, section 4.8.2): each message goes to one member.
+//!
+//! The broker draws the shard, by its number of members; the shard draws the member, of those that take the
+//! message at once. A shard that has none passes it on to the others of the group. When all were asked, they
+//! are asked for a member for which it can wait, as what is published to one client does, and at last one
+//! member has to go for it.
+//!
+//! A member's session that ends leaves its messages to the others: those with QoS 1 that it has not acknowledged, and
+//! those that were never sent. No other member may have what was sent with QoS 2 ([MQTT-4.8.2-5]).
+
+use std::sync::Arc;
+
+use broker::Passed;
+use history::{Answer, Completion, HistoryError, Piece, Pull};
+use model::{CloseReason, Envelope, FilterKey, Name, Qos};
+use sessions::{Session, Source};
+
+use super::deliver::{joined, mqtt_source};
+use super::state::{Details, Reads, Waiting, Way};
+use crate::connection::lifecycle::Connections;
+use crate::core::Core;
+use crate::core::command::Command;
+
+/// Members of a group that a shard asks for each message, until one takes it at once.
+const TRIED: u32 = 1_000;
+
+/// Messages of sessions that have ended, given to other members at a time.
+const REDISPATCHED: u32 = 10_000;
+
+/// When a member can take a message: the sooner the less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum When {
+    Now,
+    /// It has to wait for so many others.
+    Later(usize),
+    /// There is no room for it to wait.
+    Never,
+}
+
+/// A member that a group may choose for a message.
+struct Member {
+    slot: u32,
+    when: When,
+    way: Way,
+}
+
+impl Connections {
+    /// Gives a message to a member of a group. False where none gets it.
+    pub(crate) fn mqtt_share(
+        &mut self,
+        key: &Arc<FilterKey>,
+        message: &Arc<Envelope>,
+        mut passed: Passed,
+    ) -> bool {
+        let core = &mut self.core;
+        let (number, is_left) = (core.number, passed.is_left);
+        let asked = passed.tried.iter().filter(|shard| **shard == number).count();
+        let will_do = |when: When| match when {
+            When::Now => true,
+            When::Later(_) => asked > 0,
+            When::Never => asked > 1,
+        };
+        match core.mqtt_member(key, message) {
+            Some(member) if will_do(member.when) => self.mqtt_give(member, key, message, is_left),
+            _ => {
+                passed.tried.push(number);
+                let is_passed = core.broker.pass_to_group(message, key, passed);
+                core.metrics.mqtt_gone.add(u64::from(!is_passed && is_left));
+                is_passed
+            }
+        }
+    }
+
+    /// Gives a message to the member that was chosen for it, now or later. False where there is no room.
+    fn mqtt_give(
+        &mut self,
+        Member { slot, when, way }: Member,
+        key: &Arc<FilterKey>,
+        message: &Arc<Envelope>,
+        is_left: bool,
+    ) -> bool {
+        let Way { qos, retain, ids } = way;
+        let (message, group) = (message.clone(), Some(key.clone()));
+        let ids = ids.into();
+        let waiting = Waiting { message, qos, retained: false, retain, ids, group };
+        let Some(details) = self.core.mqtt.details_mut(slot) else { return false };
+        match when {
+            When::Later(_) if qos.is_confirmed() => {
+                match shared_source(&details.session, &waiting) {
+                    Some(source) => details.session.refs.push(source),
+                    None => details.waiting.push_back(waiting),
+                }
+                self.core.mqtt.wake(slot);
+            }
+            When::Now | When::Later(_) => {
+                let mut out = Vec::new();
+                self.core.mqtt_send_shared(slot, waiting, &mut out);
+                self.mqtt_flush(slot, &mut out);
+            }
+            When::Never => {
+                self.core.metrics.mqtt_gone.add(1);
+                // Or all members would have to go for what one after the other leaves.
+                if !is_left {
+                    self.say_goodbye(slot, CloseReason::SlowConsumer);
+                }
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl Core {
+    /// The member here that takes a message first; of several the one whose turn it is.
+    fn mqtt_member(&mut self, key: &FilterKey, message: &Envelope) -> Option<Member> {
+        let members = self.hub.members(key.hash, &key.name);
+        let turn = self.mqtt.turns.get(&key.hash).copied().unwrap_or(0);
+        let first = turn.checked_rem(members)?;
+        let slots = || self.hub.each_slot(key.hash, &key.name);
+        let slots = slots().skip(first as usize).chain(slots().take(first as usize));
+        let (mut best, mut next): (Option<Member>, u32) = (None, first + 1);
+        for (slot, at) in slots.zip(0..TRIED) {
+            let Some(member) = self.mqtt_asked(slot, key, message) else { continue };
+            let is_now = member.when == When::Now;
+            if best.as_ref().is_none_or(|best| member.when < best.when) {
+                best = Some(member);
+            }
+            if is_now {
+                next = first + at + 1;
+                break;
+            }
+        }
+        self.mqtt.turns.insert(key.hash, next % members);
+        best
+    }
+
+    /// When a member can take a message; nothing where it may not have it, or takes none so large.
+    fn mqtt_asked(&self, slot: u32, key: &FilterKey, message: &Envelope) -> Option<Member> {
+        if !self.is_open(slot) || !self.mqtt_may_have(slot, message) {
+            return None;
+        }
+        let details = self.mqtt.details(slot)?;
+        let subscriptions = &details.session.subscriptions;
+        let one = subscriptions.iter().find(|it| it.hub_name().as_str() == key.name.as_str())?;
+        let publication = &message.publication;
+        let way = joined(std::iter::once(one), publication.qos, publication.retain);
+        if self.mqtt_is_too_large(slot, message, &self.mqtt_stamp(slot, message, &way)) {
+            return None;
+        }
+        let Details { session, waiting, work, .. } = details;
+        let is_idle = waiting.is_empty() && session.refs.is_empty() && work.is_idle();
+        let has_room = !way.qos.is_confirmed() || is_idle && self.mqtt_room(slot) > 0;
+        let queue_max = self.settings.mqtt().map_or(0, |it| it.queue_messages_max);
+        let wait = waiting.len() + session.refs.len();
+        let when = if has_room && !self.is_backlogged(slot) {
+            When::Now
+        } else if !way.qos.is_confirmed() || wait < queue_max {
+            When::Later(wait)
+        } else {
+            When::Never
+        };
+        Some(Member { slot, when, way })
+    }
+
+    /// Sends a message to the member that its group has chosen.
+    pub(super) fn mqtt_send_shared(&mut self, slot: u32, shared: Waiting, out: &mut Vec<u8>) {
+        let Some(details) = self.mqtt.details(slot) else { return };
+        let source = shared_source(&details.session, &shared);
+        let Waiting { message, qos, retain, ids, .. } = &shared;
+        let in_flight = details.session.flow.in_flight();
+        let way = Way { qos: *qos, retain: *retain, ids: ids.to_vec() };
+        // There is room.
+        let _ = self.mqtt_send(slot, message, &way, source, out);
+        let Some(details) = self.mqtt.details_mut(slot) else { return };
+        let flow = &details.session.flow;
+        // It may have expired, or be larger than the client takes.
+        let sent = flow.out().last().filter(|_| flow.in_flight() > in_flight).map(|it| it.id);
+        if let Some(id) = sent.filter(|_| *qos == Qos::AtLeastOnce && !details.session.outlives()) {
+            details.shared.push((id, shared));
+        }
+    }
+
+    /// A member is gone with its session: what it has not confirmed is for others of its groups.
+    pub(super) fn mqtt_leave_shared(&mut self, details: &mut Details) {
+        // All others go as well.
+        if self.draining {
+            return;
+        }
+        let under_way = std::mem::take(&mut details.shared).into_iter().map(|(_, shared)| shared);
+        for Waiting { message, group, .. } in under_way.chain(details.waiting.drain(..)) {
+            let Some(key) = group else { continue };
+            let is_passed = self.mqtt_pass_on(&message, &key);
+            self.metrics.mqtt_gone.add(u64::from(!is_passed));
+        }
+    }
+
+    /// Gives a message to another member of a group than the one that had it. False where there is none.
+    fn mqtt_pass_on(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>) -> bool {
+        let passed = Passed { is_left: true, ..Passed::default() };
+        self.broker.pass_to_group(message, key, passed)
+    }
+
+    /// The topics of messages that wait for a client, of groups that it has left.
+    pub(super) fn mqtt_left_topics(&self, slot: u32) -> Vec<Name> {
+        let Some(details) = self.mqtt.details(slot) else { return Vec::new() };
+        let session = &details.session;
+        let left = session.refs.iter().filter(|source| has_left(session, source));
+        left.map(|source| source.topic.clone()).collect()
+    }
+
+    /// A client that stays leaves messages that wait for it to other members of its groups. False where the store does
+    /// not take that.
+    #[must_use]
+    pub(super) fn mqtt_leave_refs(
+        &mut self,
+        slot: u32,
+        is_left: impl Fn(&Session, &Source) -> bool,
+    ) -> bool {
+        let Some(details) = self.mqtt.details_mut(slot) else { return true };
+        let session = &details.session;
+        let (left, refs): (Vec<_>, Vec<_>) =
+            session.refs.iter().cloned().partition(|it| is_left(session, it));
+        if left.is_empty() {
+            return true;
+        }
+        let before = std::mem::replace(&mut details.session.refs, refs);
+        // What is read may be one that is left.
+        details.work.reading.take_if(|it| matches!(it.reads, Reads::Source));
+        self.mqtt.wake(slot);
+        // A crash must not bring the session back with what another member has.
+        if self.mqtt_survives(slot) && !self.mqtt_save(slot, None) {
+            if let Some(details) = self.mqtt.details_mut(slot) {
+                details.session.refs = before;
+            }
+            return false;
+        }
+        if let Some(row) = self.mqtt.row(slot) {
+            self.shared.mqtt_sessions.redispatch(&row.key, left);
+        }
+        true
+    }
+
+    /// Gives messages that sessions have left to other members, in order. To be called about once a second.
+    pub(super) fn mqtt_redispatch(&self) {
+        let sessions = &self.shared.mqtt_sessions;
+        self.metrics.mqtt_gone.add(sessions.take_redispatch_dropped());
+        for _ in 0..REDISPATCHED {
+            let Some((number, source)) = sessions.poll_redispatch() else { return };
+            let cursor = self.mqtt_cursor(source.topic.clone(), source.offset.saturating_sub(1));
+            let pull = Pull { topics: vec![cursor], messages_max: 1, bytes_max: usize::MAX / 2 };
+            let (handle, later) = (self.handle.clone(), source.clone());
+            let completion = Completion::new(move |found| {
+                handle.send(Command::MqttRedispatch { number, source: later, found });
+            });
+            let goes_on = match self.history.read(pull, completion) {
+                Ok(Answer::Now(piece)) => self.mqtt_redispatch_found((number, source), Ok(piece)),
+                Ok(Answer::Later) => false,
+                Err(error) => self.mqtt_redispatch_found((number, source), Err(error)),
+            };
+            if !goes_on {
+                return;
+            }
+        }
+    }
+
+    /// The history has answered later where a message is that a session has left.
+    pub(crate) fn mqtt_was_redispatched(
+        &self,
+        message: (u64, Source),
+        found: Result<Piece, HistoryError>,
+    ) {
+        if self.mqtt_redispatch_found(message, found) {
+            self.mqtt_redispatch();
+        }
+    }
+
+    /// Gives another member what was found where a message is that a session has left. False where the history is to
+    /// be asked again, later.
+    fn mqtt_redispatch_found(
+        &self,
+        (number, source): (u64, Source),
+        found: Result<Piece, HistoryError>,
+    ) -> bool {
+        let messages = match found {
+            Ok(piece) => piece.messages,
+            Err(HistoryError::Busy | HistoryError::Unavailable(_)) => {
+                self.shared.mqtt_sessions.on_redispatched(number, false);
+                return false;
+            }
+            Err(HistoryError::Damaged(_) | HistoryError::NoHistory) => Vec::new(),
+        };
+        if !self.shared.mqtt_sessions.on_redispatched(number, true) {
+            return false;
+        }
+        let Source { topic: _, offset, retained: _, group } = source;
+        let message = messages.into_iter().find(|it| it.id.offset == offset);
+        let key = group
+            .map(|group| FilterKey { hash: self.broker.hash(&group), name: Name::from(&*group) });
+        let is_passed = message
+            .zip(key)
+            .is_some_and(|(message, key)| self.mqtt_pass_on(&message, &Arc::new(key)));
+        self.metrics.mqtt_gone.add(u64::from(!is_passed));
+        true
+    }
+}
+
+/// Where a message that a group has chosen a member for can be read again for its session, where that goes on.
+fn shared_source(session: &Session, Waiting { message, group, .. }: &Waiting) -> Option<Source> {
+    let source = mqtt_source(session, message)?;
+    Some(Source { group: group.as_ref().map(|key| key.name.as_str().into()), ..source })
+}
+
+/// Whether a session is no member any more of the group that has chosen it for a message.
+pub(super) fn has_left(session: &Session, source: &Source) -> bool {
+    let is_of =
+        |group: &str| session.subscriptions.iter().any(|it| it.hub_name().as_str() == group);
+    source.group.as_deref().is_some_and(|group| !is_of(group))
+}

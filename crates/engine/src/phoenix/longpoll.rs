@@ -1,0 +1,585 @@
+//! The sessions of Phoenix long polls: connections without a socket, that outlive requests.
+//!
+//! A session is a connection like any other, but has no socket: what is sent to it stays in its outbox
+//! until a request takes it. Requests arrive at any shard; the session's own shard is asked
+//! by its mailbox, so that nobody else touches a session.
+
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+
+use auth::{Permit, Principal};
+use model::{CloseReason, ConnectionId, Encoding, Name};
+use protocol::http::{Rejection, json_answer};
+use protocol::phoenix::longpoll::{self, Status};
+use protocol::phoenix::longpoll_rejection;
+use protocol::request::{Entry, Longpoll, Op, Respond};
+use protocol::{Delivery, Listener};
+
+use crate::connection::lifecycle::Connections;
+use crate::connection::peers::Arrival;
+use crate::connection::reject::refused;
+use crate::connection::{Asking, Connection, Flag, Phase, Session, Waiter, wrapping_s};
+use crate::core::command::{Command, SessionAnswer, SessionRequest};
+use crate::core::metrics::Refusal;
+use crate::core::output::Output;
+use crate::core::{Core, Effect};
+use crate::delivery::outbox::{Chunk, Outbox, Piece};
+use crate::limits::reject::over_rejection;
+use crate::phoenix::Channels;
+use crate::presence::snapshot::Lists;
+use crate::recovery::page_requests::PageReads;
+
+/// How long a session may do without a poll, beyond two waits, in seconds.
+const GRACE_SECONDS: u32 = 10;
+
+/// How long a session may do without its first poll, in seconds: its client asks for that as soon
+/// as it has the token.
+const UNPOLLED_SECONDS: u32 = 10;
+
+/// Beyond the longest wait, how long the answer of another shard is waited for, in seconds.
+const ANSWER_SECONDS: u32 = 10;
+
+impl Channels<'_> {
+    /// A request of a long poll.
+    pub(crate) fn longpoll(&mut self, slot: u32, request: Longpoll, out: &mut Vec<u8>) {
+        let Longpoll { op, respond } = request;
+        match op {
+            Op::Open { encoding, principal, topics } => {
+                self.longpoll_open(slot, (encoding, principal, topics), respond, out);
+            }
+            Op::Poll { session, anew } => {
+                let asking = Asking { session, respond, anew, topics: Vec::new(), opens: false };
+                self.longpoll_ask(slot, SessionRequest::Poll, asking, out);
+            }
+            Op::Post { session, messages } => {
+                let (anew, topics) = (None, Vec::new());
+                let asking = Asking { session, respond, anew, topics, opens: false };
+                self.longpoll_ask(slot, SessionRequest::Post(messages), asking, out);
+            }
+            Op::Gone => self.longpoll_say(slot, Status::Gone, &respond, out),
+            Op::Forbidden => self.longpoll_say(slot, Status::Forbidden, &respond, out),
+        }
+    }
+
+    fn longpoll_say(&mut self, slot: u32, status: Status, respond: &Respond, out: &mut Vec<u8>) {
+        let mut body = Vec::new();
+        longpoll::answer(status, &mut body);
+        self.longpoll_reply(slot, &body, respond, out);
+    }
+
+    fn longpoll_reply(&mut self, slot: u32, body: &[u8], respond: &Respond, out: &mut Vec<u8>) {
+        let from = out.len();
+        let keep_alive = respond.keep_alive && !self.connections.core.draining;
+        json_answer(&Respond { keep_alive, ..respond.clone() }, body, out);
+        self.connections.answered(slot, from, keep_alive, out);
+    }
+
+    /// Begins a new session: first the driver says where the request comes from.
+    fn longpoll_open(
+        &mut self,
+        slot: u32,
+        (encoding, principal, topics): (Encoding, Principal, Vec<Name>),
+        respond: Respond,
+        out: &mut Vec<u8>,
+    ) {
+        if !self.connections.send_earlier(slot, out) {
+            return;
+        }
+        self.connections.rates.has_joined(&mut self.connections.core, slot);
+        let session = self.connections.core.id(slot, 0);
+        let asking = Asking {
+            session,
+            respond,
+            anew: Some((encoding, Some(principal))),
+            topics,
+            opens: true,
+        };
+        wait_for_session(&mut self.connections.core, slot, asking);
+        self.connections.core.outputs.push(Output::Address { slot });
+    }
+
+    /// The driver says where a request for a session comes from. Its token is in the answer.
+    pub(crate) fn address(&mut self, slot: u32, address: Option<IpAddr>) {
+        let cold = self.connections.core.table.cold_mut(slot);
+        let found = cold.and_then(|cold| {
+            let asking = cold.asking.take_if(|asking| asking.opens)?;
+            Some(asking)
+        });
+        let Some(asking) = found else {
+            return;
+        };
+        let Asking { respond, anew: Some((encoding, Some(principal))), topics, .. } = *asking
+        else {
+            return;
+        };
+        self.connections.core.await_request(slot);
+        let mut out = Vec::new();
+        match self.new_session(encoding, &principal, topics, address) {
+            Ok(session) => {
+                let token = self.connections.core.settings.session.longpoll_key.sign(session);
+                let mut body = Vec::new();
+                longpoll::poll(Status::Gone, &token, [], &mut body);
+                self.longpoll_reply(slot, &body, &respond, &mut out);
+            }
+            Err(refused) => {
+                longpoll_rejection(&refused, protocol::http::Method::Get, &respond, &mut out);
+                self.connections.answered(slot, 0, respond.keep_alive, &mut out);
+            }
+        }
+        if !out.is_empty() {
+            self.connections.send(slot, &out, 0);
+        }
+        self.connections.core.resumed.push(slot);
+    }
+
+    fn new_session(
+        &mut self,
+        encoding: Encoding,
+        principal: &Principal,
+        topics: Vec<Name>,
+        address: Option<IpAddr>,
+    ) -> Result<ConnectionId, Rejection> {
+        let address = address.map(|address| self.connections.core.settings.network(address));
+        let sessions = &self.connections.core.shared.sessions;
+        let held = &self.connections.core.shared.connections;
+        if sessions.load(Ordering::Relaxed) >= self.connections.core.settings.longpoll_sessions_max
+        {
+            return Err(self.refuse_session(Refusal::Sessions));
+        }
+        let room = held.load(Ordering::Relaxed) < self.connections.core.settings.connections_max;
+        if !room || self.connections.core.draining {
+            return Err(self.refuse_session(Refusal::Connections));
+        }
+        if self.connections.core.shared.memory_full.load(Ordering::Relaxed) {
+            return Err(self.refuse_session(Refusal::Memory));
+        }
+        // A session counts as a connection of the address that asked for it.
+        let per_address = self.connections.core.settings.connections_per_address_max;
+        let peer = address.filter(|_| per_address > 0);
+        if peer.is_some_and(|peer| !self.connections.core.shared.addresses.enter(peer, per_address))
+        {
+            return Err(self.refuse_session(Refusal::Address));
+        }
+        let sessions_max = self.connections.core.settings.longpoll_sessions_per_address_max;
+        let of = address.filter(|_| sessions_max > 0);
+        if of.is_some_and(|of| {
+            !self.connections.core.shared.session_addresses.enter(of, sessions_max)
+        }) {
+            peer.into_iter().for_each(|peer| self.connections.core.shared.addresses.leave(peer));
+            // It is counted as the limit of all, but it is another's to raise.
+            let message = "your address has as many long-poll sessions as it may \
+                           (limits.longpoll_sessions_per_address_max): try later";
+            return Err(Rejection {
+                message: message.into(),
+                ..self.refuse_session(Refusal::Sessions)
+            });
+        }
+        let (sessions, held) =
+            (&self.connections.core.shared.sessions, &self.connections.core.shared.connections);
+        sessions.fetch_add(1, Ordering::Relaxed);
+        held.fetch_add(1, Ordering::Relaxed);
+        let slot = self.connections.open(Listener::Client, Arrival::Direct(None));
+        let Connections { core, rates, .. } = &mut *self.connections;
+        let entered = principal.users.len() + topics.len();
+        let over = rates.quota.open(core, slot, &principal.users, entered);
+        if let Some(cold) = self.connections.core.table.cold_or_new(slot) {
+            cold.session = Some(Box::new(Session { address: of, peer, ..Session::default() }));
+        }
+        self.connections.core.take_up(slot, encoding, Phase::Open);
+        if let Some(limited) = over {
+            self.connections.end(slot, CloseReason::RateLimited);
+            return Err(over_rejection(limited));
+        }
+        let policy = self.connections.core.settings.clone();
+        let entry = |topic: Name| {
+            let permit = Permit::of(&policy.session.policy.topic(&topic));
+            Entry { topic, permit, meta: None }
+        };
+        let entries: Vec<Entry> = topics.into_iter().map(entry).collect();
+        self.connections.enter_hub(slot, principal, &entries);
+        Ok(self.connections.core.id(slot, self.connections.serial))
+    }
+
+    /// Counts that there is no room for a session, and says why as to any connection.
+    fn refuse_session(&self, refusal: Refusal) -> Rejection {
+        self.connections.core.metrics.refused[refusal as usize].add(1);
+        refused(refusal)
+    }
+
+    /// Asks the session's shard, which may be this one, and lets the request wait.
+    fn longpoll_ask(
+        &mut self,
+        slot: u32,
+        request: SessionRequest,
+        asking: Asking,
+        out: &mut Vec<u8>,
+    ) {
+        if !self.connections.send_earlier(slot, out) {
+            return;
+        }
+        let session = asking.session;
+        if let Some(from) = wait_for_session(&mut self.connections.core, slot, asking) {
+            self.connections.core.ask_session(session, request, from);
+        }
+    }
+
+    /// A request for a session of this shard.
+    pub(crate) fn session_request(
+        &mut self,
+        session: ConnectionId,
+        request: SessionRequest,
+        from: ConnectionId,
+    ) {
+        let core = &self.connections.core;
+        let found = core.table.get(session.slot).filter(|connection| {
+            connection.serial == session.serial && core.delivery(connection) == Delivery::Gathered
+        });
+        let Some(connection) = found else {
+            if matches!(request, SessionRequest::Poll | SessionRequest::Post(_)) {
+                self.connections.core.answer_request(session, from, SessionAnswer::Gone);
+            }
+            return;
+        };
+        let (slot, protocol) = (session.slot, core.shared.protocols.of(connection.encoding));
+        match request {
+            SessionRequest::Poll => self.session_poll(slot, from),
+            SessionRequest::Withdraw => session_withdraw(&mut self.connections.core, slot, from),
+            SessionRequest::Return(elements) => {
+                self.connections.core.session_return(slot, elements)
+            }
+            SessionRequest::Post(_) if connection.is_closing() => {
+                self.connections.core.answer_request(session, from, SessionAnswer::Gone);
+            }
+            SessionRequest::Post(messages) => {
+                let mut out = Vec::new();
+                for message in messages {
+                    let closing = |connection: &Connection| connection.is_closing();
+                    if self.connections.core.table.get(slot).is_none_or(closing) {
+                        break;
+                    }
+                    self.phoenix(slot, protocol, message, &mut out);
+                    self.connections.flush_if_large(slot, &mut out);
+                }
+                self.connections.core.answer_request(session, from, SessionAnswer::Taken);
+                if !out.is_empty() {
+                    self.connections.send(slot, &out, 0);
+                }
+            }
+        }
+    }
+
+    fn session_poll(&mut self, slot: u32, from: ConnectionId) {
+        let now_s = self.connections.core.now_s();
+        // The second that has begun is not counted.
+        let deadline_s =
+            now_s.saturating_add(self.connections.core.settings.longpoll_seconds).saturating_add(1);
+        let Some(connection) = self.connections.core.table.get_mut(slot) else {
+            return;
+        };
+        connection.heard_s = wrapping_s(now_s);
+        let serial = connection.serial;
+        let Some(session) =
+            self.connections.core.table.cold_mut(slot).and_then(|cold| cold.session.as_mut())
+        else {
+            return;
+        };
+        session.polled = true;
+        let waiter = Waiter { request: from, deadline_s };
+        if let Some(before) = session.waiter.replace(waiter) {
+            // The client gave that one up.
+            let nothing = SessionAnswer::Messages([].into());
+            self.connections.core.answer_request(
+                self.connections.core.id(slot, serial),
+                before.request,
+                nothing,
+            );
+        }
+        self.connections.session_wake(slot, false);
+    }
+
+    /// The answer to a request that waits here.
+    pub(crate) fn session_answered(
+        &mut self,
+        session: ConnectionId,
+        to: ConnectionId,
+        answer: SessionAnswer,
+    ) {
+        let slot = to.slot;
+        let is_here =
+            self.connections.core.table.get(slot).is_some_and(|found| found.serial == to.serial);
+        let cold = self.connections.core.table.cold_mut(slot).filter(|_| is_here);
+        let found = cold.and_then(|cold| {
+            let asking = cold.asking.take_if(|asking| asking.session == session)?;
+            Some(asking)
+        });
+        let Some(asking) = found else {
+            if let SessionAnswer::Messages(elements) = answer
+                && !elements.is_empty()
+            {
+                self.connections.core.ask_session(session, SessionRequest::Return(elements), to);
+            }
+            return;
+        };
+        self.connections.core.await_request(slot);
+        let Asking { respond, anew, .. } = *asking;
+        let mut out = Vec::new();
+        match (&answer, anew) {
+            (SessionAnswer::Gone, Some((_, None))) => {
+                self.longpoll_say(slot, Status::Forbidden, &respond, &mut out);
+            }
+            (SessionAnswer::Gone, Some((encoding, Some(principal)))) => {
+                let session = (encoding, principal, Vec::new());
+                return self.longpoll_open(slot, session, respond, &mut out);
+            }
+            _ => {
+                let body = session_body(&self.connections.core, session, &answer);
+                self.longpoll_reply(slot, &body, &respond, &mut out);
+            }
+        }
+        if !out.is_empty() {
+            self.connections.send(slot, &out, 0);
+        }
+        self.connections.core.resumed.push(slot);
+    }
+
+    /// Once a second: a poll's wait may be over, and a session that nobody polls ends.
+    pub(crate) fn check_session(&mut self, slot: u32) {
+        let now_s = self.connections.core.now_s();
+        let timeout_s = self.connections.core.settings.longpoll_seconds * 2 + GRACE_SECONDS;
+        let Some(connection) = self.connections.core.table.get(slot) else {
+            return;
+        };
+        let silence_s = connection.silence_s(now_s);
+        let session = self.connections.core.table.cold(slot).and_then(|cold| cold.session.as_ref());
+        let polled = session.is_some_and(|session| session.polled);
+        let timeout_s = if polled { timeout_s } else { UNPOLLED_SECONDS };
+        match session.and_then(|session| session.waiter.as_ref()) {
+            Some(waiter) if waiter.deadline_s <= now_s => {
+                if let Some(connection) = self.connections.core.table.get_mut(slot) {
+                    connection.heard_s = wrapping_s(now_s);
+                }
+                self.connections.session_wake(slot, true);
+            }
+            Some(_) => {}
+            None if silence_s > timeout_s => self.connections.end(slot, CloseReason::Silent),
+            None => {}
+        }
+    }
+}
+
+impl Connections {
+    /// A session is closed: at once when there is nothing to give or somebody takes it now, else
+    /// with the next poll, or when none comes.
+    pub(crate) fn close_session(&mut self, slot: u32) {
+        self.session_wake(slot, false);
+        if self.core.table.get(slot).is_some() && !self.core.is_backlogged(slot) {
+            self.end(slot, CloseReason::Lost);
+        }
+    }
+
+    /// Gives a waiting poll what has come, if anything has or its time is over.
+    pub(crate) fn session_wake(&mut self, slot: u32, over: bool) {
+        self.core.session_wake(slot, over);
+        self.perform_effects();
+    }
+
+    /// The session's client has taken what waited for it: the session gets what waits for that.
+    pub(crate) fn session_taken(&mut self, slot: u32) {
+        if self.core.is_open(slot) {
+            Lists { core: &mut self.core }.flush_due(slot);
+            self.recover(|recovery, core| recovery.pull_more(core, slot));
+            PageReads { connections: self }.next(slot);
+        } else if self.core.table.cold(slot).is_some_and(|cold| cold.closing.is_some()) {
+            self.end(slot, CloseReason::Lost);
+        }
+    }
+}
+
+impl Core {
+    /// Takes up what is sent to a session; its next poll gets it. False when that is too much for it.
+    pub(crate) fn session_take(&mut self, slot: u32, chunk: Chunk) -> bool {
+        let bytes_max = self.settings.outbox_bytes_max;
+        let bytes = chunk.bytes() as u64;
+        let Some(session) = self.table.cold_mut(slot).and_then(|cold| cold.session.as_mut()) else {
+            return false;
+        };
+        session.outbox.push(chunk, 0);
+        self.metrics.outbox_bytes.add(bytes);
+        // All messages of a wait are gathered: only their bytes are limited.
+        let slow = !session.outbox.is_one() && session.outbox.bytes() > bytes_max;
+        if slow {
+            self.close_soon(slot, CloseReason::SlowConsumer, Vec::new());
+        } else if let Some(connection) = self.table.get_mut(slot)
+            && !connection.is(Flag::Woken)
+        {
+            connection.set(Flag::Woken, true);
+            self.woken.push(slot);
+        }
+        !slow
+    }
+
+    /// Sessions for which something waits, and how many bytes.
+    pub fn session_backlogs(&self) -> impl Iterator<Item = (u32, usize)> {
+        let bytes = |slot| Some(self.table.cold(slot)?.session.as_ref()?.outbox.bytes());
+        let all = (0..self.table.end()).filter_map(move |slot| Some((slot, bytes(slot)?)));
+        all.filter(|(_, bytes)| *bytes > 0)
+    }
+
+    fn ask_session(&mut self, session: ConnectionId, request: SessionRequest, from: ConnectionId) {
+        self.send_to_engine(session.shard, Command::Session { session, request, from });
+    }
+
+    /// Leaves a command with the shard of a session or of a request, which may be this one.
+    fn send_to_engine(&mut self, shard: u16, command: Command) {
+        if shard == self.number {
+            self.commands.push_back(command);
+        } else if let Some(shard) = self.engines.get(usize::from(shard)) {
+            // There is one: this very process signed the token that names it.
+            shard.send(command);
+        }
+    }
+
+    /// A request's connection has ended before its answer came.
+    pub(crate) fn asking_ended(&mut self, asking: &Asking, from: ConnectionId) {
+        if asking.anew.is_some() && !asking.opens {
+            self.ask_session(asking.session, SessionRequest::Withdraw, from);
+        }
+    }
+
+    fn session_return(&mut self, slot: u32, elements: Box<[u8]>) {
+        let session = self.table.cold_mut(slot).and_then(|cold| cold.session.as_mut());
+        if let Some(Session { outbox, .. }) = session.map(|session| &mut **session) {
+            self.metrics.outbox_bytes.add(elements.len() as u64);
+            let mut first = Outbox::default();
+            let piece = Piece::new(Vec::from(elements).into(), &self.metrics);
+            first.push(Chunk::new(piece, 1), 0);
+            let rest = std::mem::replace(outbox, first);
+            outbox.append(rest);
+        }
+        self.session_wake(slot, false);
+    }
+
+    /// Gives a waiting poll what has come, if anything has or its time is over.
+    pub(crate) fn session_wake(&mut self, slot: u32, over: bool) {
+        let Some(connection) = self.table.get_mut(slot) else {
+            return;
+        };
+        let (closing, serial) = (connection.is_closing(), connection.serial);
+        let Some(session) = self.table.cold_mut(slot).and_then(|cold| cold.session.as_mut()) else {
+            return;
+        };
+        let empty = session.outbox.is_empty();
+        if session.waiter.is_none() || (empty && !over && !closing) {
+            return;
+        }
+        let Some(waiter) = session.waiter.take() else {
+            return;
+        };
+        let taken = std::mem::take(&mut session.outbox);
+        self.metrics.outbox_bytes.sub(taken.bytes() as u64);
+        let elements: Vec<u8> = taken.parts().flatten().copied().collect();
+        let answer = SessionAnswer::Messages(elements.into());
+        self.answer_request(self.id(slot, serial), waiter.request, answer);
+        self.effects.push(Effect::SessionTaken { slot });
+    }
+
+    /// A session has come from another engine: it counts here from now on.
+    pub(crate) fn session_entered(&self, slot: u32) {
+        let Some(session) = self.table.cold(slot).and_then(|cold| cold.session.as_ref()) else {
+            return;
+        };
+        self.shared.sessions.fetch_add(1, Ordering::Relaxed);
+        self.metrics.outbox_bytes.add(session.outbox.bytes() as u64);
+        // It was let in before: no limit keeps it out.
+        if let Some(address) = session.address {
+            self.shared.session_addresses.enter(address, u32::MAX);
+        }
+        if let Some(address) = session.peer {
+            self.shared.addresses.enter(address, u32::MAX);
+        }
+    }
+
+    /// A session counts here no longer.
+    pub(crate) fn session_uncounted(&self, session: &Session) {
+        self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
+        self.metrics.outbox_bytes.sub(session.outbox.bytes() as u64);
+        if let Some(address) = session.address {
+            self.shared.session_addresses.leave(address);
+        }
+        if let Some(address) = session.peer {
+            self.shared.addresses.leave(address);
+        }
+    }
+
+    /// Sends a session's answer to the shard of the request.
+    fn answer_request(&mut self, session: ConnectionId, to: ConnectionId, answer: SessionAnswer) {
+        self.send_to_engine(to.shard, Command::SessionAnswer { session, to, answer });
+    }
+
+    /// A session has ended: the poll that waits for it is told to come again, and finds it gone.
+    pub(crate) fn session_ended(&mut self, id: ConnectionId, session: Session) {
+        self.session_uncounted(&session);
+        if let Some(waiter) = session.waiter {
+            self.answer_request(id, waiter.request, SessionAnswer::Messages([].into()));
+        }
+    }
+
+    /// The last words to a request whose session's answer is not waited for any longer: a poll comes
+    /// again after a while, and the messages of a POST may have been taken or not.
+    pub(crate) fn asking_goodbye(&self, slot: u32, out: &mut Vec<u8>) {
+        let asking = self.table.cold(slot).and_then(|cold| cold.asking.as_ref());
+        let Some(asking) = asking else {
+            return;
+        };
+        let polls = asking.anew.is_some();
+        let status = if polls { Status::Error } else { Status::RequestTimeout };
+        let mut body = Vec::new();
+        longpoll::answer(status, &mut body);
+        let respond = Respond { keep_alive: false, ..asking.respond.clone() };
+        json_answer(&respond, &body, out);
+    }
+
+    /// How long a request may wait for its session's answer, in seconds.
+    pub(crate) fn asking_seconds_max(&self) -> u32 {
+        self.settings.longpoll_seconds + ANSWER_SECONDS
+    }
+}
+
+fn session_body(core: &Core, id: ConnectionId, answer: &SessionAnswer) -> Vec<u8> {
+    let token = core.settings.session.longpoll_key.sign(id);
+    let mut body = Vec::new();
+    match answer {
+        SessionAnswer::Taken => longpoll::answer(Status::Ok, &mut body),
+        SessionAnswer::Gone => longpoll::answer(Status::Gone, &mut body),
+        SessionAnswer::Messages(elements) if elements.is_empty() => {
+            longpoll::poll(Status::NoContent, &token, [], &mut body);
+        }
+        SessionAnswer::Messages(elements) => {
+            longpoll::poll(Status::Ok, &token, [&**elements], &mut body);
+        }
+    }
+    body
+}
+
+fn session_withdraw(core: &mut Core, slot: u32, from: ConnectionId) {
+    let session = core.table.cold_mut(slot).and_then(|cold| cold.session.as_mut());
+    if let Some(session) = session {
+        session.waiter.take_if(|waiter| waiter.request == from);
+    }
+}
+
+/// The request's connection waits. Gives its id.
+fn wait_for_session(core: &mut Core, slot: u32, asking: Asking) -> Option<ConnectionId> {
+    let now_s = core.now_wrapping_s();
+    core.enter(slot, Phase::Waiting);
+    let connection = core.table.get_mut(slot)?;
+    connection.heard_s = now_s;
+    let from = ConnectionId {
+        node: core.shared.node,
+        shard: core.number,
+        slot,
+        serial: connection.serial,
+    };
+    core.table.cold_or_new(slot)?.asking = Some(Box::new(asking));
+    Some(from)
+}

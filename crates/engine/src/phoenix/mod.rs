@@ -1,0 +1,610 @@
+//! What a Phoenix client asks for: joins, leaves, and events for its topics.
+
+pub(crate) mod joins;
+pub(crate) mod longpoll;
+
+use auth::{Action, Consent, Decision, Hook, Permit, Principal};
+use model::ResumeRequest;
+use model::event::check_event;
+use model::filter::has_wildcard;
+use model::name::{check_name, check_topic, filter, of_filter};
+use model::{Attributes, Name, Publication, Topic, TopicKind};
+use protocol::history::NO_HISTORY;
+use protocol::phoenix::{self, ClientMessage, Content, Event, Status};
+use protocol::request::{Acknowledgement, TokenPurpose};
+use protocol::{Delivery, ProtocolRef, wildcards};
+
+use crate::connection::PendingToken;
+use crate::connection::lifecycle::Connections;
+use crate::core::command::{Answer, PendingHook};
+use crate::core::metrics::Limited;
+use crate::core::responses::{NO_USER, NOTHING, acknowledged_json, answer, refuse, say};
+use crate::delivery::publish::Publishes;
+use crate::limits::quota::over_message;
+use crate::recovery::ReplyTo;
+use crate::recovery::page_requests::PageReads;
+use crate::webhook::request::{Ask, ask, busy};
+use crate::webhook::{Webhook, WebhookResponse};
+
+/// The Phoenix clients of an engine: their channels, and their long-poll sessions.
+pub(crate) struct Channels<'a> {
+    pub connections: &'a mut Connections,
+    pub webhook: Option<&'a dyn Webhook>,
+}
+
+impl Channels<'_> {
+    /// Does what the message says; answers go to `out`, for a long-poll session as the elements of
+    /// its next answer.
+    pub(crate) fn phoenix(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        mut message: ClientMessage,
+        out: &mut Vec<u8>,
+    ) {
+        if self.connections.phoenix_over(slot, protocol, &message, out) {
+            return;
+        }
+        match self.channel(slot, &message) {
+            Ok(None) => {}
+            Ok(Some(filter)) => message.topic = filter,
+            Err(wrong) => return refuse(protocol, &message, &wrong, out),
+        }
+        match message.kind() {
+            Event::Heartbeat => answer(protocol, &message, Status::Ok, NOTHING, out),
+            Event::Join => self.phoenix_join(slot, protocol, message, out),
+            Event::Leave => self.phoenix_leave(slot, protocol, &message, out),
+            Event::Other => self.phoenix_event(slot, protocol, message, out),
+        }
+    }
+
+    /// The name of a channel that is a filter: the client asks to join it so, or has. The error says why it may
+    /// not.
+    fn channel(&self, slot: u32, message: &ClientMessage) -> Result<Option<Name>, String> {
+        let core = &self.connections.core;
+        if message.kind() == Event::Join {
+            if !phoenix::join_filters(&message.payload)? {
+                return Ok(None);
+            }
+            let settings = &core.settings.session;
+            let wanted = wildcards::wanted(&message.topic).map_err(|(_, wrong)| wrong)?;
+            wildcards::check_allowed(&wanted, settings).map_err(|(_, wrong)| wrong)?;
+            let since = phoenix::join_since(&message.payload)?;
+            wildcards::check_since(&wanted, since.as_ref()).map_err(|(_, wrong)| wrong)?;
+            let adds = |payload| {
+                let has_tags = phoenix::join_tags(payload).is_ok_and(|tags| !tags.is_empty());
+                let meta = phoenix::join_meta(payload, usize::MAX);
+                has_tags || meta.is_ok_and(|meta| meta.is_some())
+            };
+            if of_filter(&wanted).is_some() && adds(&message.payload) {
+                return Err("a filter with a wildcard has no tags and no meta".into());
+            }
+            return Ok(Some(wanted));
+        }
+        if !has_wildcard(&message.topic) {
+            return Ok(None);
+        }
+        let name = filter(None, &message.topic);
+        let joined = core.joins.get(slot, core.broker.hash(&name)).is_some();
+        Ok(Some(name).filter(|_| joined))
+    }
+
+    fn phoenix_join(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        message: ClientMessage,
+        out: &mut Vec<u8>,
+    ) {
+        if message.topic == phoenix::TOPIC_PHOENIX {
+            return refuse(protocol, &message, "unmatched topic", out);
+        }
+        if protocol.delivery() == Delivery::Gathered
+            && let Some(why) = self.connections.rates.join_refusal(&mut self.connections.core, slot)
+        {
+            return refuse(protocol, &message, why, out);
+        }
+        self.connections.rates.has_joined(&mut self.connections.core, slot);
+        let settings = self.connections.core.settings.clone();
+        let (policy, name) = (&settings.session.policy, message.topic.clone());
+        let (topic, principal) = (policy.topic(&name), self.connections.core.principal(slot));
+        let own = principal.owns(topic.kind);
+        // A filter was checked.
+        let is_filter = matches!(topic.kind, TopicKind::Filter(_));
+        if !own
+            && !is_filter
+            && let Err(wrong) = check_topic(&message.topic)
+        {
+            return refuse(protocol, &message, wrong, out);
+        }
+        let hash = self.connections.core.broker.hash(&message.topic);
+        // A client that joins again has lost its first join: the old one ends.
+        if !own
+            && self.connections.core.joins.get(slot, hash).is_some()
+            && topic.history().is_some()
+            && phoenix::join_since(&message.payload).is_ok_and(|since| since.is_some())
+        {
+            // What it is still owed is among what it asks for.
+            self.connections
+                .recover(|recovery, core| recovery.reply_waiting(core, slot, hash, out));
+            self.connections.leave(slot, &message.topic);
+        }
+        let end = self.connections.phoenix_end_join(slot, protocol, &message.topic, hash, out);
+        out.extend_from_slice(&end);
+        if !self.connections.core.is_open(slot) {
+            return;
+        }
+        let max = self.connections.core.settings.session.topics_per_connection_max;
+        let is_in =
+            own || self.connections.core.hub.topics_of(slot).any(|name| *name == message.topic);
+        if !is_in
+            && self.connections.core.hub.count(slot) + self.connections.core.joins.pending(slot)
+                >= max
+        {
+            let limited = &self.connections.core.metrics.limited;
+            limited[Limited::Topics as usize].add(1);
+            return refuse(protocol, &message, "too many channels joined", out);
+        }
+        let Connections { core, rates, .. } = &mut *self.connections;
+        let no_room = || core.no_room(&[], std::iter::once(&message.topic));
+        if !is_in && let Some(limited) = rates.quota.topics_reached(core, slot).or_else(no_room) {
+            return refuse(protocol, &message, &over_message(limited), out);
+        }
+        if let Some(why) = self.too_large(&message) {
+            return refuse(protocol, &message, &why, out);
+        }
+        if let Err(wrong) = self.payload_fault(&message) {
+            return refuse(protocol, &message, &wrong, out);
+        }
+        match self.decide_join(&principal, &topic, &message) {
+            Decision::Deny(deny) => refuse(protocol, &message, &deny.phoenix_reason(), out),
+            Decision::Allow(permit) => {
+                self.connections.core.joins.insert(slot, hash, join_ref(&message));
+                self.phoenix_joined(slot, message, permit, "{}".into(), None, out);
+            }
+            Decision::Ask(_) => {
+                self.connections.core.joins.insert(slot, hash, join_ref(&message));
+                self.ask_join(slot, protocol, hash, message, out);
+            }
+        }
+    }
+
+    /// Whether a client may join, by its own token or by one for the topic that comes with the join. To
+    /// ask for what was before is to read history, but for one that returns.
+    fn decide_join(
+        &self,
+        principal: &Principal,
+        topic: &Topic<'_, '_>,
+        message: &ClientMessage,
+    ) -> Decision {
+        let core = &self.connections.core;
+        let (settings, now_s) = (&core.settings.session, core.unix_s());
+        let verify = |token: Box<str>| settings.auth.as_ref()?.verify_topic(&token, now_s).ok();
+        let token = phoenix::join_token(&message.payload).and_then(verify);
+        let policy = &settings.policy;
+        let decide = |action| policy.decide_with(principal, action, topic, &token);
+        let decision = decide(Action::Subscribe);
+        let since = phoenix::join_since(&message.payload).ok().flatten();
+        let reads = since.is_some_and(|since| since.token().is_none());
+        if !matches!(decision, Decision::Deny(_))
+            && reads
+            && let Decision::Deny(deny) = decide(Action::History)
+        {
+            return Decision::Deny(deny);
+        }
+        decision
+    }
+
+    /// What is wrong with a join's payload.
+    fn payload_fault(&self, message: &ClientMessage) -> Result<(), String> {
+        phoenix::join_meta(
+            &message.payload,
+            self.connections.core.settings.presence_meta_bytes_max,
+        )?;
+        phoenix::join_since(&message.payload)?;
+        phoenix::join_tags(&message.payload)?;
+        Ok(())
+    }
+
+    /// The join is allowed: the connection enters, and is told so when it is known from where.
+    fn phoenix_joined(
+        &mut self,
+        slot: u32,
+        message: ClientMessage,
+        permit: Permit,
+        response: Box<str>,
+        meta: Option<Box<str>>,
+        out: &mut Vec<u8>,
+    ) {
+        let meta_bytes_max = self.connections.core.settings.presence_meta_bytes_max;
+        let own = || phoenix::join_meta(&message.payload, meta_bytes_max).ok().flatten();
+        let meta = meta.as_deref().or_else(own);
+        let topic = message.topic.clone();
+        if !self.connections.core.is_own(slot, &topic) {
+            self.connections.join_with(slot, &topic, permit.presence, meta.unwrap_or("{}"));
+        }
+        // All three were read before.
+        let tags = phoenix::join_tags(&message.payload).unwrap_or_default();
+        let since = phoenix::join_since(&message.payload).ok().flatten();
+        self.connections.recovery.catchups.choose(
+            &mut self.connections.core,
+            slot,
+            Some(&topic),
+            &tags,
+        );
+        let topics = since.map(|since| (topic.clone(), since)).into_iter().collect();
+        let request = ResumeRequest { all: None, topics };
+        let to = ReplyTo::Phoenix(message.into(), response);
+        self.connections.recover(|recovery, core| {
+            recovery.begin(core, slot, std::slice::from_ref(&topic), &request, to, out)
+        });
+    }
+
+    fn phoenix_leave(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        message: &ClientMessage,
+        out: &mut Vec<u8>,
+    ) {
+        let hash = self.connections.core.broker.hash(&message.topic);
+        if let Some(join) = self.connections.core.joins.get(slot, hash)
+            && message.join_ref.as_deref().is_some_and(|of| of != join.join_ref)
+        {
+            return;
+        }
+        // What was published before is the member's still, and leaves before the answer; after it
+        // comes the end of the join.
+        let end = self.connections.phoenix_end_join(slot, protocol, &message.topic, hash, out);
+        answer(protocol, message, Status::Ok, NOTHING, out);
+        out.extend_from_slice(&end);
+    }
+
+    /// Why a client's message is too large, if it is.
+    fn too_large(&self, message: &ClientMessage) -> Option<String> {
+        let max = self.connections.core.settings.session.message_bytes_max;
+        (message.payload.bytes() > max).then(|| {
+            let limited = &self.connections.core.metrics.limited;
+            limited[Limited::MessageBytes as usize].add(1);
+            protocol::data::too_large(max)
+        })
+    }
+
+    fn phoenix_event(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        message: ClientMessage,
+        out: &mut Vec<u8>,
+    ) {
+        if message.event == phoenix::EVENT_ACCESS_TOKEN
+            && self.connections.core.settings.session.auth.is_some()
+        {
+            return self.phoenix_refresh(slot, protocol, message, out);
+        }
+        let hash = self.connections.core.broker.hash(&message.topic);
+        let join = self.connections.core.joins.get(slot, hash).filter(|join| !join.pending);
+        let Some(join) = join else {
+            let unmatched = ClientMessage { join_ref: None, ..message };
+            return refuse(protocol, &unmatched, "unmatched topic", out);
+        };
+        if message.join_ref.as_deref().is_some_and(|of| of != join.join_ref) {
+            // Of a join that was before.
+            return refuse(protocol, &message, "unmatched topic", out);
+        }
+        if let Some(why) = self.too_large(&message) {
+            return refuse(protocol, &message, &why, out);
+        }
+        if let Err(wrong) = check_name(&message.event) {
+            return refuse(protocol, &message, wrong, out);
+        }
+        let settings = self.connections.core.settings.clone();
+        let (policy, name) = (&settings.session.policy, message.topic.clone());
+        let topic = policy.topic(&name);
+        if message.event == phoenix::EVENT_PRESENCE_UPDATE && topic.presence() {
+            return self.phoenix_presence_update(slot, protocol, &message, hash, out);
+        }
+        let is_acknowledged = topic.history().is_some_and(|history| history.acknowledge.is_some());
+        if message.event == phoenix::EVENT_ACK && is_acknowledged {
+            return self.phoenix_ack(slot, protocol, &message, out);
+        }
+        let is_history = message.event == phoenix::EVENT_HISTORY;
+        if is_history && topic.history().is_some() {
+            return self.phoenix_history(slot, protocol, message, out);
+        }
+        match policy.decide(&self.connections.core.principal(slot), Action::Publish, &topic) {
+            Decision::Deny(_) if is_history => refuse(protocol, &message, NO_HISTORY, out),
+            Decision::Deny(deny) => refuse(protocol, &message, &deny.phoenix_reason(), out),
+            // To the application an event may have any name: nobody else hears it.
+            Decision::Ask(Hook::Message) => {
+                let consent = Consent::Asked(Hook::Message);
+                self.phoenix_publish(slot, protocol, message, consent, out);
+            }
+            Decision::Ask(hook) => {
+                self.phoenix_say(slot, protocol, message, Consent::Asked(hook), out)
+            }
+            Decision::Allow(permit) => {
+                self.phoenix_say(slot, protocol, message, Consent::Given(permit), out);
+            }
+        }
+    }
+
+    /// Publishes an event that members hear.
+    fn phoenix_say(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        message: ClientMessage,
+        consent: Consent,
+        out: &mut Vec<u8>,
+    ) {
+        match check_event(&message.event) {
+            Ok(()) => self.phoenix_publish(slot, protocol, message, consent, out),
+            Err((_, wrong)) => refuse(protocol, &message, &wrong, out),
+        }
+    }
+
+    /// The client gives a new token in place of the one that expires.
+    fn phoenix_refresh(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        message: ClientMessage,
+        out: &mut Vec<u8>,
+    ) {
+        match phoenix::access_token(&message.payload) {
+            Ok(token) => {
+                let answer = Answer::Phoenix(message.into());
+                let pending = PendingToken { token, purpose: TokenPurpose::Refresh, answer };
+                self.connections.authenticate(slot, pending, out);
+            }
+            Err(wrong) => refuse(protocol, &message, wrong, out),
+        }
+    }
+
+    fn phoenix_publish(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        mut message: ClientMessage,
+        consent: Consent,
+        out: &mut Vec<u8>,
+    ) {
+        // What the application answers to it is the application's, the key included.
+        let key = match consent {
+            Consent::Asked(Hook::Message) => Ok(None),
+            Consent::Given(_) | Consent::Asked(_) => phoenix::take_key(&mut message.payload),
+        };
+        let key = match key {
+            Ok(key) => key,
+            Err(wrong) => return refuse(protocol, &message, &wrong, out),
+        };
+        let topic = &message.topic;
+        if protocol.delivery() == Delivery::Gathered
+            && let Some(why) =
+                self.connections.rates.publish_refusal(&mut self.connections.core, slot, topic)
+        {
+            return refuse(protocol, &message, why, out);
+        }
+        let empty = model::Data::Binary([].into());
+        let data = std::mem::replace(&mut message.payload, empty);
+        let publication = Publication {
+            event: Some(message.event.clone()).filter(|event| event != "message"),
+            attributes: Attributes::of(Vec::new(), key),
+            ..Publication::new(message.topic.clone(), data)
+        };
+        let to = Answer::Phoenix(message.into());
+        let Channels { connections, webhook } = self;
+        Publishes { connections, webhook: *webhook }.publish(slot, publication, consent, to, out);
+    }
+
+    fn phoenix_ack(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        message: &ClientMessage,
+        out: &mut Vec<u8>,
+    ) {
+        let id = match phoenix::ack_id(&message.payload) {
+            Ok(id) => id,
+            Err(wrong) => return refuse(protocol, message, &wrong, out),
+        };
+        let acknowledged = Acknowledgement { user: None, topic: Some(message.topic.clone()), id };
+        let core = &mut self.connections.core;
+        match core.acknowledge(Some(slot), &core.principal(slot), acknowledged) {
+            Ok((topic, place)) => {
+                let response = acknowledged_json(&topic, place);
+                answer(protocol, message, Status::Ok, Content::Json(&response), out);
+            }
+            Err(error) => refuse(protocol, message, &error.to_string(), out),
+        }
+    }
+
+    /// A page of the topic's history. Whoever has joined may read it, also where the application decided
+    /// that.
+    fn phoenix_history(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        mut message: ClientMessage,
+        out: &mut Vec<u8>,
+    ) {
+        let core = &mut self.connections.core;
+        let (settings, principal) = (core.settings.clone(), core.principal(slot));
+        let policy = &settings.session.policy;
+        let decision = policy.decide(&principal, Action::History, &policy.topic(&message.topic));
+        if let Decision::Deny(deny) = decision {
+            return refuse(protocol, &message, &deny.phoenix_reason(), out);
+        }
+        if protocol.delivery() == Delivery::Gathered
+            && let Some(why) = self.connections.rates.join_refusal(core, slot)
+        {
+            return refuse(protocol, &message, why, out);
+        }
+        match phoenix::history_page(&message.topic, &message.payload) {
+            Ok(page) => {
+                // What waits for its turn is small: nothing counts it.
+                message.payload = model::Data::Binary([].into());
+                let (to, from) = (Answer::Phoenix(message.into()), out.len());
+                PageReads { connections: self.connections }.ask(slot, page, to, from, out);
+            }
+            Err(wrong) => refuse(protocol, &message, &wrong, out),
+        }
+    }
+
+    fn phoenix_presence_update(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        message: &ClientMessage,
+        hash: u64,
+        out: &mut Vec<u8>,
+    ) {
+        let meta_bytes_max = self.connections.core.settings.presence_meta_bytes_max;
+        if protocol.delivery() == Delivery::Gathered
+            && let Some(why) = self.connections.rates.join_refusal(&mut self.connections.core, slot)
+        {
+            return refuse(protocol, message, why, out);
+        }
+        self.connections.rates.has_joined(&mut self.connections.core, slot);
+        let core = &mut self.connections.core;
+        match phoenix::meta(&message.payload, meta_bytes_max) {
+            Ok(meta)
+                if {
+                    let meta = core.presence_meta(slot, meta);
+                    core.entries.update(slot, hash, &meta, core.now_us)
+                } =>
+            {
+                answer(protocol, message, Status::Ok, NOTHING, out);
+            }
+            Ok(_) => {
+                refuse(protocol, message, NO_USER, out);
+            }
+            Err(wrong) => refuse(protocol, message, &wrong, out),
+        }
+    }
+
+    /// Asks the application whether the client may join.
+    fn ask_join(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        hash: u64,
+        message: ClientMessage,
+        out: &mut Vec<u8>,
+    ) {
+        let core = &mut self.connections.core;
+        let number = core.joins.ask(slot, hash, &message.topic);
+        let users = core.users(slot).map(Into::into).collect();
+        // The payload is needed again when it is allowed.
+        let (topic, payload) = (message.topic.clone(), Some(message.payload.clone()));
+        let hook = PendingHook::Join(number, message.into());
+        let mut asked = Ask::subscribe(topic, users, protocol.name(), hook);
+        asked.question.payload = payload;
+        let Err(unasked) = ask(core, self.webhook, slot, vec![asked]) else {
+            return;
+        };
+        let response = match core.settings.silence_allows {
+            true => WebhookResponse::yes(),
+            false => WebhookResponse::Error(busy().into()),
+        };
+        for hook in unasked.hooks {
+            if let PendingHook::Join(number, message) = hook {
+                return self.join_decided(slot, protocol, number, *message, response, out);
+            }
+        }
+    }
+
+    /// The application has answered whether a client may join.
+    pub(crate) fn join_answered(
+        &mut self,
+        slot: u32,
+        number: u32,
+        message: ClientMessage,
+        response: WebhookResponse,
+    ) {
+        let Some(protocol) = self.connections.core.protocol(slot) else {
+            return;
+        };
+        let mut out = Vec::new();
+        self.join_decided(slot, protocol, number, message, response, &mut out);
+        if !out.is_empty() {
+            self.connections.send(slot, &out, 0);
+        }
+    }
+
+    fn join_decided(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        number: u32,
+        message: ClientMessage,
+        response: WebhookResponse,
+        out: &mut Vec<u8>,
+    ) {
+        let core = &mut self.connections.core;
+        let hash = core.broker.hash(&message.topic);
+        if !core.joins.answered(slot, hash, number) {
+            return;
+        }
+        match response.entered(&core.settings) {
+            Ok((response, meta)) => {
+                // The rule may be another one than when the application was asked.
+                let settings = core.settings.clone();
+                let permit = Permit::of(&settings.session.policy.topic(&message.topic));
+                self.phoenix_joined(slot, message, permit, response, meta, out);
+            }
+            Err(refusal) => {
+                core.joins.remove(slot, hash);
+                let response = Content::Json(&refusal.response);
+                answer(protocol, &message, Status::Error, response, out);
+            }
+        }
+    }
+}
+
+impl Connections {
+    /// The application took the connection out of a topic: its join, if it has one, has ended.
+    pub(crate) fn phoenix_left(&mut self, slot: u32, topic: &str, out: &mut Vec<u8>) {
+        let Some(protocol) = self.core.protocol(slot) else {
+            return;
+        };
+        if protocol.joins() {
+            let hash = self.core.broker.hash(topic);
+            let end = self.phoenix_end_join(slot, protocol, topic, hash, out);
+            out.extend_from_slice(&end);
+        }
+    }
+
+    /// Ends a join, if there is one: what it is still owed goes to `out`. Gives the message that it
+    /// has ended.
+    fn phoenix_end_join(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        topic: &str,
+        hash: u64,
+        out: &mut Vec<u8>,
+    ) -> Vec<u8> {
+        let mut end = Vec::new();
+        let Some(join) = self.core.joins.get(slot, hash) else {
+            return end;
+        };
+        let join_ref = join.join_ref.into_owned();
+        self.core.joins.remove(slot, hash);
+        if self.core.is_own(slot, topic) {
+            self.recover(|recovery, core| recovery.reply_waiting(core, slot, hash, out));
+            self.recovery.end_topic(slot, hash);
+        } else {
+            self.recover(|recovery, core| recovery.flush_owed(core, slot, Some(topic), out));
+            self.leave(slot, topic);
+        }
+        say(protocol, &mut end, |serializer, end| serializer.close(&join_ref, topic, end));
+        end
+    }
+}
+
+/// The join's ref, as the client knows it; clients of old versions have just the message's.
+fn join_ref(message: &ClientMessage) -> &str {
+    message.join_ref.as_deref().or(message.ref_.as_deref()).unwrap_or_default()
+}

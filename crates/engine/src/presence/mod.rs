@@ -1,0 +1,229 @@
+//! Who is in the topics with presence: the shard enters its connections into the registry of all
+//! shards, and the first shard publishes what the registry has to say to the members.
+
+use model::{Data, Name, Publication, TopicKind};
+use presence::{Answer, Completion, List, Snapshot};
+use protocol::request::{ReplyTo, Respond};
+use protocol::{Delivery, ProtocolRef, data, http};
+
+use crate::connection::lifecycle::Connections;
+use crate::core::Core;
+use crate::core::command::{Command, PresenceQuery};
+use crate::core::responses::{NO_USER, NOT_SUBSCRIBED, named};
+use crate::presence::snapshot::Lists;
+
+/// Topics whose notices are composed at a time.
+const TOPICS_PER_TAKE: usize = 64;
+
+/// How often that is done in a row; what is due then still waits until the next pass.
+const TAKES_MAX: usize = 16;
+
+impl Connections {
+    /// The connection has entered a topic with presence: its users are there now. A long poll of our
+    /// own comes and goes with every request, and is not counted.
+    pub(crate) fn enter_presence(&mut self, slot: u32, topic: &str, meta: &str) {
+        let protocols = self.core.shared.protocols;
+        let meta = self.core.presence_meta(slot, meta);
+        let Core { table, hub, broker, entries, now_us, .. } = &mut self.core;
+        if table.get(slot).is_some_and(|it| protocols.delivery(it.encoding) != Delivery::Woken) {
+            let users = hub.topics_of(slot).filter_map(|name| TopicKind::of(name).user());
+            entries.enter(slot, (broker.hash(topic), topic), users, &meta, *now_us);
+        }
+    }
+
+    /// Another user of the connection is there now, in all of its topics with presence.
+    pub(crate) fn enter_presence_as(&mut self, slot: u32, user: &str) {
+        let meta = self.core.presence_meta(slot, "{}");
+        let Core { hub, settings, broker, entries, now_us, .. } = &mut self.core;
+        let policy = &settings.session.policy;
+        let topics = hub.topics_of(slot).filter(|name| policy.topic(name).presence());
+        let topics = topics.map(|name| (broker.hash(name), name.clone())).collect();
+        entries.enter_as(slot, user, topics, &meta, *now_us);
+    }
+}
+
+/// What clients ask and say of who is in a topic.
+pub(crate) struct Presences<'a> {
+    pub connections: &'a mut Connections,
+}
+
+impl Presences<'_> {
+    /// A list that was not there at once has come.
+    pub(crate) fn listed(&mut self, slot: u32, query: PresenceQuery, list: List) {
+        match query {
+            PresenceQuery::Join { topic, join_ref } => {
+                Lists { core: &mut self.connections.core }.send_late(slot, &topic, &join_ref, list);
+            }
+            PresenceQuery::Http { topic, respond } => {
+                let json = presence_json(&topic, list);
+                self.connections.answer_late(slot, respond.keep_alive, |out| {
+                    http::json_answer(&respond, json.as_bytes(), out);
+                });
+            }
+            PresenceQuery::Id { topic, id } => {
+                let core = &mut self.connections.core;
+                let Some(protocol) = core.protocol(slot) else { return };
+                let mut out = Vec::new();
+                protocol.reply(&id, Ok(&presence_json(&topic, list)), &mut core.codecs, &mut out);
+                self.connections.send(slot, &out, 0);
+            }
+        }
+    }
+
+    /// Answers who is in a topic: a request, or a command on a connection that is open.
+    pub(crate) fn tell(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        topic: Name,
+        to: ReplyTo,
+        from: usize,
+        out: &mut Vec<u8>,
+    ) {
+        match to {
+            ReplyTo::Http(respond) => self.request(slot, topic, respond, from, out),
+            ReplyTo::Id(id) => self.by_id(slot, protocol, topic, id, out),
+        }
+    }
+
+    /// A list may be long: whoever asks for many is slowed, as one who enters as many topics is.
+    fn by_id(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        topic: Name,
+        id: Box<str>,
+        out: &mut Vec<u8>,
+    ) {
+        self.connections.rates.has_joined(&mut self.connections.core, slot);
+        let query = PresenceQuery::Id { topic: topic.clone(), id: id.clone() };
+        let later = listed_later(&self.connections.core, slot, query);
+        if let Answer::Now(list) = self.connections.core.shared.presence.list(&topic, None, later) {
+            let json = presence_json(&topic, list);
+            protocol.reply(&id, Ok(&json), &mut self.connections.core.codecs, out);
+        }
+    }
+
+    /// A member shows something else in a topic's presence. All shards share the registry: it counts as a
+    /// join does.
+    pub(crate) fn update(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        id: &str,
+        topic: &Name,
+        meta: &str,
+        out: &mut Vec<u8>,
+    ) {
+        self.connections.rates.has_joined(&mut self.connections.core, slot);
+        let core = &mut self.connections.core;
+        let hash = core.broker.hash(topic);
+        core.count_meta(meta);
+        let done = match data::meta(meta, core.settings.presence_meta_bytes_max) {
+            Err(wrong) => Err(("bad_meta", wrong)),
+            Ok(_) if !core.hub.topics_of(slot).any(|name| name == topic) => {
+                Err(("not_subscribed", NOT_SUBSCRIBED.into()))
+            }
+            Ok(meta)
+                if {
+                    let meta = core.presence_meta(slot, meta);
+                    core.entries.update(slot, hash, &meta, core.now_us)
+                } =>
+            {
+                Ok(named("topic", topic))
+            }
+            Ok(_) => Err(("no_user", NO_USER.into())),
+        };
+        let result = done.as_deref().map_err(|(code, message)| (*code, message.as_str()));
+        protocol.reply(id, result, &mut core.codecs, out);
+    }
+
+    /// `GET /presence`. The request waits when the answer comes later.
+    fn request(
+        &mut self,
+        slot: u32,
+        topic: Name,
+        respond: Respond,
+        from: usize,
+        out: &mut Vec<u8>,
+    ) {
+        let query = PresenceQuery::Http { topic: topic.clone(), respond: respond.clone() };
+        match self.connections.core.shared.presence.list(
+            &topic,
+            None,
+            listed_later(&self.connections.core, slot, query),
+        ) {
+            Answer::Now(list) => {
+                http::json_answer(&respond, presence_json(&topic, list).as_bytes(), out);
+                self.connections.answered(slot, from, respond.keep_alive, out);
+            }
+            Answer::Later => {
+                self.connections.wait_for_answer(slot, out);
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Who is in a topic, for a new member that has joined with this ref. `None` when the answer
+    /// comes later: the mailbox brings it to [`Presences::listed`].
+    pub(crate) fn presence_of(&self, slot: u32, topic: &str, join_ref: &str) -> Option<List> {
+        let own = self.entries.own(slot, topic);
+        let query = PresenceQuery::Join { topic: topic.into(), join_ref: join_ref.into() };
+        match self.shared.presence.list(topic, own, listed_later(self, slot, query)) {
+            Answer::Now(list) => Some(list),
+            Answer::Later => None,
+        }
+    }
+
+    /// Publishes what has changed, for all shards: only the first one does it.
+    pub(crate) fn publish_presence(&mut self) {
+        if self.number > 0 {
+            return;
+        }
+        for _ in 0..TAKES_MAX {
+            let mut batches = self.shared.presence.take(self.now_us, TOPICS_PER_TAKE);
+            if batches.is_empty() {
+                return;
+            }
+            for batch in &mut batches {
+                batch.publish(&mut |topic, event, json| {
+                    let event = Some(event.into());
+                    let publication =
+                        Publication { event, ..Publication::new(topic, Data::Json(json.into())) };
+                    self.broker.publish(publication, None).is_ok()
+                });
+            }
+            self.shared.presence.confirm(batches, self.now_us);
+        }
+    }
+}
+
+/// The answer to a client that asks who is in a topic.
+fn presence_json(topic: &str, list: List) -> String {
+    let users = list.users.map(Snapshot::into_json);
+    let mut name = Vec::new();
+    protocol::json::string(topic, &mut name);
+    format!(
+        "{{\"topic\":{},\"users\":{},\"connections\":{},\"presences\":{}}}",
+        String::from_utf8_lossy(&name),
+        list.counts.users,
+        list.counts.connections,
+        users.as_deref().unwrap_or("null")
+    )
+}
+
+pub(crate) mod entries;
+pub(crate) mod snapshot;
+#[cfg(test)]
+mod tests;
+
+/// Brings a list to this shard's mailbox.
+fn listed_later(core: &Core, slot: u32, query: PresenceQuery) -> Completion<List> {
+    let serial = core.table.get(slot).map_or(0, |connection| connection.serial);
+    let (handle, under_way) = (core.handle.clone(), core.under_way.clone());
+    Box::new(move |list| {
+        let _under_way = under_way;
+        handle.send(Command::PresenceListed { slot, serial, query, list });
+    })
+}

@@ -1,0 +1,189 @@
+//! The lists of presence that connections get when they have entered a topic.
+//!
+//! A Phoenix client gets the list with the answer to its join. All others to which messages are pushed
+//! get it whenever they enter a topic, by whichever way: behind the greeting, behind the reply to the
+//! command, or when the application puts them into it. So everyone who hears of changes knows what
+//! changes.
+
+use auth::Action;
+use presence::{COUNT, List, STATE, Snapshot};
+use protocol::phoenix::{ClientMessage, Content, Status};
+use protocol::{Delivery, ProtocolRef};
+
+use crate::core::Core;
+use crate::core::responses::{answer, say};
+
+/// A list of presence that goes out whatever else waits, in bytes.
+const SHORT_LIST_BYTES: usize = 16 << 10;
+
+/// The lists of presence that an engine's connections get.
+pub(crate) struct Lists<'a> {
+    pub core: &'a mut Core,
+}
+
+impl Lists<'_> {
+    /// Tells a client that it has joined, and then who is there.
+    pub(crate) fn joined(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        message: &ClientMessage,
+        response: &str,
+        out: &mut Vec<u8>,
+    ) {
+        answer(protocol, message, Status::Ok, Content::Json(response), out);
+        self.send_of(slot, protocol, &message.topic, out);
+    }
+
+    /// The connection has entered a topic with presence, and is told who is there as soon as it has been
+    /// told that, by [`Lists::send_due`]. A poll asks for itself, and a Phoenix client joins.
+    pub(crate) fn owe(&mut self, slot: u32, topic: &str) {
+        let told =
+            |protocol: ProtocolRef| protocol.delivery() == Delivery::Pushed && !protocol.joins();
+        if self.core.protocol(slot).is_some_and(told) {
+            self.is_due(slot, topic);
+        }
+    }
+
+    fn is_due(&mut self, slot: u32, topic: &str) {
+        let due = self.core.lists_due.entry(slot).or_default();
+        if !due.iter().any(|name| name == topic) {
+            due.push(topic.into());
+        }
+    }
+
+    /// The list of a topic is owed no longer.
+    pub(crate) fn forget(&mut self, slot: u32, topic: &str) {
+        if let Some(due) = self.core.lists_due.get_mut(&slot) {
+            due.retain(|name| name != topic);
+            if due.is_empty() {
+                self.core.lists_due.remove(&slot);
+            }
+        }
+    }
+
+    /// Tells a member who is there, if the topic's members may know. A long list waits while anything
+    /// else does, so that a client which enters many topics at once is not taken for one that doesn't
+    /// read.
+    pub(crate) fn send_of(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        topic: &str,
+        out: &mut Vec<u8>,
+    ) {
+        let policy = &self.core.settings.session.policy;
+        let rule = policy.topic(topic);
+        if !rule.presence()
+            || !policy.decide(&self.core.principal(slot), Action::Presence, &rule).is_allowed()
+        {
+            return;
+        }
+        let Some(join_ref) = self.listed_as(slot, protocol, topic) else {
+            return;
+        };
+        if let Some(list) = self.core.presence_of(slot, topic, &join_ref) {
+            self.send_list(slot, protocol, topic, &join_ref, list, out);
+        }
+    }
+
+    /// Under which ref a member gets a topic's list: a Phoenix client's join has one, and all others
+    /// the empty one. Nothing for who is no member.
+    fn listed_as(&self, slot: u32, protocol: ProtocolRef, topic: &str) -> Option<String> {
+        if !protocol.joins() {
+            return self.core.hub.topics_of(slot).any(|name| name == topic).then(String::new);
+        }
+        let hash = self.core.broker.hash(topic);
+        let join = self.core.joins.get(slot, hash).filter(|join| !join.pending)?;
+        Some(join.join_ref.into_owned())
+    }
+
+    /// Sends a list that was not there at once, if the join that it is for still stands.
+    pub(crate) fn send_late(&mut self, slot: u32, topic: &str, join_ref: &str, list: List) {
+        let Some(protocol) = self.core.protocol(slot) else { return };
+        if self.listed_as(slot, protocol, topic).is_none_or(|now| now != join_ref) {
+            return;
+        }
+        let mut out = Vec::new();
+        self.send_list(slot, protocol, topic, join_ref, list, &mut out);
+        if !out.is_empty() {
+            self.core.send(slot, &out, 0);
+        }
+    }
+
+    fn send_list(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        topic: &str,
+        join_ref: &str,
+        list: List,
+        out: &mut Vec<u8>,
+    ) {
+        let lists = join_notices(list);
+        let long = lists.iter().map(|(_, json)| json.len()).sum::<usize>() > SHORT_LIST_BYTES;
+        if long {
+            if !out.is_empty() {
+                self.core.send(slot, out, 0);
+                out.clear();
+            }
+            if self.core.is_backlogged(slot) {
+                return self.is_due(slot, topic);
+            }
+        }
+        for (event, json) in lists {
+            if protocol.joins() {
+                say(protocol, out, |serializer, out| {
+                    serializer.push(join_ref, topic, event, Content::Json(&json), out)
+                });
+            } else {
+                protocol.notice(topic, event, &json, &mut self.core.codecs, out);
+            }
+        }
+        if long {
+            // The next one waits until this one has left.
+            self.core.send_and_wait(slot, out);
+            out.clear();
+        }
+    }
+
+    /// Tells a connection the lists that it is owed, as long as it takes them.
+    pub(crate) fn send_due(&mut self, slot: u32, out: &mut Vec<u8>) {
+        while !self.core.is_backlogged(slot)
+            && let Some(due) = self.core.lists_due.get_mut(&slot)
+        {
+            let topic = due.remove(0);
+            if due.is_empty() {
+                self.core.lists_due.remove(&slot);
+            }
+            let Some(protocol) = self.core.protocol(slot) else {
+                return;
+            };
+            self.send_of(slot, protocol, &topic, out);
+        }
+    }
+
+    /// The same, where nothing else is sent with them.
+    pub(crate) fn flush_due(&mut self, slot: u32) {
+        if self.core.lists_due.contains_key(&slot) {
+            let mut out = Vec::new();
+            self.send_due(slot, &mut out);
+            if !out.is_empty() {
+                self.core.send(slot, &out, 0);
+            }
+        }
+    }
+}
+
+/// What a new member gets: the list, and the counts where there is none.
+fn join_notices(list: List) -> Vec<(&'static str, String)> {
+    let counts = list.counts;
+    let users = list.users.map_or_else(|| "{}".into(), Snapshot::into_json);
+    let mut all = vec![(STATE, users)];
+    if !counts.listed {
+        let (users, connections) = (counts.users, counts.connections);
+        let json = format!("{{\"users\":{users},\"connections\":{connections}}}");
+        all.push((COUNT, json));
+    }
+    all
+}

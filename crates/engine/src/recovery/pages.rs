@@ -1,0 +1,233 @@
+//! Pages of a topic's history that clients read.
+//!
+//! A connection reads one page at a time. The next waits until the history has answered, and until the
+//! connection has taken the one before: nobody can ask for more with few bytes than is sent. Only what is
+//! read to count the newest for `last:N` may be more: the history bounds it, lets others read in between,
+//! and gives it up when the connection ends.
+
+use std::collections::{HashMap, VecDeque};
+
+use history::{
+    Answer as HistoryAnswer, Asker, Completion, HistoryError, Page, PageFrom, PageQuery,
+};
+use minicbor::{Decode, Encode};
+use model::{Name, Position, Since};
+use protocol::history::{NO_HISTORY, PageHead, page};
+use protocol::request::PageRequest;
+
+use crate::core::Core;
+use crate::core::command::{Answer, Command};
+use crate::core::count::count;
+use crate::core::shrink::Roomy;
+use crate::handover::value::{AnswerRecord, Text};
+
+/// Pages that one connection may ask for before it has the first of them.
+const PAGES_PENDING_MAX: usize = 16;
+
+/// The pages that connections wait for, by slot.
+#[derive(Default)]
+pub(crate) struct Pages {
+    by_slot: HashMap<u32, VecDeque<Pending>>,
+}
+
+/// A page that a connection waits for.
+struct Pending {
+    request: PageRequest,
+    to: Answer,
+    asked: Option<Asked>,
+}
+
+/// The history was asked for a page.
+struct Asked {
+    /// The number of the query.
+    query: u32,
+    /// The last position that was handed on then.
+    top: Position,
+    /// Goes with the connection, so that nothing is read for who has left.
+    _asker: Asker,
+}
+
+/// The same on its way to another engine, where the history is asked again.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+pub(crate) struct PageRecord {
+    #[n(0)]
+    topic: Text<Name>,
+    #[n(1)]
+    since: Option<Text<Since>>,
+    #[n(2)]
+    reverse: bool,
+    #[n(3)]
+    limit: u32,
+    #[n(4)]
+    to: AnswerRecord,
+}
+
+/// A page as it is answered, or why there is none: the status where it is answered by HTTP, the code and
+/// the message.
+pub(crate) type PageResult = Result<String, (u16, &'static str, String)>;
+
+/// What a client is told that comes with the id of another log.
+const OTHER_EPOCH: &str = "since is of another numbering, from before the server's restart or of a \
+                           topic without history: leave it out, or say start";
+
+impl Pages {
+    /// Gives room back that a crowd has left.
+    pub fn tidy(&mut self) {
+        self.by_slot.tidy();
+    }
+
+    /// The connection has left.
+    pub fn forget(&mut self, slot: u32) {
+        self.by_slot.remove(&slot);
+    }
+
+    /// Writes out what a connection waits for, if it does.
+    pub fn export(&self, slot: u32) -> Option<Vec<PageRecord>> {
+        let pending = self.by_slot.get(&slot)?;
+        Some(pending.iter().map(Pending::export).collect())
+    }
+
+    /// Takes that up. Nothing is asked of the history yet.
+    pub fn import(&mut self, slot: u32, records: Option<Vec<PageRecord>>) {
+        let pending: VecDeque<Pending> =
+            records.into_iter().flatten().map(PageRecord::import).collect();
+        if !pending.is_empty() {
+            self.by_slot.insert(slot, pending);
+        }
+    }
+
+    /// Takes a request up, which has its turn by [`Pages::next`]. Gives it back when the connection has
+    /// asked for as much as it may.
+    pub fn push(&mut self, slot: u32, request: PageRequest, to: Answer) -> Result<(), Answer> {
+        let pending = self.by_slot.entry(slot).or_default();
+        if pending.len() >= PAGES_PENDING_MAX {
+            return Err(to);
+        }
+        pending.push_back(Pending { request, to, asked: None });
+        Ok(())
+    }
+
+    /// Asks the history for what a connection waits for next, unless it has been asked. Gives what is
+    /// answered at once.
+    pub fn next(&mut self, core: &Core, slot: u32, query: u32) -> Option<(Answer, PageResult)> {
+        let pending = self.by_slot.get_mut(&slot)?;
+        let first = pending.front_mut().filter(|first| first.asked.is_none())?;
+        let serial = core.table.get(slot)?.serial;
+        let handle = core.handle.clone();
+        let asker = Asker::default();
+        let completion = Completion::of(&asker, move |page| {
+            handle.send(Command::Paged { slot, serial, query, page });
+        });
+        // Before the lookup: what it doesn't find came after this.
+        let top = core.history().top();
+        let result = match query_of(core, &first.request) {
+            Err(refusal) => Err(refusal),
+            Ok(asked) => match core.history.page(asked, completion) {
+                Ok(HistoryAnswer::Later) => {
+                    first.asked = Some(Asked { query, top, _asker: asker });
+                    return None;
+                }
+                Ok(HistoryAnswer::Now(page)) => written(core, &first.request, top, Ok(page)),
+                Err(error) => written(core, &first.request, top, Err(error)),
+            },
+        };
+        self.pop(slot).map(|Pending { to, .. }| (to, result))
+    }
+
+    /// Whether the next one that a connection waits for is an HTTP request, and waits for nothing else.
+    pub fn is_request(&self, slot: u32) -> bool {
+        let first = self.by_slot.get(&slot).and_then(|pending| pending.front());
+        matches!(first, Some(Pending { to: Answer::Http(_), .. }))
+    }
+
+    /// The history has answered: gives what is to be answered now, if it is still waited for.
+    pub fn was_read(
+        &mut self,
+        core: &Core,
+        slot: u32,
+        query: u32,
+        page: Result<Page, HistoryError>,
+    ) -> Option<(Answer, PageResult)> {
+        let first = self.by_slot.get(&slot)?.front()?;
+        let top = first.asked.as_ref().filter(|asked| asked.query == query)?.top;
+        let result = written(core, &first.request, top, page);
+        self.pop(slot).map(|Pending { to, .. }| (to, result))
+    }
+
+    fn pop(&mut self, slot: u32) -> Option<Pending> {
+        let pending = self.by_slot.get_mut(&slot)?;
+        let first = pending.pop_front();
+        if pending.is_empty() {
+            self.by_slot.remove(&slot);
+        }
+        first
+    }
+}
+
+impl Pending {
+    fn export(&self) -> PageRecord {
+        let Pending { request: PageRequest { topic, since, reverse, limit }, to, asked: _ } = self;
+        let to = to.into();
+        let (topic, since) = (Text(topic.clone()), since.clone().map(Text));
+        PageRecord { topic, since, reverse: *reverse, limit: count(*limit), to }
+    }
+}
+
+impl PageRecord {
+    fn import(self) -> Pending {
+        let to = self.to.into();
+        let (topic, since) = (self.topic.0, self.since.map(|since| since.0));
+        let limit = (self.limit as usize).clamp(1, protocol::history::PAGE_MESSAGES_MAX);
+        let request = PageRequest { topic, since, reverse: self.reverse, limit };
+        Pending { request, to, asked: None }
+    }
+}
+
+/// What a request is to the history.
+fn query_of(core: &Core, request: &PageRequest) -> Result<PageQuery, (u16, &'static str, String)> {
+    let PageRequest { topic, since, reverse, limit } = request;
+    if core.history().rule(topic).is_none() {
+        return Err((400, "no_history", NO_HISTORY.into()));
+    }
+    let from = match since {
+        None | Some(Since::Start) => PageFrom::End,
+        Some(Since::Last(messages)) => PageFrom::Newest(*messages as usize),
+        Some(Since::Token(token)) => match token.offset(core.history().epoch()) {
+            Some(offset) => PageFrom::Offset(offset),
+            None => return Err((409, "epoch_changed", OTHER_EPOCH.into())),
+        },
+    };
+    let (hash, topic) = (core.broker.hash(topic), topic.clone());
+    let bytes_max = page_bytes(core);
+    Ok(PageQuery { hash, topic, from, backwards: *reverse, limit: *limit, bytes_max })
+}
+
+/// Bytes of a page's messages: it has to leave room for others in an outbox.
+fn page_bytes(core: &Core) -> usize {
+    core.settings.outbox_bytes_max / 2
+}
+
+/// A page as it is answered.
+fn written(
+    core: &Core,
+    request: &PageRequest,
+    top: Position,
+    found: Result<Page, HistoryError>,
+) -> PageResult {
+    let found = found.map_err(|error| {
+        let status = if error == HistoryError::NoHistory { 400 } else { 503 };
+        (status, error.code(), error.to_string())
+    })?;
+    let head = PageHead {
+        topic: &request.topic,
+        top,
+        more: found.more,
+        complete: !found.gone || (request.reverse && found.gap.is_none()),
+        lost: found.gap,
+    };
+    let (messages, mut out) = (found.messages.iter().map(|found| &found.message), Vec::new());
+    page(head, messages, page_bytes(core), &mut out);
+    // All of it was text.
+    Ok(String::from_utf8_lossy(&out).into_owned())
+}

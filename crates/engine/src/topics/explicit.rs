@@ -1,0 +1,74 @@
+//! Topics that clients chose themselves.
+
+use std::collections::HashMap;
+
+use model::Name;
+
+use crate::core::shrink::Roomy;
+use crate::handover::value::Text;
+
+/// Topics, by their hashes, that clients entered themselves although stored subscriptions of their
+/// users bring them in as well: a logout leaves them alone. By slot; nearly no connection has any.
+#[derive(Default)]
+pub(crate) struct Chosen(HashMap<u32, Vec<u64>>);
+
+impl Chosen {
+    /// The client has entered the topic itself.
+    pub fn insert(&mut self, slot: u32, hash: u64) {
+        let topics = self.0.entry(slot).or_default();
+        if !topics.contains(&hash) {
+            topics.push(hash);
+        }
+    }
+
+    /// Whether the client has entered the topic itself.
+    pub fn holds(&self, slot: u32, hash: u64) -> bool {
+        self.0.get(&slot).is_some_and(|topics| topics.contains(&hash))
+    }
+
+    /// The connection has left the topic.
+    pub fn remove(&mut self, slot: u32, hash: u64) {
+        if let Some(topics) = self.0.get_mut(&slot) {
+            topics.retain(|topic| *topic != hash);
+            if topics.is_empty() {
+                self.0.remove(&slot);
+            }
+        }
+    }
+
+    /// The connection has left all topics.
+    pub fn clear(&mut self, slot: u32) {
+        self.0.remove(&slot);
+    }
+
+    /// Writes out a connection's topics; `name` is that of a topic that it is in.
+    pub fn export(&self, slot: u32, name: &dyn Fn(u64) -> Option<Name>) -> Vec<Text<Name>> {
+        let topics = self.0.get(&slot).into_iter().flatten();
+        topics.filter_map(|hash| name(*hash).map(Text)).collect()
+    }
+
+    /// Gives room back that a crowd has left.
+    pub fn tidy(&mut self) {
+        self.0.tidy();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_chose_is_known_until_it_leaves() {
+        let mut chosen = Chosen::default();
+        chosen.insert(1, 7);
+        chosen.insert(1, 7);
+        chosen.insert(1, 8);
+        assert!(chosen.holds(1, 7) && !chosen.holds(2, 7));
+        chosen.remove(1, 7);
+        assert!(!chosen.holds(1, 7) && chosen.holds(1, 8));
+        chosen.remove(1, 8);
+        chosen.insert(2, 9);
+        chosen.clear(2);
+        assert!(chosen.0.is_empty());
+    }
+}

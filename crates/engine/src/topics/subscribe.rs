@@ -1,0 +1,210 @@
+//! Topics that a client enters and leaves by commands with an id.
+
+use auth::{Consent, Permit};
+use model::{Name, ResumeRequest};
+use protocol::request::Subscribe;
+use protocol::{ProtocolRef, data};
+
+use crate::connection::Subscribing;
+use crate::connection::lifecycle::Connections;
+use crate::core::command::PendingHook;
+use crate::core::metrics::Limited;
+use crate::core::responses::{NOT_SUBSCRIBED, named};
+use crate::limits::quota::over_message;
+use crate::presence::snapshot::Lists;
+use crate::recovery::ReplyTo;
+use crate::webhook::request::{Ask, ask, busy};
+use crate::webhook::{Refusal, Webhook, WebhookResponse};
+
+/// What clients enter and leave by commands.
+pub(crate) struct Subscribes<'a> {
+    pub connections: &'a mut Connections,
+    pub webhook: Option<&'a dyn Webhook>,
+}
+
+impl Subscribes<'_> {
+    pub(crate) fn unsubscribe(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        id: &str,
+        topic: &Name,
+        out: &mut Vec<u8>,
+    ) {
+        let named = named("topic", topic);
+        let given_up = self.connections.give_up_subscribing(slot, topic, out);
+        let connections = &mut *self.connections;
+        connections.recover(|recovery, core| recovery.flush_owed(core, slot, Some(topic), out));
+        let result = match connections.leave(slot, topic) || given_up {
+            true => Ok(named.as_str()),
+            false => Err(("not_subscribed", NOT_SUBSCRIBED)),
+        };
+        protocol.reply(id, result, &mut connections.core.codecs, out);
+    }
+
+    pub(crate) fn subscribe(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        id: Box<str>,
+        subscription: Subscribe,
+        consent: Consent,
+        out: &mut Vec<u8>,
+    ) {
+        let Connections { core, rates, .. } = &mut *self.connections;
+        rates.has_joined(core, slot);
+        let meta = subscription.meta.as_deref().unwrap_or("{}");
+        core.count_meta(meta);
+        if let Err(wrong) = data::meta(meta, core.settings.presence_meta_bytes_max) {
+            return protocol.reply(&id, Err(("bad_meta", &wrong)), &mut core.codecs, out);
+        }
+        let max = core.settings.session.topics_per_connection_max;
+        let is_in = core.hub.topics_of(slot).any(|name| *name == subscription.topic);
+        let subscribing = core.table.cold(slot).map_or(0, |cold| cold.subscribing.len());
+        if !is_in && core.hub.count(slot) + subscribing >= max {
+            let full = data::too_many_topics(max);
+            let full = ("too_many_topics", full.as_str());
+            core.metrics.limited[Limited::Topics as usize].add(1);
+            return protocol.reply(&id, Err(full), &mut core.codecs, out);
+        }
+        let no_room = || core.no_room(&[], std::iter::once(&subscription.topic));
+        if !is_in && let Some(limited) = rates.quota.topics_reached(core, slot).or_else(no_room) {
+            let full = over_message(limited);
+            let full = (limited.code(), full.as_str());
+            return protocol.reply(&id, Err(full), &mut core.codecs, out);
+        }
+        match consent {
+            Consent::Given(permit) => {
+                self.connections.subscribed(slot, protocol, id, subscription, permit, out);
+            }
+            Consent::Asked(_) => self.ask(slot, protocol, id, subscription, out),
+        }
+    }
+
+    fn ask(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        id: Box<str>,
+        subscription: Subscribe,
+        out: &mut Vec<u8>,
+    ) {
+        let core = &mut self.connections.core;
+        let (number, topic) = (core.joins.number(), subscription.topic.clone());
+        if let Some(cold) = core.table.cold_or_new(slot) {
+            cold.subscribing.push(Subscribing { number, topic: topic.clone(), id });
+        }
+        let users = core.users(slot).map(Into::into).collect();
+        let hook = PendingHook::Subscribe(number, Box::new(subscription));
+        let asked = Ask::subscribe(topic, users, protocol.name(), hook);
+        let Err(unasked) = ask(core, self.webhook, slot, vec![asked]) else {
+            return;
+        };
+        let result = if core.settings.silence_allows { Ok(None) } else { Err(busy()) };
+        for hook in unasked.hooks {
+            if let PendingHook::Subscribe(number, subscription) = hook {
+                return self.decided(slot, number, *subscription, result, out);
+            }
+        }
+    }
+
+    /// The application has answered.
+    pub(crate) fn answered(
+        &mut self,
+        slot: u32,
+        number: u32,
+        subscription: Subscribe,
+        response: WebhookResponse,
+    ) {
+        let result = response.entered(&self.connections.core.settings);
+        let result = result.map(|(_, meta)| meta).map_err(|refusal| *refusal);
+        let mut out = Vec::new();
+        self.decided(slot, number, subscription, result, &mut out);
+        if !out.is_empty() {
+            self.connections.send(slot, &out, 0);
+        }
+    }
+
+    /// It is decided, with the application's meta, unless the client has given it up.
+    fn decided(
+        &mut self,
+        slot: u32,
+        number: u32,
+        mut subscription: Subscribe,
+        result: Result<Option<Box<str>>, Refusal>,
+        out: &mut Vec<u8>,
+    ) {
+        let core = &mut self.connections.core;
+        let found = core.table.cold_mut(slot).and_then(|cold| {
+            let at = cold.subscribing.iter().position(|it| it.number == number)?;
+            Some(cold.subscribing.remove(at))
+        });
+        let (Some(found), Some(protocol)) = (found, core.protocol(slot)) else {
+            return;
+        };
+        core.table.trim(slot);
+        match result {
+            Err(Refusal { code, message, .. }) => {
+                protocol.reply(&found.id, Err((&code, &message)), &mut core.codecs, out);
+            }
+            Ok(meta) => {
+                subscription.meta = meta.or(subscription.meta);
+                // The rule may be another one than when the application was asked.
+                let policy = core.settings.clone();
+                let permit = Permit::of(&policy.session.policy.topic(&found.topic));
+                self.connections.subscribed(slot, protocol, found.id, subscription, permit, out);
+            }
+        }
+    }
+}
+
+impl Connections {
+    /// The client may enter the topic, and does.
+    fn subscribed(
+        &mut self,
+        slot: u32,
+        protocol: ProtocolRef,
+        id: Box<str>,
+        subscription: Subscribe,
+        permit: Permit,
+        out: &mut Vec<u8>,
+    ) {
+        let Subscribe { topic, since, tags, meta } = subscription;
+        let meta = meta.as_deref().unwrap_or("{}");
+        let is_in = self.core.hub.topics_of(slot).any(|name| *name == topic);
+        if is_in && since.is_some() {
+            // It begins anew from there: what it is still owed of the history is among what it asks for.
+            let hash = self.core.broker.hash(&topic);
+            self.recover(|recovery, core| recovery.reply_waiting(core, slot, hash, out));
+            self.recovery.end_topic(slot, hash);
+            self.core.conflation.drop_retained(slot, hash, &self.core.metrics);
+        }
+        self.join_with(slot, &topic, permit.presence, meta);
+        // The reply comes first.
+        Lists { core: &mut self.core }.forget(slot, &topic);
+        if is_in {
+            self.chosen.insert(slot, self.core.broker.hash(&topic));
+        }
+        self.recovery.catchups.choose(&mut self.core, slot, Some(&topic), &tags);
+        if is_in && since.is_none() {
+            let named = named("topic", &topic);
+            protocol.reply(&id, Ok(&named), &mut self.core.codecs, out);
+            return Lists { core: &mut self.core }.send_of(slot, protocol, &topic, out);
+        }
+        let all = None;
+        let request = ResumeRequest {
+            all,
+            topics: since.map(|since| (topic.clone(), since)).into_iter().collect(),
+        };
+        self.recover(|recovery, core| {
+            recovery.begin(
+                core,
+                slot,
+                std::slice::from_ref(&topic),
+                &request,
+                ReplyTo::Id(id, topic.clone()),
+                out,
+            )
+        });
+    }
+}

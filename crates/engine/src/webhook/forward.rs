@@ -1,0 +1,196 @@
+//! Messages of clients that a back end takes. Where a client waits to hear what became of its message, that
+//! is when the back end has taken it: so what was not taken comes again, from the client.
+
+use auth::Action;
+use model::filter::matches;
+use model::name::check_topic;
+use model::{Name, Publication, TopicKind};
+use protocol::mqtt::ReasonCode;
+
+use crate::core::Core;
+use crate::core::command::{Answer, Command, PendingHook};
+use crate::delivery::publish::{Publishes, Sent, is_exactly_once};
+use crate::mqtt::{MqttAck, Row};
+use crate::webhook::forward_rule::{ForwardRequest, ForwardRule};
+use crate::webhook::request::{HOOKS_PENDING_MAX, busy};
+use crate::webhook::{Full, HookPlace, Refusal, WebhookResponse};
+
+impl Publishes<'_> {
+    /// Gives a message to the back end that wants it. It is published, and its client told, when the back
+    /// end has taken it, and at once where nobody waits for that.
+    pub(crate) fn forward(
+        &mut self,
+        slot: Option<u32>,
+        rule: ForwardRule,
+        publication: Publication,
+        to: Answer,
+        out: &mut Vec<u8>,
+    ) {
+        let mut request = self.connections.core.forward_request(slot, &rule, &publication, &to);
+        let Some(slot) = slot.filter(|_| waits(&to)) else {
+            if let Some(webhook) = self.webhook {
+                // What finds no room is counted there.
+                let _ = webhook.forward(request);
+            }
+            return self.taken(slot, rule.deliver, publication, to, out);
+        };
+        let core = &mut self.connections.core;
+        let Some(serial) = core.table.get(slot).map(|connection| connection.serial) else {
+            return;
+        };
+        // What an MQTT client may have under way has a limit of its own.
+        let counts = !matches!(to, Answer::Mqtt(_));
+        let pending = core.table.cold(slot).map_or(0, |cold| cold.hooks_pending);
+        let Some(webhook) = self.webhook.filter(|_| !counts || pending < HOOKS_PENDING_MAX) else {
+            return self.tell(slot, to, no_room(), out);
+        };
+        // Where it is when nobody takes the request.
+        let place = HookPlace::new(PendingHook::Forward(publication.into(), rule.deliver, to));
+        let (taken, handle) = (place.clone(), core.handle.clone());
+        request.hook = place.clone();
+        request.reply = Some(Box::new(move |response| {
+            if let Some(hook) = taken.take() {
+                handle.send(Command::WebhookAnswered { slot, serial, hook, response });
+            }
+        }));
+        if let Err(Full) = webhook.forward(request) {
+            if let Some(PendingHook::Forward(_, _, to)) = place.take() {
+                self.tell(slot, to, no_room(), out);
+            }
+        } else if counts && let Some(cold) = core.table.cold_or_new(slot) {
+            cold.hooks_pending += 1;
+        }
+    }
+
+    /// The back end has taken a message, or has not; its connection is gone where there is no slot.
+    pub(crate) fn forwarded(
+        &mut self,
+        slot: Option<u32>,
+        deliver: bool,
+        publication: Publication,
+        to: Answer,
+        response: WebhookResponse,
+    ) {
+        let mut out = Vec::new();
+        match (response, slot) {
+            (WebhookResponse::Ok { .. }, slot) => {
+                self.taken(slot, deliver, publication, to, &mut out);
+            }
+            (WebhookResponse::Error(refusal), Some(slot)) => {
+                let sent = Sent::Unforwarded(refusal, ReasonCode::UnspecifiedError);
+                self.tell(slot, to, sent, &mut out);
+            }
+            (WebhookResponse::Silent(reason), Some(slot)) => {
+                let refusal = Refusal::silent("unanswered", reason).into();
+                let sent = Sent::Unforwarded(refusal, ReasonCode::UnspecifiedError);
+                self.tell(slot, to, sent, &mut out);
+            }
+            (WebhookResponse::Error(_) | WebhookResponse::Silent(_), None) => {}
+        }
+        if let Some(slot) = slot.filter(|_| !out.is_empty()) {
+            self.connections.send(slot, &out, 0);
+        }
+    }
+
+    /// Goes on with a message that the back end has taken.
+    fn taken(
+        &mut self,
+        slot: Option<u32>,
+        deliver: bool,
+        publication: Publication,
+        to: Answer,
+        out: &mut Vec<u8>,
+    ) {
+        match (slot, to) {
+            // Nothing says that it was here: the client sends it again, and it must not come twice.
+            (None, to) if is_exactly_once(&to) => {}
+            (slot, to) if deliver => self.publish_now(slot, publication, to, out),
+            (Some(slot), Answer::Mqtt(ack)) => {
+                // Nothing is stored with it.
+                let to = Answer::Mqtt(MqttAck { with: false, retain: false, ..ack });
+                self.tell(slot, to, Sent::Answered("{}".into()), out);
+            }
+            (Some(slot), to) => self.tell(slot, to, Sent::Answered("{}".into()), out),
+            (None, _) => {}
+        }
+    }
+}
+
+impl Core {
+    fn forward_request(
+        &self,
+        slot: Option<u32>,
+        rule: &ForwardRule,
+        publication: &Publication,
+        to: &Answer,
+    ) -> ForwardRequest {
+        let mut publication = publication.clone();
+        if let Some(attributes) = &mut publication.attributes
+            && let Some(properties) = &mut attributes.properties
+            && let Some(topic) = &properties.response_topic
+            && !slot.is_some_and(|slot| self.may_be_answered(slot, rule, topic))
+        {
+            properties.response_topic = None;
+        }
+        let found = slot.and_then(|slot| Some((slot, self.table.get(slot)?)));
+        let (users, transport): (Vec<Name>, _) = match (to, found) {
+            (Answer::Id(_) | Answer::Phoenix(_) | Answer::Mqtt(_), Some((slot, found))) => {
+                let protocol = self.shared.protocols.of(found.encoding);
+                (self.users(slot).map(Into::into).collect(), protocol.name())
+            }
+            (Answer::Mqtt(_), None) => {
+                (publication.sender().cloned().into_iter().collect(), "mqtt")
+            }
+            (Answer::Id(_), None) => (publication.sender().cloned().into_iter().collect(), "ws"),
+            (Answer::Phoenix(_), None) => {
+                (publication.sender().cloned().into_iter().collect(), "phoenix")
+            }
+            (Answer::Http(_) | Answer::MqttAuth(_), _) => {
+                (publication.sender().cloned().into_iter().collect(), "http")
+            }
+        };
+        ForwardRequest {
+            filter: rule.filter.clone(),
+            publication,
+            users,
+            connection: found.map(|(slot, found)| self.id(slot, found.serial)),
+            transport,
+            client: slot.and_then(|slot| self.mqtt.row(slot)).map(Row::client),
+            at_ms: self.unix_ms(),
+            hook: HookPlace::default(),
+            reply: None,
+        }
+    }
+
+    /// Whether a client may have answers sent to a topic. The back end publishes there in its own name what may
+    /// be the client's words: so the client must be allowed to hear it, and to publish there itself unless the
+    /// rule has the topic for answers. Nobody asks the application for that; whom it has let in is in.
+    fn may_be_answered(&self, slot: u32, rule: &ForwardRule, name: &Name) -> bool {
+        let (policy, principal) = (&self.settings.session.policy, self.principal(slot));
+        let topic = self.mqtt_topic(name);
+        let may = |action| policy.decide(&principal, action, &topic).unasked().is_ok();
+        match topic.kind {
+            TopicKind::Personal(_) => may(Action::Subscribe),
+            TopicKind::Ordinary if check_topic(name).is_ok() && !name.starts_with('$') => {
+                let is_member = || self.hub.topics_of(slot).any(|it| it == name);
+                let is_for_answers = || rule.answer_filters.iter().any(|it| matches(it, name));
+                (may(Action::Subscribe) || is_member())
+                    && (is_for_answers() || may(Action::Publish))
+            }
+            TopicKind::Ordinary | TopicKind::Broadcast | TopicKind::Filter(_) => false,
+        }
+    }
+}
+
+/// Whether a client waits to hear what became of its message.
+fn waits(to: &Answer) -> bool {
+    match to {
+        Answer::Http(_) | Answer::Id(_) | Answer::Phoenix(_) => true,
+        Answer::Mqtt(ack) => ack.qos.is_confirmed(),
+        Answer::MqttAuth(_) => false,
+    }
+}
+
+fn no_room() -> Sent {
+    Sent::Unforwarded(busy().into(), ReasonCode::QuotaExceeded)
+}

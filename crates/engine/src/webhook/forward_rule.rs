@@ -1,0 +1,87 @@
+//! Which messages of clients go to a back end, and what it is sent of one.
+
+use std::fmt;
+use std::sync::Arc;
+
+use model::{ConnectionId, Name, Publication, filter};
+
+use crate::core::reply::Reply;
+use crate::webhook::{HookPlace, WebhookResponse};
+
+/// Which messages go to a back end: rules in the order of the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Forwards(Arc<[ForwardRule]>);
+
+/// Where the messages go whose topics a filter matches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForwardRule {
+    /// A topic filter of MQTT, without `$share`. It is the rule's name as well.
+    pub filter: Arc<str>,
+    /// Whether the topic's members get the messages, too.
+    pub deliver: bool,
+    /// Filters of the topics to which clients may have answers sent although they may not publish there.
+    pub answer_filters: Arc<[Box<str>]>,
+}
+
+impl Forwards {
+    /// These rules, of which the first that matches a topic wins.
+    pub fn new(rules: Vec<ForwardRule>) -> Self {
+        Forwards(rules.into())
+    }
+
+    /// The rule for a topic, if there is one.
+    pub fn of(&self, topic: &str) -> Option<&ForwardRule> {
+        self.0.iter().find(|rule| filter::matches(&rule.filter, topic))
+    }
+}
+
+/// A message for a back end.
+pub struct ForwardRequest {
+    /// The filter of its rule.
+    pub filter: Arc<str>,
+    /// The message. A response topic is one to which its client may have answers sent.
+    pub publication: Publication,
+    /// Whose it is; may be nobody's.
+    pub users: Vec<Name>,
+    /// The connection that it came on, unless that is gone.
+    pub connection: Option<ConnectionId>,
+    /// The name of the transport.
+    pub transport: &'static str,
+    /// The client identifier of an MQTT client.
+    pub client: Option<Name>,
+    /// When it came, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// What waits for that the back end has taken it, where somebody does.
+    pub hook: HookPlace,
+    /// Told whether the back end has taken it. Without this nobody waits for it.
+    pub reply: Option<Reply<WebhookResponse>>,
+}
+
+impl fmt::Debug for ForwardRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ForwardRequest")
+            .field("filter", &self.filter)
+            .field("topic", &self.publication.topic)
+            .field("connection", &self.connection)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_rule_that_matches_wins() {
+        let rule = |filter: &str| ForwardRule {
+            filter: filter.into(),
+            deliver: true,
+            answer_filters: [].into(),
+        };
+        let rules = Forwards::new(vec![rule("a/b"), rule("a/#"), rule("+")]);
+        let of = |topic| rules.of(topic).map(|rule| &*rule.filter);
+        assert_eq!((of("a/b"), of("a/c"), of("a")), (Some("a/b"), Some("a/#"), Some("a/#")));
+        assert_eq!((of("b"), of("b/c"), of("@b"), of("*")), (Some("+"), None, None, None));
+        assert_eq!(Forwards::default().of("a"), None);
+    }
+}

@@ -1,0 +1,145 @@
+//! Requests that are held until the application has spoken: nothing of them is taken, their connection
+//! is left unread, and the same bytes are read again when it is known.
+
+use model::Name;
+use protocol::http::{Rejection, UNAUTHORIZED};
+use protocol::request::{ConnectRequest, ConnectVerdict, Verdict};
+
+use crate::connection::lifecycle::Connections;
+use crate::connection::{Held, Phase};
+use crate::core::command::PendingHook;
+use crate::webhook::request::{Ask, Unasked, ask, busy};
+use crate::webhook::{Connecting, Question, Refusal, Webhook, WebhookKind, WebhookResponse};
+
+/// The held requests of an engine.
+pub(crate) struct Holds<'a> {
+    pub connections: &'a mut Connections,
+    pub webhook: Option<&'a dyn Webhook>,
+}
+
+impl Holds<'_> {
+    /// Holds a request, of which nothing was taken, until it is known whether these users may enter these
+    /// topics. `out` has the answers to those before it.
+    pub(crate) fn subscribe(
+        &mut self,
+        slot: u32,
+        (topics, users, transport): (Vec<Name>, Vec<Name>, &'static str),
+        out: &mut Vec<u8>,
+    ) {
+        let asks = |number| {
+            let asks = topics.iter().map(|topic| {
+                let hook = PendingHook::Hold(number, topic.clone());
+                Ask::subscribe(topic.clone(), users.clone(), transport, hook)
+            });
+            asks.collect()
+        };
+        let Err(number) = self.hold(slot, (false, &topics), asks, out) else {
+            return;
+        };
+        let allowed = self.connections.core.settings.silence_allows;
+        for topic in topics {
+            let result = if allowed { Ok(None) } else { Err(rejection(busy())) };
+            self.said(slot, number, |held| held.topic(Verdict { topic, result }));
+        }
+    }
+
+    /// The same until it is known who makes it.
+    pub(crate) fn connect(&mut self, slot: u32, mut request: ConnectRequest, out: &mut Vec<u8>) {
+        let core = &self.connections.core;
+        let address = core.peers.address(slot);
+        let topics_max = core.settings.session.topics_per_connection_max;
+        let (users, transport) = (std::mem::take(&mut request.users), request.transport);
+        let asks = |number| {
+            let question = Question::new(WebhookKind::Connect, None, users, transport);
+            let connect = Some(Box::new(Connecting { address, request, topics_max }));
+            let hook = PendingHook::Connect(number);
+            vec![Ask { question: Question { connect, ..question }, hook }]
+        };
+        if let Err(number) = self.hold(slot, (true, &[]), asks, out) {
+            let refusal = WebhookResponse::Error(busy().into());
+            let allowed = self.connections.core.settings.silence_allows;
+            let silent = WebhookResponse::Silent("the application is busy: try again later");
+            self.connect_answered(slot, number, if allowed { silent } else { refusal });
+        }
+    }
+
+    /// Holds a request for what it waits for; gives the number of the question if nobody can be asked.
+    fn hold(
+        &mut self,
+        slot: u32,
+        (connect, topics): (bool, &[Name]),
+        asks: impl FnOnce(u32) -> Vec<Ask>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), u32> {
+        let found = self.connections.core.table.get(slot);
+        let open = found.is_some_and(|connection| connection.phase() == Phase::Open);
+        // The request waits, and is not in the way of what came before it.
+        if !self.connections.wait_for_answer(slot, out) {
+            return Ok(());
+        }
+        let core = &mut self.connections.core;
+        let number = core.joins.number();
+        if let Some(cold) = core.table.cold_or_new(slot) {
+            // What it has said before of the same request counts still.
+            let verdicts = cold.held.take().map(|held| held.verdicts).unwrap_or_default();
+            let waiting = topics.to_vec();
+            cold.held = Some(Box::new(Held { number, connect, waiting, verdicts, open }));
+        }
+        ask(core, self.webhook, slot, asks(number)).map_err(|Unasked { .. }| number)
+    }
+
+    /// The application has answered about a topic.
+    pub(crate) fn answered(
+        &mut self,
+        slot: u32,
+        number: u32,
+        topic: Name,
+        response: WebhookResponse,
+    ) {
+        let result = response.entered(&self.connections.core.settings);
+        let result = result.map(|(_, meta)| meta).map_err(|refusal| rejection(*refusal));
+        self.said(slot, number, |held| held.topic(Verdict { topic, result }));
+    }
+
+    /// The application has answered about who makes a request.
+    pub(crate) fn connect_answered(&mut self, slot: u32, number: u32, response: WebhookResponse) {
+        let allowed = self.connections.core.settings.silence_allows;
+        let result = match response {
+            WebhookResponse::Ok { changes, .. } => Ok(Some(changes.admission.unwrap_or_default())),
+            WebhookResponse::Silent(_) if allowed => Ok(None),
+            WebhookResponse::Silent(why) => Err(rejection(Refusal::silent("unanswered", why))),
+            WebhookResponse::Error(refusal) if &*refusal.code == UNAUTHORIZED => {
+                Err(Rejection { status: 401, ..rejection(*refusal) })
+            }
+            WebhookResponse::Error(refusal) => Err(rejection(*refusal)),
+        };
+        let at_s = self.connections.core.unix_s();
+        self.said(slot, number, |held| held.connected(ConnectVerdict { result, at_s }));
+    }
+
+    /// A verdict is there. The request goes on with the first no, or the last yes.
+    fn said(&mut self, slot: u32, number: u32, note: impl FnOnce(&mut Held)) {
+        let core = &mut self.connections.core;
+        let Some(held) = core.table.cold_mut(slot).and_then(|cold| cold.held.as_mut()) else {
+            return;
+        };
+        // An answer to an earlier question, of a request that went on without it.
+        if held.number != number || !held.waits() {
+            return;
+        }
+        note(held);
+        if !held.waits() {
+            let phase = if held.open { Phase::Open } else { Phase::Request };
+            let now_s = core.now_wrapping_s();
+            core.enter(slot, phase);
+            if let Some(connection) = core.table.get_mut(slot) {
+                connection.heard_s = now_s;
+            }
+            core.resumed.push(slot);
+        }
+    }
+}
+
+fn rejection(refusal: Refusal) -> Rejection {
+    Rejection::new(refusal.status, String::from(refusal.code), String::from(refusal.message))
+}

@@ -1,0 +1,115 @@
+//! How the application is asked.
+
+use auth::Hook;
+use model::Name;
+
+use crate::core::Core;
+use crate::core::command::{Command, PendingHook};
+use crate::core::count::count;
+use crate::webhook::{Full, HookPlace, Question, Refusal, Webhook, WebhookKind, WebhookRequest};
+
+/// Requests about one connection that the application has not answered: more are refused, so that no
+/// client fills the queue of all.
+pub(crate) const HOOKS_PENDING_MAX: u32 = 128;
+
+/// What the application is asked about a connection.
+pub(crate) struct Ask {
+    pub question: Question,
+    /// What waits for the answer.
+    pub hook: PendingHook,
+}
+
+impl Ask {
+    /// Whether these users may enter a topic.
+    pub fn subscribe(
+        topic: Name,
+        users: Vec<Name>,
+        transport: &'static str,
+        hook: PendingHook,
+    ) -> Self {
+        let question = Question::new(WebhookKind::Subscribe, Some(topic), users, transport);
+        Ask { question, hook }
+    }
+}
+
+/// The kind of question that a policy's hook is.
+pub(crate) fn kind(hook: Hook) -> WebhookKind {
+    match hook {
+        Hook::Subscribe => WebhookKind::Subscribe,
+        Hook::Message => WebhookKind::Message,
+        Hook::Publish => WebhookKind::Publish,
+    }
+}
+
+/// The application can't be asked now; what would have waited for its answers.
+pub(crate) struct Unasked {
+    pub hooks: Vec<PendingHook>,
+    /// The connection has asked for something that is not answered.
+    pub behind_others: bool,
+}
+
+/// Why it can't be asked.
+pub(crate) fn busy() -> Refusal {
+    Refusal::silent("overloaded", "the application is busy: try again later")
+}
+
+/// Asks the application, all together. The answers come as [`Command::WebhookAnswered`].
+pub(crate) fn ask(
+    core: &mut Core,
+    webhook: Option<&dyn Webhook>,
+    slot: u32,
+    asks: Vec<Ask>,
+) -> Result<(), Unasked> {
+    let pending = core.table.cold(slot).map_or(0, |cold| cold.hooks_pending);
+    let unasked = |hooks| Err(Unasked { hooks, behind_others: pending > 0 });
+    let (asked, several) = (count(asks.len()), asks.len() > 1);
+    let (Some(webhook), Some(serial)) =
+        (webhook, core.table.get(slot).map(|connection| connection.serial))
+    else {
+        return unasked(asks.into_iter().map(|ask| ask.hook).collect());
+    };
+    // A request with several topics is one: their number has a limit of its own. What a client waits for
+    // doesn't keep the server from asking whether it may stay.
+    let is_own = asks.iter().any(|ask| matches!(ask.hook, PendingHook::Refresh(_)));
+    if pending >= HOOKS_PENDING_MAX && !several && !is_own {
+        return unasked(asks.into_iter().map(|ask| ask.hook).collect());
+    }
+    let mut places = Vec::with_capacity(asks.len());
+    let policy = core.settings.clone();
+    let requests = asks.into_iter().map(|ask| {
+        let Ask { question, hook } = ask;
+        // Where it is when nobody takes the request.
+        let place = HookPlace::new(hook);
+        places.push(place.clone());
+        let handle = core.handle.clone();
+        let topic = question.topic.as_ref();
+        let rule = topic.and_then(|topic| policy.session.policy.topic(topic).rule);
+        WebhookRequest {
+            url: rule.and_then(|rule| rule.webhook_url.clone()),
+            question,
+            connection: core.id(slot, serial),
+            hook: place.clone(),
+            reply: Box::new(move |response| {
+                if let Some(hook) = place.take() {
+                    handle.send(Command::WebhookAnswered { slot, serial, hook, response });
+                }
+            }),
+        }
+    });
+    let requests = requests.collect();
+    if let Err(Full) = webhook.send(requests) {
+        return unasked(places.iter().filter_map(HookPlace::take).collect());
+    }
+    if let Some(cold) = core.table.cold_or_new(slot) {
+        cold.hooks_pending += asked;
+    }
+    Ok(())
+}
+
+/// One of a connection's questions was answered.
+pub(crate) fn answered(core: &mut Core, slot: u32) {
+    if let Some(cold) = core.table.cold_mut(slot) {
+        cold.hooks_pending = cold.hooks_pending.saturating_sub(1);
+    }
+    core.table.trim(slot);
+}
