@@ -12,7 +12,7 @@ use crate::{Attributes, Message, Name};
 pub struct Encoding(pub u8);
 
 impl Encoding {
-    /// How many encodings a process may know. Each costs a message that is sent 16 bytes.
+    /// How many encodings a process may know. Each costs a message that is sent 24 bytes.
     pub const MAX: usize = 22;
 
     /// All numbers below [`Encoding::MAX`], whether something has them or not.

@@ -6,7 +6,7 @@
 //! it in one transaction, commits that to the disk (`fsync`), and calls each operation's `done` in
 //! order. So many publishers share one `fsync`, and a single publisher waits for one.
 //!
-//! **TopicRead.** Any number of readers see the last commit, and they block nobody.
+//! **Reading.** Any number of readers see the last commit, and they block nobody.
 //!
 //! **Files and threads.** The file belongs to the descriptor table of the thread that called
 //! [`Store::open`]. Threads with a descriptor table of their own must not read directly: they pass

@@ -59,7 +59,7 @@ pub(crate) fn private_tables() -> Option<bool> {
         // SAFETY: this thread opens, closes and owns no descriptor in its copy of the table.
         let unshared = unsafe { unshare_unsafe(UnshareFlags::FILES) }.is_ok();
         // The server falls back to this call, which Docker's default filter allows.
-        // SAFETY: as above; no descriptor has that number, so nothing is closed.
+        // SAFETY: no descriptor has that number, so the call closes nothing.
         unshared
             || unsafe { libc::close_range(u32::MAX, u32::MAX, libc::CLOSE_RANGE_UNSHARE as i32) }
                 == 0

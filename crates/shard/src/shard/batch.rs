@@ -220,9 +220,9 @@ impl Shard {
             }
             let more = batch.again.get(&slot).map_or(&[][..], Vec::as_slice);
             let all = || std::iter::once(piece).chain(more.iter().copied());
-            let bytes: Vec<u8> = all()
-                .flat_map(|piece| batch.pieces[piece as usize].bytes.iter().copied())
-                .collect();
+            let parts: Vec<&[u8]> =
+                all().map(|piece| &*batch.pieces[piece as usize].bytes).collect();
+            let bytes = parts.concat();
             let messages = all().map(|piece| batch.pieces[piece as usize].messages).sum();
             batch.entries[at].piece = batch.piece(bytes.into(), messages);
         }

@@ -81,7 +81,7 @@ pub(super) fn mount(dir: &Path) -> bool {
 }
 
 pub(super) fn unmount(dir: &Path) {
-    // SAFETY: as above.
+    // SAFETY: the call takes a C string that lives longer than the call.
     unsafe { libc::umount2(text(dir).as_ptr(), libc::MNT_DETACH) };
 }
 

@@ -116,7 +116,6 @@ fn per_user(limits: &config::Limits) -> quotas::Limits {
         .with(Unit::Joins, limits.joins_per_second_per_user_max)
 }
 
-/// The same for an address.
 /// What a key may do in a second: its own, or what all have.
 fn per_key(limits: &config::Limits, key: Option<&config::KeyRule>) -> quotas::Limits {
     let of = |own: fn(&config::KeyRule) -> Option<u64>, all| key.and_then(own).unwrap_or(all);
@@ -132,6 +131,7 @@ fn per_key(limits: &config::Limits, key: Option<&config::KeyRule>) -> quotas::Li
         )
 }
 
+/// What an address may do in a second.
 fn per_address(limits: &config::Limits) -> quotas::Limits {
     quotas::Limits::NONE
         .with(Unit::Commands, limits.commands_per_second_per_address_max)
