@@ -141,7 +141,7 @@ fn table(rounds: u32) -> Result<()> {
             let gone = all.iter().filter(|filter| trie.remove(filter).is_some()).count();
             removes.push(begun.elapsed().as_nanos() as f64 / count as f64);
             ensure!(gone == count, "all filters go");
-            trie.tidy();
+            trie.shrink();
             left = trie.bytes();
         }
         table.row([

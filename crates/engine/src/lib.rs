@@ -5,12 +5,11 @@
 //! command, the time) and does what it finds in the engine's [`Outputs`] after each of them. Other
 //! threads reach an engine by its [`Handle`].
 //!
-//! Inside of it, `Core` is what every part uses (connections, topics, services, outputs). `Recovery`,
-//! `Rates` and `PresenceEntries` hold their own state and take the core. `Connections` holds all of
-//! these, and lists what is forgotten of a connection and what is carried to another engine. Channels,
-//! polls and what peers ask for see the connections only; the engine has the inputs, the timers, the
-//! fan-out and the hand-over. A part that causes
-//! something in another part leaves an effect, which is performed as soon as the part has returned.
+//! One struct, [`Engine`], owns everything. `Core` is its field that every part uses: connections, topics, services,
+//! outputs. The parts (`Recovery`, `Rates`, `ExplicitTopics`, `Pages`) hold their own state by slot and take the core.
+//! A folder is a concern: what it keeps is in a file of its own, and its behaviour is methods of `Core`, or of `Engine`
+//! where it needs several parts. A part that causes something in another part leaves an effect, which the engine
+//! performs as soon as the part has returned.
 
 #![forbid(unsafe_code)]
 #![warn(
@@ -51,7 +50,7 @@ pub use core::metrics::{Counter, Histogram, Limited, Metrics, Refusal};
 pub use core::output::{Describe, Output, Outputs};
 pub use core::reply::Reply;
 pub use core::settings::{SILENCE_SECONDS_MAX, Settings};
-pub use core::shrink::Roomy;
+pub use core::shrink::Shrink;
 pub use delivery::backpressure::{FULL_US_MAX, SCAN_ITEMS, SCAN_US, SHORTAGE_US, Waiting};
 pub use delivery::outbox::{Chunk, Outbox, Piece, Room};
 pub use engine::{Config, Engine, Owed, OwedMember};

@@ -103,8 +103,8 @@ impl Levels {
         }
     }
 
-    pub fn tidy(&mut self) {
-        self.texts.tidy();
+    pub fn shrink(&mut self) {
+        self.texts.shrink();
     }
 
     pub fn bytes(&self) -> usize {

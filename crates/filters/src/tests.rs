@@ -113,7 +113,7 @@ fn all_memory_goes_back() {
         let full = trie.bytes();
         assert!((2_000_000..6_000_000).contains(&full), "{full}");
         (0..30_000).for_each(|n| assert_eq!(trie.remove(&filter(n)), Some(n)));
-        trie.tidy();
+        trie.shrink();
         assert_eq!(trie.counts(), (0, 0, 0));
         assert!(trie.bytes() < empty + 8_192, "{empty} {}", trie.bytes());
     }

@@ -273,10 +273,10 @@ impl<V> FilterTrie<V> {
     }
 
     /// Frees what it keeps for filters to come. The owner should call this now and then.
-    pub fn tidy(&mut self) {
-        self.nodes.tidy();
-        self.values.tidy();
-        self.levels.tidy();
+    pub fn shrink(&mut self) {
+        self.nodes.shrink();
+        self.values.shrink();
+        self.levels.shrink();
     }
 
     /// Returns the bytes that it uses, without the heap memory of its values.

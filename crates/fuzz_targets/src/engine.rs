@@ -262,7 +262,7 @@ impl World {
             damaged.engine.restart();
             damaged.perform();
             for (slot, _) in damaged.sockets.clone() {
-                damaged.engine.received(slot, &mut damage.to_vec());
+                damaged.engine.on_received(slot, &mut damage.to_vec());
             }
             damaged.now_us = *now_us + 1_000_000;
             damaged.engine.set_now(damaged.now_us);
@@ -287,21 +287,21 @@ impl World {
 
     fn perform(&mut self) {
         while self.engine.has_outputs() {
-            let Outputs { list, .. } = self.engine.take_outputs(Outputs::default());
+            let Outputs { list, .. } = self.engine.poll_outputs(Outputs::default());
             for output in list {
                 match output {
                     Output::Send { slot, confirm, .. } => {
                         let full = self.sockets.contains(&(slot, true));
                         if full {
-                            self.engine.blocked(slot);
+                            self.engine.on_blocked(slot);
                         } else if confirm {
                             self.confirmed.push(slot);
                         }
                     }
-                    Output::Close { slot, linger: true } => self.engine.half_closed(slot),
-                    Output::Close { slot, linger: false } => self.engine.ended(slot),
+                    Output::Close { slot, linger: true } => self.engine.on_half_closed(slot),
+                    Output::Close { slot, linger: false } => self.engine.on_ended(slot),
                     Output::Drop { slot } => self.sockets.retain(|it| it.0 != slot),
-                    Output::Address { slot } => self.engine.address(slot, None),
+                    Output::Address { slot } => self.engine.on_address(slot, None),
                     Output::Describe(describe) => {
                         (describe.reply)((describe.members, describe.connections));
                     }
@@ -315,7 +315,7 @@ impl World {
         self.engine.resume_waiters();
         self.perform();
         for slot in std::mem::take(&mut self.confirmed) {
-            self.engine.drained(slot);
+            self.engine.on_drained(slot);
             self.perform();
         }
         self.engine.take_commands();
@@ -353,20 +353,20 @@ impl World {
                 };
                 let slot = self.engine.open(listener, arrival);
                 self.sockets.push((slot, false));
-                self.engine.received(slot, &mut [&*opening, bytes].concat());
+                self.engine.on_received(slot, &mut [&*opening, bytes].concat());
             }
             (3..=7, Some(slot)) if self.engine.input_room(slot, bytes.len().max(1)) > 0 => {
-                self.engine.received(slot, &mut bytes.to_vec());
+                self.engine.on_received(slot, &mut bytes.to_vec());
             }
-            (8, Some(slot)) => self.engine.peer_closed(slot),
-            (9, Some(slot)) => self.engine.lost(slot),
+            (8, Some(slot)) => self.engine.on_peer_closed(slot),
+            (9, Some(slot)) => self.engine.on_lost(slot),
             (10, Some(slot)) => {
                 self.sockets[index].1 ^= true;
                 if !self.sockets[index].1 {
-                    self.engine.drained(slot);
+                    self.engine.on_drained(slot);
                 }
             }
-            (11, Some(slot)) => self.engine.slow(slot),
+            (11, Some(slot)) => self.engine.on_slow(slot),
             (12, _) => {
                 let topic = ["h/1", "p", "*", "@u"][usize::from(op) % 4];
                 let text = String::from_utf8_lossy(bytes).into_owned();

@@ -39,7 +39,7 @@ impl Ready {
     }
 
     /// Frees the room that a crowd of fan-outs has left.
-    pub fn tidy(&mut self) {
+    pub fn shrink(&mut self) {
         for queue in [&mut self.small, &mut self.bulk] {
             if queue.len() < queue.capacity() / 8 {
                 queue.shrink_to(queue.len() * 2);

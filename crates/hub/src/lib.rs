@@ -307,13 +307,13 @@ impl<M> Hub<M> {
     }
 
     /// Frees the room that the tables hold in reserve. The shard calls it about once a second.
-    pub fn tidy(&mut self) {
-        self.members.tidy();
-        self.topics.tidy();
-        self.many.tidy();
-        self.overflow.tidy();
-        self.fanouts.tidy();
-        self.ready.tidy();
+    pub fn shrink(&mut self) {
+        self.members.shrink();
+        self.topics.shrink();
+        self.many.shrink();
+        self.overflow.shrink();
+        self.fanouts.shrink();
+        self.ready.shrink();
     }
 
     /// Bytes that the tables take that grow with connections and topics, without the lists of
@@ -470,7 +470,7 @@ impl<M> Hub<M> {
             }
             Members::Many(many) => {
                 self.fill(topic, many, at);
-                self.shrink(topic, many);
+                self.shrink_topic(topic, many);
             }
             Members::None => {}
         }
@@ -495,7 +495,7 @@ impl<M> Hub<M> {
     }
 
     /// Frees a list of one member or none.
-    fn shrink(&mut self, topic: u32, many: u32) {
+    fn shrink_topic(&mut self, topic: u32, many: u32) {
         let slots = &self.many[many].slots;
         let members = match slots.len() {
             0 => Members::None,
@@ -519,7 +519,7 @@ impl<M> Hub<M> {
             for at in holes {
                 self.fill(id, many, at);
             }
-            self.shrink(id, many);
+            self.shrink_topic(id, many);
         }
         if self.members_of(id) == 0 {
             self.free_topic(id);

@@ -238,7 +238,7 @@ fn run(seed: u64, steps: u32) {
         simulation.remove(slot);
     }
     simulation.check();
-    simulation.hub.tidy();
+    simulation.hub.shrink();
     let left = simulation.hub.bytes();
     assert!(left < 12 << 10, "{left} bytes are held for nobody");
 }
@@ -297,7 +297,7 @@ fn ten_crowds_in_a_row_cost_what_the_first_cost() {
         for slot in (0..20_000).map(|slot| slot * 7_919 % 20_000) {
             hub.remove(slot);
         }
-        hub.tidy();
+        hub.shrink();
         let left = hub.bytes();
         assert!(left < costs[0] / 100, "{left} of {} bytes are held for nobody", costs[0]);
     }
@@ -318,7 +318,7 @@ fn topics_that_came_and_went_leave_nothing() {
         assert_eq!(hub.leave(topic % 100, hash_of(topic), &name(topic)), Some(true));
     }
     while hub.next_slice(256, true, 0).is_some() {}
-    hub.tidy();
+    hub.shrink();
     assert_eq!((hub.topics(), hub.topics.count()), (0, 0));
     assert!(hub.bytes() < most / 100, "{} of {most} bytes are held for nothing", hub.bytes());
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use engine::{Engine, Output, Outputs, Owed, Roomy};
+use engine::{Engine, Output, Outputs, Owed, Shrink};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
@@ -186,7 +186,7 @@ impl Shard {
         if busy || self.has_to_copy() || self.engine.is_busy(self.permit != Permit::Waiting) {
             return 0;
         }
-        let due_us = self.engine.due_us().min(self.short_due_us());
+        let due_us = self.engine.poll_due_us().min(self.short_due_us());
         due_us.saturating_sub(self.now_us())
     }
 
@@ -197,7 +197,7 @@ impl Shard {
         self.perform();
         for slot in std::mem::take(&mut self.confirmed) {
             if self.sockets.get(slot).is_some_and(|socket| !socket.is(State::Blocked)) {
-                self.engine.drained(slot);
+                self.engine.on_drained(slot);
                 self.perform();
             }
         }
@@ -221,9 +221,9 @@ impl Shard {
         if self.engine.is_paused(slot) {
             // Its input has its turn later, and so has the end behind it.
             if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
-                self.engine.lost(slot);
+                self.engine.on_lost(slot);
             } else if flags.contains(EventFlags::RDHUP) {
-                self.engine.hung_up(slot);
+                self.engine.on_hung_up(slot);
             }
             self.perform();
         } else if flags.intersects(EventFlags::IN | ended) {
@@ -246,12 +246,12 @@ impl Shard {
             }
             match recv(socket, &mut buffer[..room], RecvFlags::DONTWAIT) {
                 Ok((0, _)) => {
-                    self.engine.peer_closed(slot);
+                    self.engine.on_peer_closed(slot);
                     break;
                 }
                 Ok((read, _)) => {
                     self.engine.metrics().bytes_in.add(read as u64);
-                    self.engine.received(slot, &mut buffer[..read]);
+                    self.engine.on_received(slot, &mut buffer[..read]);
                     self.perform();
                     // Edge-triggered: only a read that did not fill the buffer has emptied the
                     // socket.
@@ -265,7 +265,7 @@ impl Shard {
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
                 Err(_) => {
-                    self.engine.lost(slot);
+                    self.engine.on_lost(slot);
                     break;
                 }
             }
@@ -289,7 +289,7 @@ impl Shard {
 
     fn perform_all(&mut self) {
         while self.engine.has_outputs() {
-            let mut outputs = self.engine.take_outputs(std::mem::take(&mut self.outputs));
+            let mut outputs = self.engine.poll_outputs(std::mem::take(&mut self.outputs));
             for output in outputs.list.drain(..) {
                 match output {
                     Output::Send { slot, bytes, messages, confirm } => {
@@ -306,7 +306,7 @@ impl Shard {
                     Output::Drop { slot } => self.drop(slot),
                     Output::Address { slot } => {
                         let address = self.address(slot);
-                        self.engine.address(slot, address);
+                        self.engine.on_address(slot, address);
                     }
                     Output::Describe(describe) => self.describe(*describe),
                 }
@@ -337,11 +337,11 @@ impl Shard {
         };
         let shut = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
         if socket.is(State::Linger) && shut.is_ok() {
-            self.engine.half_closed(slot);
+            self.engine.on_half_closed(slot);
             // The next turn reads and drops the input that is there, or finds its end.
             self.unread.push(slot);
         } else {
-            self.engine.ended(slot);
+            self.engine.on_ended(slot);
         }
     }
 
@@ -396,7 +396,7 @@ impl Shard {
 
     /// Short answers took the time from this turn's beginning.
     fn count_answers(&mut self) {
-        let answers = self.engine.take_answers();
+        let answers = self.engine.poll_answers();
         if answers > 0 {
             let took_us = self.now_us().saturating_sub(self.engine.now_us());
             self.engine.metrics().answer_us.add(took_us * answers);
@@ -417,9 +417,9 @@ impl Shard {
         if self.engine.now_us() >= self.sweep_due_us {
             self.sweep_due_us = self.engine.now_us() + 1_000_000;
             self.close_slow();
-            self.sockets.tidy();
-            self.peers.tidy();
-            self.unread.tidy();
+            self.sockets.shrink();
+            self.peers.shrink();
+            self.unread.shrink();
         }
     }
 

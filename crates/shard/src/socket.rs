@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use tables::PageTable;
 
 use engine::Outbox;
-use engine::Roomy;
+use engine::Shrink;
 
 /// One connection's socket.
 pub(crate) struct Socket {
@@ -119,8 +119,8 @@ impl Sockets {
     }
 
     /// Gives back what was held for sockets that are gone.
-    pub fn tidy(&mut self) {
-        self.sockets.tidy();
-        self.outboxes.tidy();
+    pub fn shrink(&mut self) {
+        self.sockets.shrink();
+        self.outboxes.shrink();
     }
 }

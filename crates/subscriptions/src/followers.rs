@@ -164,8 +164,8 @@ impl Followers {
     }
 
     /// Frees what was held for more topics.
-    pub fn tidy(&mut self) {
-        self.short.tidy();
+    pub fn shrink(&mut self) {
+        self.short.shrink();
         if self.long.len() < self.long.capacity() / 8 {
             self.long.shrink_to_fit();
         }
@@ -244,7 +244,7 @@ mod tests {
                     followers.remove(topic, user);
                 }
             }
-            followers.tidy();
+            followers.shrink();
             prop_assert_eq!((followers.bytes, followers.short.count(), followers.long.len()), (0, 0, 0));
             prop_assert!(followers.memory_bytes() < empty + 1_000);
         }

@@ -248,7 +248,7 @@ impl Long {
         };
         self.bytes = self.bytes + bytes(&blocks) - bytes(&self.blocks[at..at + count]);
         self.blocks.splice(at..at + count, blocks);
-        tables::tidy(&mut self.blocks);
+        tables::shrink(&mut self.blocks);
     }
 
     /// The numbers from this one on.

@@ -108,9 +108,9 @@ impl Subscriptions {
         }
         if let Some(followers) = &mut followers {
             followers.settle();
-            followers.tidy();
+            followers.shrink();
         }
-        self.tables.write().users.tidy();
+        self.tables.write().users.shrink();
     }
 
     /// Removes topics from a user and then adds others, at once and in memory only: the user has

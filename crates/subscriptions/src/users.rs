@@ -129,9 +129,9 @@ impl Users {
     }
 
     /// Frees what was held for more users.
-    pub fn tidy(&mut self) {
+    pub fn shrink(&mut self) {
         let Users { keys, pieces, index, .. } = self;
-        pieces.tidy();
+        pieces.shrink();
         // Also those of few that are empty: they are many.
         let is_large = |table: &HashTable<u32>| table.len() < table.capacity().div_ceil(8);
         for table in index.iter_mut().filter(|table| is_large(table)) {
@@ -169,7 +169,7 @@ mod tests {
             users.put(&format!("u{n}"), &[]);
         }
         assert_eq!((users.len(), users.edges(), users.bytes), (0, 0, 0));
-        users.tidy();
+        users.shrink();
         assert!(users.memory_bytes() < empty + 1_000, "{}", users.memory_bytes());
         assert_eq!(users.get("u7"), None);
     }

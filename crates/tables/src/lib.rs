@@ -4,7 +4,7 @@
 //! assigns the numbers itself, from the lowest page with a free slot, so that higher pages empty out.
 //! A [`List`] has no free slots, and a [`HashIndex`] has numbers by hash.
 //!
-//! The first two retain one empty page until [`PageTable::tidy`] or [`Slab::tidy`]. So a value that comes and
+//! The first two retain one empty page until [`PageTable::shrink`] or [`Slab::shrink`]. So a value that comes and
 //! goes at the edge of a page does not allocate each time.
 
 #![forbid(unsafe_code)]
@@ -109,10 +109,10 @@ impl<T> PageTable<T> {
     }
 
     /// Frees the spare page and shrinks the table. The owner should call this now and then.
-    pub fn tidy(&mut self) {
+    pub fn shrink(&mut self) {
         self.spare = None;
-        tidy(&mut self.pages);
-        tidy(&mut self.counts);
+        shrink(&mut self.pages);
+        shrink(&mut self.counts);
     }
 
     /// Returns the bytes that the table uses, without the heap memory of its values.
@@ -352,10 +352,10 @@ impl<T> Slab<T> {
     }
 
     /// Frees the spare page and shrinks the table. The owner should call this now and then.
-    pub fn tidy(&mut self) {
+    pub fn shrink(&mut self) {
         self.spare = Vec::new();
-        tidy(&mut self.pages);
-        tidy(&mut self.vacant);
+        shrink(&mut self.pages);
+        shrink(&mut self.vacant);
     }
 
     /// Returns the bytes that the table uses, without the heap memory of its values.
@@ -390,7 +390,7 @@ impl<T> IndexMut<u32> for Slab<T> {
 }
 
 /// Shrinks a vector whose capacity is more than eight times its length.
-pub fn tidy<T>(vec: &mut Vec<T>) {
+pub fn shrink<T>(vec: &mut Vec<T>) {
     if vec.len() < vec.capacity() / 8 {
         vec.shrink_to(vec.len() * 2);
     }
@@ -503,8 +503,8 @@ mod tests {
                 slab.remove(at);
                 table.remove(at);
             }
-            slab.tidy();
-            table.tidy();
+            slab.shrink();
+            table.shrink();
             assert_eq!((slab.pages.len(), table.pages.len(), table.end()), (0, 0, 0));
             assert!(slab.bytes() < 16 << 10 && table.bytes() < 16 << 10);
         }

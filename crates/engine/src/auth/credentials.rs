@@ -12,13 +12,13 @@ use hashbrown::HashTable;
 use model::Name;
 use tables::{PageTable, Slab};
 
-use crate::auth::grant_set::Badge;
+use crate::auth::grant_set::GrantSet;
 
 /// The token of one connection.
 #[derive(Clone, Copy)]
 struct Credential {
-    /// The number of its badge and one, [`WARNED`] and [`HOOK`].
-    badge: NonZeroU32,
+    /// The number of its grant set and one, [`WARNED`] and [`HOOK`].
+    grant_set: NonZeroU32,
     /// In seconds since 1970; 0 is never.
     expires_s: u32,
     mark: TokenMark,
@@ -45,8 +45,8 @@ const UNASKED_SECONDS: u32 = 10;
 pub(crate) struct Credentials {
     by_slot: PageTable<Credential>,
     /// Each with the number of its connections.
-    badges: Slab<(Badge, u32)>,
-    /// The numbers of the badges, by their hashes.
+    grant_sets: Slab<(GrantSet, u32)>,
+    /// The numbers of the grant sets, by their hashes.
     numbers: HashTable<u32>,
     hasher: RandomState,
 }
@@ -89,12 +89,12 @@ impl Credentials {
             Source::Hook => HOOK,
             Source::Anonymous | Source::Application => return,
         };
-        let number = self.number_of(Badge::of(principal));
-        self.badges[number].1 += 1;
+        let number = self.number_of(GrantSet::of(principal));
+        self.grant_sets[number].1 += 1;
         // A time after 2106 is as good as never.
         let expires_s = principal.expires.map_or(0, |at| u32::try_from(at).unwrap_or(0));
-        if let Some(badge) = NonZeroU32::new((number + 1) | hook) {
-            self.by_slot.insert(slot, Credential { badge, expires_s, mark: principal.mark });
+        if let Some(grant_set) = NonZeroU32::new((number + 1) | hook) {
+            self.by_slot.insert(slot, Credential { grant_set, expires_s, mark: principal.mark });
         }
     }
 
@@ -104,33 +104,33 @@ impl Credentials {
             return;
         };
         let number = number(gone);
-        let (badge, count) = &mut self.badges[number];
+        let (grant_set, count) = &mut self.grant_sets[number];
         *count -= 1;
         if *count == 0 {
-            let hash = self.hasher.hash_one(&*badge);
+            let hash = self.hasher.hash_one(&*grant_set);
             if let Ok(entry) = self.numbers.find_entry(hash, |it| *it == number) {
                 entry.remove();
             }
-            self.badges.remove(number);
+            self.grant_sets.remove(number);
         }
     }
 
-    /// The number of a badge, which is taken up where there is none like it.
-    fn number_of(&mut self, badge: Badge) -> u32 {
-        let Credentials { badges, numbers, hasher, .. } = self;
-        let hash = hasher.hash_one(&badge);
-        if let Some(number) = numbers.find(hash, |it| badges[*it].0 == badge) {
+    /// The number of a grant set, which is taken up where there is none like it.
+    fn number_of(&mut self, grant_set: GrantSet) -> u32 {
+        let Credentials { grant_sets, numbers, hasher, .. } = self;
+        let hash = hasher.hash_one(&grant_set);
+        if let Some(number) = numbers.find(hash, |it| grant_sets[*it].0 == grant_set) {
             return *number;
         }
-        let number = badges.insert((badge, 0));
-        numbers.insert_unique(hash, number, |it| hasher.hash_one(&badges[*it].0));
+        let number = grant_sets.insert((grant_set, 0));
+        numbers.insert_unique(hash, number, |it| hasher.hash_one(&grant_sets[*it].0));
         number
     }
 
     /// Somebody comes to the users of a connection, or goes: what its token grants stays what it was for
     /// those that it had.
     pub fn users_change(&mut self, slot: u32, users: Vec<Name>) {
-        let is_owners = |found: &Credential| self.badges[number(*found)].0.is_owners();
+        let is_owners = |found: &Credential| self.grant_sets[number(*found)].0.is_owners();
         if !self.by_slot.get(slot).is_some_and(is_owners) {
             return;
         }
@@ -159,9 +159,9 @@ impl Credentials {
         let Some(found) = self.by_slot.get(slot) else {
             return Err(users);
         };
-        let (badge, _) = &self.badges[number(*found)];
+        let (grant_set, _) = &self.grant_sets[number(*found)];
         let expires = (found.expires_s > 0).then_some(found.expires_s.into());
-        let (grants, info) = (Arc::new(badge.grants(&users)), badge.info(&users));
+        let (grants, info) = (Arc::new(grant_set.grants(&users)), grant_set.info(&users));
         let source = if is_by_hook(found) { Source::Hook } else { Source::Token };
         let mark = found.mark;
         Ok(Principal { users, client: None, grants, info, expires, mark, source })
@@ -170,7 +170,7 @@ impl Credentials {
     /// What the application says of a connection with these users to others.
     pub fn info(&self, slot: u32, users: &[Name]) -> Option<Arc<str>> {
         let found = self.by_slot.get(slot)?;
-        self.badges[number(*found)].0.info(users)
+        self.grant_sets[number(*found)].0.info(users)
     }
 
     /// What marks the token of a connection.
@@ -185,7 +185,7 @@ impl Credentials {
         if found.expires_s == 0 {
             return None;
         }
-        let warned = found.badge.get() & WARNED != 0;
+        let warned = found.grant_set.get() & WARNED != 0;
         let late_s = spread(slot, expiry.spread_s);
         if is_by_hook(found) && !warned {
             if left_s <= -i64::from(late_s + UNASKED_SECONDS) {
@@ -211,13 +211,13 @@ impl Credentials {
 
     /// Whether the client was told that its token expires.
     pub fn is_warned(&self, slot: u32) -> bool {
-        self.by_slot.get(slot).is_some_and(|found| found.badge.get() & WARNED != 0)
+        self.by_slot.get(slot).is_some_and(|found| found.grant_set.get() & WARNED != 0)
     }
 
     /// The client was told that its token expires.
     pub fn set_warned(&mut self, slot: u32) {
         if let Some(found) = self.by_slot.get_mut(slot) {
-            found.badge |= WARNED;
+            found.grant_set |= WARNED;
         }
     }
 
@@ -227,22 +227,22 @@ impl Credentials {
     }
 
     /// Gives room back that a crowd has left.
-    pub fn tidy(&mut self) {
-        self.by_slot.tidy();
-        self.badges.tidy();
+    pub fn shrink(&mut self) {
+        self.by_slot.shrink();
+        self.grant_sets.shrink();
         if self.numbers.capacity() > 4 * self.numbers.len().max(64) {
-            let Credentials { badges, numbers, hasher, .. } = self;
-            numbers.shrink_to(2 * numbers.len(), |it| hasher.hash_one(&badges[*it].0));
+            let Credentials { grant_sets, numbers, hasher, .. } = self;
+            numbers.shrink_to(2 * numbers.len(), |it| hasher.hash_one(&grant_sets[*it].0));
         }
     }
 }
 
 fn number(credential: Credential) -> u32 {
-    (credential.badge.get() & !(WARNED | HOOK)) - 1
+    (credential.grant_set.get() & !(WARNED | HOOK)) - 1
 }
 
 fn is_by_hook(credential: &Credential) -> bool {
-    credential.badge.get() & HOOK != 0
+    credential.grant_set.get() & HOOK != 0
 }
 
 /// The place of a slot in a span of so many seconds and one: neighbours are far apart.
@@ -270,19 +270,19 @@ mod tests {
             credentials.insert(slot, &principal("news", None, Some(100)));
         }
         credentials.insert(3_000, &principal("news", Some("{}"), None));
-        assert_eq!((credentials.count(), credentials.badges.count()), (3_001, 2));
+        assert_eq!((credentials.count(), credentials.grant_sets.count()), (3_001, 2));
         assert_eq!(credentials.info(3_000, &[]).as_deref(), Some("{}"));
         let found = credentials.principal(7, vec!["al".into()]).unwrap();
         assert_eq!(found.expires, Some(100));
         assert_eq!(*found.grants, *principal("news", None, None).grants);
         // Another token in place of the one before.
         credentials.insert(3_000, &principal("news", None, None));
-        assert_eq!(credentials.badges.count(), 1);
+        assert_eq!(credentials.grant_sets.count(), 1);
         credentials.insert(3_000, &Principal::anonymous(Vec::new()));
         assert!(!credentials.has(3_000));
         (0..3_000).for_each(|slot| credentials.remove(slot));
-        credentials.tidy();
-        assert_eq!((credentials.badges.count(), credentials.numbers.len()), (0, 0));
+        credentials.shrink();
+        assert_eq!((credentials.grant_sets.count(), credentials.numbers.len()), (0, 0));
         assert!(credentials.principal(7, Vec::new()).is_err());
     }
 
@@ -296,7 +296,7 @@ mod tests {
         for (slot, user) in (0..).zip(["al", "bo", "cy"]) {
             credentials.insert(slot, &own(user));
         }
-        assert_eq!((credentials.count(), credentials.badges.count()), (3, 1));
+        assert_eq!((credentials.count(), credentials.grant_sets.count()), (3, 1));
         credentials.set_warned(0);
         // It is logged in as another user, and then only that.
         credentials.users_change(0, vec!["al".into()]);
@@ -387,9 +387,9 @@ mod tests {
         let never = Expiry { warning_s: 60, spread_s: 30 };
         assert_eq!(credentials.due(1, u64::MAX, never), None);
         assert_eq!(credentials.principal(1, Vec::new()).unwrap(), forever);
-        // It and a token with the same grants are two kinds of one badge.
+        // It and a token with the same grants are two kinds of one grant set.
         credentials.insert(2, &principal("news", None, None));
         assert!(!credentials.is_by_hook(2));
-        assert_eq!(credentials.badges.count(), 1);
+        assert_eq!(credentials.grant_sets.count(), 1);
     }
 }

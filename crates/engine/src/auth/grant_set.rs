@@ -1,7 +1,7 @@
 //! What a token says beside whose it is and how long it counts, in one piece of memory.
 //!
 //! Most tokens that differ do so by the name of their user alone, like `chat:alice:*` in alice's. Such a
-//! name is left out, so that all who are granted alike in this way have the same badge.
+//! name is left out, so that all who are granted alike in this way have the same grant set.
 
 use std::sync::Arc;
 
@@ -21,9 +21,9 @@ const EVERYTHING: u8 = 0xfc;
 /// See the module's documentation: the patterns to subscribe, to publish, for presence and history, then
 /// the info.
 #[derive(PartialEq, Eq, Hash)]
-pub(crate) struct Badge(Box<[u8]>);
+pub(crate) struct GrantSet(Box<[u8]>);
 
-impl Badge {
+impl GrantSet {
     /// What the principal's token says.
     pub fn of(principal: &Principal) -> Self {
         let mut bytes = Vec::new();
@@ -43,7 +43,7 @@ impl Badge {
         if let [owner] = &principal.users[..] {
             leave_out(&mut bytes, owner.as_bytes());
         }
-        Badge(bytes.into())
+        GrantSet(bytes.into())
     }
 
     /// Whether it is another one for somebody else: a name was left out.
@@ -128,7 +128,7 @@ mod tests {
         let info = |name| format!("{{\"id\":\"{name}\",\"team\":1}}");
         let [al, bo] = ["al", "bo"].map(|user| {
             let own = format!("chat:{user}:*");
-            Badge::of(&of(&[user], &[&own, "all", user], &["*"], Some(&info(user))))
+            GrantSet::of(&of(&[user], &[&own, "all", user], &["*"], Some(&info(user))))
         });
         assert!(al == bo && al.is_owners());
         let grants = bo.grants(&["bo".into()]);
@@ -139,14 +139,17 @@ mod tests {
         assert_eq!(bo.info(&[]), None);
         // No word of its own, nobody's own, and one of two.
         for users in [&["a"][..], &[], &["chat", "al"]] {
-            let badge = Badge::of(&of(users, &["chat:al:*", "all"], &[], None));
-            assert!(!badge.is_owners(), "{users:?}");
+            let grant_set = GrantSet::of(&of(users, &["chat:al:*", "all"], &[], None));
+            assert!(!grant_set.is_owners(), "{users:?}");
         }
         let everything =
             Principal { grants: Arc::new(Grants::Everything), ..of(&["al"], &[], &[], Some("{}")) };
-        let badge = Badge::of(&everything);
-        assert_eq!((badge.grants(&[]), badge.info(&[])), (Grants::Everything, Some("{}".into())));
-        assert_eq!(badge.len(), 7);
+        let grant_set = GrantSet::of(&everything);
+        assert_eq!(
+            (grant_set.grants(&[]), grant_set.info(&[])),
+            (Grants::Everything, Some("{}".into()))
+        );
+        assert_eq!(grant_set.len(), 7);
     }
 
     proptest! {
@@ -165,9 +168,9 @@ mod tests {
                 info: info.map(Arc::from),
                 ..Principal::token(users.clone(), Arc::new(grants), None)
             };
-            let badge = Badge::of(&principal);
-            prop_assert_eq!(badge.grants(&users), (*principal.grants).clone());
-            prop_assert_eq!(badge.info(&users), principal.info);
+            let grant_set = GrantSet::of(&principal);
+            prop_assert_eq!(grant_set.grants(&users), (*principal.grants).clone());
+            prop_assert_eq!(grant_set.info(&users), principal.info);
         }
     }
 }

@@ -11,14 +11,13 @@ use model::name::personal;
 use model::{ConnectionId, Name, ResumeRequest};
 use protocol::{Delivery, ProtocolRef};
 
-use crate::connection::lifecycle::Connections;
 use crate::core::Core;
 use crate::core::command::{LoggedIn, LoginError};
 use crate::core::count::count;
-use crate::presence::snapshot::Lists;
+use crate::engine::Engine;
 use crate::recovery::ReplyTo;
 
-impl Connections {
+impl Engine {
     /// The client logs another user in, and may do so.
     pub(crate) fn login_request(
         &mut self,
@@ -120,7 +119,7 @@ impl Connections {
                 entered.push(topic);
             } else if !stored.get_or_insert_with(|| stored_by(&self.core, &others)).contains(&topic)
             {
-                self.chosen.insert(slot, self.core.broker.hash(&topic));
+                self.explicit.insert(slot, self.core.broker.hash(&topic));
             }
         }
         Ok((LoggedIn { users: count(others.len() + 1), already: false }, entered))
@@ -135,7 +134,7 @@ impl Connections {
                 recovery.begin(core, slot, topics, &ResumeRequest::default(), ReplyTo::Line, out)
             });
         }
-        Lists { core: &mut self.core }.send_due(slot, out);
+        self.core.send_due_lists(slot, out);
     }
 
     /// Appends what the connection is owed of the topics that it leaves with the user.
@@ -158,7 +157,7 @@ impl Connections {
         let mut stored = None;
         for topic in self.core.shared.subscriptions.of(user) {
             let hash = self.core.broker.hash(&topic);
-            if self.core.joins.get(slot, hash).is_some() || self.chosen.holds(slot, hash) {
+            if self.core.joins.get(slot, hash).is_some() || self.explicit.holds(slot, hash) {
                 continue;
             }
             if !stored.get_or_insert_with(|| stored_by(&self.core, &others)).contains(&topic) {

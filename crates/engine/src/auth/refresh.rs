@@ -7,38 +7,37 @@
 use auth::{Principal, Source, TokenMark};
 use model::Name;
 
-use crate::connection::lifecycle::Connections;
 use crate::core::command::PendingHook;
+use crate::engine::Engine;
 use crate::webhook::request::{Ask, ask};
-use crate::webhook::{Question, Webhook, WebhookKind, WebhookResponse};
+use crate::webhook::{Question, WebhookKind, WebhookResponse};
 
-/// The connections that the application has let in.
-pub(crate) struct Refreshes<'a> {
-    pub connections: &'a mut Connections,
-    pub webhook: Option<&'a dyn Webhook>,
-}
-
-impl Refreshes<'_> {
+impl Engine {
     /// Asks whether a connection may stay that ends at this time, in seconds since 1970.
-    pub(crate) fn ask(&mut self, slot: u32, expires_s: u32) {
-        let core = &mut self.connections.core;
+    pub(crate) fn request_refresh(&mut self, slot: u32, expires_s: u32) {
+        let core = &mut self.core;
         let Some(protocol) = core.protocol(slot) else {
             return;
         };
         let users: Vec<Name> = core.users(slot).map(Name::from).collect();
         let question = Question::new(WebhookKind::Refresh, None, users, protocol.name());
         let hook = PendingHook::Refresh(expires_s);
-        match ask(core, self.webhook, slot, vec![Ask { question, hook }]) {
+        match ask(core, slot, vec![Ask { question, hook }]) {
             Ok(()) => core.credentials.set_warned(slot),
-            Err(_) if core.settings.silence_allows => self.prolong(slot, expires_s),
+            Err(_) if core.settings.silence_allows => self.prolong_admission(slot, expires_s),
             // The next pass tries it again.
             Err(_) => {}
         }
     }
 
     /// The application has answered.
-    pub(crate) fn answered(&mut self, slot: u32, expires_s: u32, response: WebhookResponse) {
-        let core = &mut self.connections.core;
+    pub(crate) fn on_refresh_reply(
+        &mut self,
+        slot: u32,
+        expires_s: u32,
+        response: WebhookResponse,
+    ) {
+        let core = &mut self.core;
         let principal = core.principal(slot);
         // It may have been given a token meanwhile.
         let expires = (principal.source == Source::Hook).then_some(principal.expires).flatten();
@@ -61,15 +60,15 @@ impl Refreshes<'_> {
                 core.credentials.insert(slot, &renewed);
             }
             WebhookResponse::Silent(_) if core.settings.silence_allows => {
-                self.prolong(slot, expires_s);
+                self.prolong_admission(slot, expires_s);
             }
             WebhookResponse::Error(_) | WebhookResponse::Silent(_) => {}
         }
     }
 
     /// Lets a connection stay until the application can be asked again.
-    fn prolong(&mut self, slot: u32, expires_s: u32) {
-        let core = &mut self.connections.core;
+    fn prolong_admission(&mut self, slot: u32, expires_s: u32) {
+        let core = &mut self.core;
         let seconds = core.settings.token_expiry.refresh_s();
         let expires = Some(u64::from(expires_s) + u64::from(seconds));
         let principal = Principal { expires, ..core.principal(slot) };

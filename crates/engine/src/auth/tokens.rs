@@ -11,17 +11,17 @@ use protocol::request::TokenPurpose;
 
 use crate::auth::credentials::TokenDue;
 use crate::connection::PendingToken;
-use crate::connection::lifecycle::Connections;
 use crate::core::Core;
 use crate::core::command::{Answer, Revocation};
 use crate::core::responses::{answer, refuse};
+use crate::engine::Engine;
 use crate::limits::quota::over_message;
 use crate::mqtt::author;
 
 /// A code and a message.
 type Refused = (&'static str, String);
 
-impl Connections {
+impl Engine {
     /// The client gives a token.
     pub(crate) fn authenticate(&mut self, slot: u32, pending: PendingToken, out: &mut Vec<u8>) {
         let Some(protocol) = self.core.protocol(slot) else {
@@ -131,7 +131,7 @@ impl Connections {
             for topic in self.core.shared.subscriptions.of(user) {
                 let presence = self.core.settings.session.policy.topic(&topic).presence();
                 if !self.join(slot, &topic, presence) && before.contains(&topic) {
-                    self.chosen.insert(slot, self.core.broker.hash(&topic));
+                    self.explicit.insert(slot, self.core.broker.hash(&topic));
                 }
             }
         }

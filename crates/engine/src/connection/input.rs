@@ -6,12 +6,12 @@ use std::cmp::Reverse;
 use model::CloseReason;
 use protocol::http;
 
-use crate::connection::lifecycle::Connections;
 use crate::connection::{Phase, Table};
 use crate::core::Core;
 use crate::core::count::count;
 use crate::core::metrics::{Limited, Metrics};
 use crate::core::output::Output;
+use crate::engine::Engine;
 
 /// Input that is read while a request waits for its answer, in bytes: so its client's end is seen.
 /// More stays in the socket, which holds its sender up.
@@ -35,10 +35,10 @@ pub(crate) fn is_held(table: &Table, slot: u32) -> bool {
     }
 }
 
-impl Connections {
+impl Engine {
     /// Lets go of half-read input when all connections together hold too much: those that hold most
     /// are refused.
-    pub(crate) fn relieve_input(&mut self) {
+    pub fn relieve_input(&mut self) {
         let held = |metrics: &Metrics| metrics.input_bytes.get();
         if !self.core.is_beyond(self.core.settings.input_bytes_max, held) {
             return;

@@ -11,32 +11,8 @@ use crate::connection::peers::Arrival;
 use crate::connection::{Connection, Flag, Phase, Subscribing};
 use crate::core::output::Output;
 use crate::core::{Core, Effect};
-use crate::handover::connections::Restarts;
-use crate::limits::rates::Rates;
-use crate::presence::snapshot::Lists;
+use crate::engine::Engine;
 use crate::recovery::Recovery;
-use crate::recovery::pages::Pages;
-use crate::topics::explicit::Chosen;
-
-/// All that an engine holds of its connections. Each part knows its own state of a connection by the
-/// connection's slot; [`Connections::forget`] lists all of these.
-pub(crate) struct Connections {
-    pub core: Core,
-    /// How connections catch up with topics that have history.
-    pub recovery: Recovery,
-    /// How much connections ask of others.
-    pub rates: Rates,
-    /// What a logout leaves alone.
-    pub chosen: Chosen,
-    /// The pages of history that connections wait for.
-    pub pages: Pages,
-    /// How many connections were opened, as a number that wraps around.
-    pub serial: u32,
-    /// Connections beyond the limit of their address that may be health checks.
-    pub reserved: u32,
-    /// Connections that came from another engine, and have not gone on yet.
-    pub restarts: Restarts,
-}
 
 /// How much of a connection is forgotten.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,23 +23,9 @@ pub(crate) enum Extent {
     All,
 }
 
-impl Connections {
-    /// None yet.
-    pub fn new(core: Core) -> Self {
-        Connections {
-            core,
-            recovery: Recovery::default(),
-            rates: Rates::default(),
-            chosen: Chosen::default(),
-            pages: Pages::default(),
-            serial: 0,
-            reserved: 0,
-            restarts: Restarts::default(),
-        }
-    }
-
-    /// A connection was opened; gives its slot.
-    pub(crate) fn open(&mut self, listener: Listener, arrival: Arrival) -> u32 {
+impl Engine {
+    /// A connection was opened, by this listener; gives its slot.
+    pub fn open(&mut self, listener: Listener, arrival: Arrival) -> u32 {
         self.serial = self.serial.wrapping_add(1);
         let protocols = self.core.shared.protocols;
         let encoding = protocols.begin(listener).unwrap_or(protocols.first()).encoding();
@@ -129,7 +91,7 @@ impl Connections {
         let Some(connection) = self.core.table.get_mut(slot) else {
             return;
         };
-        connection.heard_s = now_s;
+        connection.last_received_s = now_s;
         let serial = connection.serial;
         let blocked = polled || connection.is(Flag::Blocked);
         let mut asking = None;
@@ -218,7 +180,7 @@ impl Connections {
                 let presence = self.core.settings.session.policy.topic(&topic).presence();
                 let chosen = |entry: &Entry| entry.topic == topic;
                 if !self.join(slot, &topic, presence) && entries.iter().any(chosen) {
-                    self.chosen.insert(slot, self.core.broker.hash(&topic));
+                    self.explicit.insert(slot, self.core.broker.hash(&topic));
                 }
             }
         }
@@ -243,7 +205,7 @@ impl Connections {
         self.rates.quota.settle(&self.core, slot);
         if joined && presence {
             self.enter_presence(slot, topic, meta);
-            Lists { core: &mut self.core }.owe(slot, topic);
+            self.core.owe_list(slot, topic);
         } else if !joined && meta != "{}" {
             // The application had put it there, without one.
             let meta = self.core.presence_meta(slot, meta);
@@ -259,7 +221,7 @@ impl Connections {
         }
         let hash = self.core.broker.hash(topic);
         let left = self.core.hub.leave(slot, hash, topic);
-        self.chosen.remove(slot, hash);
+        self.explicit.remove(slot, hash);
         self.recovery.end_topic(slot, hash);
         self.core.conflation.take_topic(slot, Some(hash), &self.core.metrics);
         self.core.topics_ended += usize::from(left == Some(true));
@@ -302,9 +264,9 @@ impl Connections {
     }
 
     /// Takes a connection out of all parts. This is the list of what the parts hold of a connection
-    /// by its slot: a part that begins to hold more adds it here or in [`Connections::forget_quietly`], and in
-    /// [`Connections::export`] and [`Connections::import`]. What is left is its place in the table, with its
-    /// cold state, which [`Connections::end`] removes.
+    /// by its slot: a part that begins to hold more adds it here or in [`Engine::forget_quietly`], and in
+    /// [`Engine::export`] and [`Engine::import`]. What is left is its place in the table, with its
+    /// cold state, which [`Engine::end`] removes.
     fn forget(&mut self, slot: u32, extent: Extent) {
         // What is owed to it goes with its session.
         self.mqtt_ended(slot);
@@ -322,9 +284,9 @@ impl Connections {
         self.rates.quota.uncount(&self.core, slot);
         self.recovery.forget(slot);
         self.core.credentials.remove(slot);
-        self.core.lists_due.remove(&slot);
+        self.core.snapshots_due.remove(&slot);
         self.core.conflation.forget(slot, &self.core.metrics);
-        self.chosen.clear(slot);
+        self.explicit.clear(slot);
         self.pages.forget(slot);
         self.core.joins.clear(slot);
         self.core.topics_ended += self.core.hub.remove(slot) as usize;

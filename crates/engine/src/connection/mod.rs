@@ -34,7 +34,7 @@ pub(crate) struct Connection {
     cold: u32,
     /// When the peer was last heard, in seconds that wrap around; while a request is awaited,
     /// since when.
-    pub heard_s: u16,
+    pub last_received_s: u16,
     /// Its protocol, in one of its encodings.
     pub encoding: Encoding,
     /// The phase, in [`PHASE_BITS`], and the flags. No phase is 0, so that an empty place in the table
@@ -105,7 +105,7 @@ pub(crate) enum Flag {
     Resumable = 128,
 }
 
-/// Seconds of the node's clock as [`Connection::heard_s`] has them.
+/// Seconds of the node's clock as [`Connection::last_received_s`] has them.
 pub(crate) fn wrapping_s(now_s: u32) -> u16 {
     (now_s & 0xffff) as u16
 }
@@ -116,7 +116,7 @@ impl Connection {
             serial,
             opened_s: now_s,
             cold: NO_COLD,
-            heard_s: wrapping_s(now_s),
+            last_received_s: wrapping_s(now_s),
             encoding,
             state: Phase::Request.bits(),
         }
@@ -150,20 +150,20 @@ impl Connection {
 
     /// What another engine needs: serial and encoding, times, phase and flags.
     pub fn export(&self) -> ((u32, Encoding), (u32, u16), (u8, u8)) {
-        let Connection { serial, opened_s, cold: _, heard_s, encoding, state } = self;
+        let Connection { serial, opened_s, cold: _, last_received_s, encoding, state } = self;
         let flags = state.get() & !PHASE_BITS;
-        ((*serial, *encoding), (*opened_s, *heard_s), (self.phase() as u8, flags))
+        ((*serial, *encoding), (*opened_s, *last_received_s), (self.phase() as u8, flags))
     }
 
     /// The connection as it was in another engine; nothing where there is no such phase.
     pub fn restored(
         (serial, encoding): (u32, Encoding),
-        (opened_s, heard_s): (u32, u16),
+        (opened_s, last_received_s): (u32, u16),
         (phase, flags): (u8, u8),
     ) -> Option<Self> {
         let phase = Phase::ALL.into_iter().find(|known| *known as u8 == phase)?;
         let mut connection = Connection::new(serial, opened_s, encoding);
-        connection.heard_s = heard_s;
+        connection.last_received_s = last_received_s;
         connection.enter(phase);
         connection.set_flags(flags);
         Some(connection)
@@ -181,7 +181,7 @@ impl Connection {
 
     /// Seconds since the peer was heard.
     pub fn silence_s(&self, now_s: u32) -> u32 {
-        u32::from(wrapping_s(now_s).wrapping_sub(self.heard_s))
+        u32::from(wrapping_s(now_s).wrapping_sub(self.last_received_s))
     }
 }
 
@@ -328,9 +328,9 @@ impl Table {
     }
 
     /// Gives back what is held in hand for the next connections.
-    pub fn tidy(&mut self) {
-        self.connections.tidy();
-        self.cold.tidy();
+    pub fn shrink(&mut self) {
+        self.connections.shrink();
+        self.cold.shrink();
     }
 
     /// Bytes that the table takes.
@@ -354,7 +354,7 @@ mod tests {
             slots.iter().for_each(|slot| table.cold_or_new(*slot).unwrap().hooks_pending = 1);
             let most = table.bytes();
             slots.iter().for_each(|slot| assert!(table.remove(*slot).is_some()));
-            table.tidy();
+            table.shrink();
             assert_eq!((table.count(), table.end()), (0, 0));
             assert!(table.bytes() < most / 50, "{} of {most} bytes stay", table.bytes());
         }
@@ -375,9 +375,9 @@ mod tests {
 
     #[test]
     fn the_longest_silence_that_is_allowed_is_seen_to_end() {
-        for heard_s in [0, 5_000, 65_535, 65_536, 1_000_000] {
-            let connection = Connection::new(1, heard_s, Encoding(0));
-            let silence = |seconds| connection.silence_s(heard_s + seconds);
+        for last_received_s in [0, 5_000, 65_535, 65_536, 1_000_000] {
+            let connection = Connection::new(1, last_received_s, Encoding(0));
+            let silence = |seconds| connection.silence_s(last_received_s + seconds);
             assert_eq!(silence(SILENCE_SECONDS_MAX), SILENCE_SECONDS_MAX);
             // Until it wraps, which takes longer than any shard is held up.
             let mut over = SILENCE_SECONDS_MAX + 1..=u32::from(u16::MAX);

@@ -9,7 +9,7 @@ use protocol::Peer;
 use proxies::ProxyHeader;
 
 use crate::core::handle::Shared;
-use crate::core::shrink::Roomy;
+use crate::core::shrink::Shrink;
 use crate::handover::value::Text;
 
 /// How a connection came in.
@@ -135,8 +135,8 @@ impl Peers {
     }
 
     /// Gives back what a crowd took.
-    pub fn tidy(&mut self) {
-        self.proxied.tidy();
-        self.direct.tidy();
+    pub fn shrink(&mut self) {
+        self.proxied.shrink();
+        self.direct.shrink();
     }
 }

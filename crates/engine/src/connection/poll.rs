@@ -199,7 +199,7 @@ impl HistoryRecord {
             plain,
             gap: self.gap.map(gap_of).transpose()?,
             messages_max: (self.messages_max as usize).max(1),
-            // What was asked is asked again, by `Polls::restart`.
+            // What was asked is asked again, by `Engine::restart_poll`.
             reading: None,
             starting: self.starting.map(StartRecord::import),
             woken: false,

@@ -6,10 +6,10 @@ use model::CloseReason;
 use protocol::http::Rejection;
 use proxies::{Header, parse_header};
 
-use crate::connection::lifecycle::Connections;
 use crate::connection::reject::{Refused, refused};
 use crate::core::Core;
 use crate::core::metrics::Refusal;
+use crate::engine::Engine;
 
 impl Core {
     /// A proxy has said where the connection comes from. False when that address has as many
@@ -34,7 +34,7 @@ impl Core {
     }
 }
 
-impl Connections {
+impl Engine {
     /// Whether a header of the PROXY protocol must come before anything else.
     pub(crate) fn awaits_header(&self, slot: u32) -> bool {
         self.core.peers.proxied(slot).is_some_and(|proxied| proxied.awaits_header)

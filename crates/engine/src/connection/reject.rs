@@ -4,9 +4,9 @@ use model::CloseReason;
 use protocol::http::{self, Rejection};
 use protocol::{Listener, Protocols, Settings};
 
-use crate::connection::lifecycle::Connections;
 use crate::core::Core;
 use crate::core::metrics::Refusal;
+use crate::engine::Engine;
 
 /// How a connection was answered for which there was no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +46,9 @@ impl Core {
     }
 }
 
-impl Connections {
+impl Engine {
     /// Counts a connection for which there was no room, and its answer.
-    pub(crate) fn count_refusal(&self, refused: Refused, refusal: Refusal) {
+    pub fn count_refusal(&self, refused: Refused, refusal: Refusal) {
         let metrics = &self.core.metrics;
         metrics.refused[refusal as usize].add(u64::from(refused != Refused::Healthy));
         match refused {

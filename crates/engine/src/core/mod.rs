@@ -35,7 +35,8 @@ use crate::delivery::conflation::Conflation;
 use crate::mqtt::Clients;
 use crate::phoenix::joins::Joins;
 use crate::presence::entries::PresenceEntries;
-use crate::topics::dedup::Overlaps;
+use crate::topics::dedup::Dedup;
+use crate::webhook::Webhook;
 use crate::webhook::events::HookEvent;
 
 /// What every part of an engine uses. It knows none of the parts: what they have to do because of it
@@ -51,6 +52,8 @@ pub(crate) struct Core {
     pub broker: Arc<dyn Broker>,
     /// The topics with history.
     pub history: Arc<dyn History>,
+    /// Who asks the application, if anybody does.
+    pub webhook: Option<Arc<dyn Webhook>>,
     pub codecs: Codecs,
     pub table: Table,
     pub hub: Hub<Arc<Envelope>>,
@@ -66,11 +69,11 @@ pub(crate) struct Core {
     /// What connections were granted by tokens.
     pub credentials: Credentials,
     /// Topics whose presence a connection is told when it has taken what waits for it, by slot.
-    pub lists_due: HashMap<u32, Vec<Name>>,
+    pub snapshots_due: HashMap<u32, Vec<Name>>,
     /// What waits for connections that don't keep up with topics of which they get the newest alone.
     pub conflation: Conflation,
     /// What comes to connections by several lists of members.
-    pub overlaps: Overlaps,
+    pub dedup: Dedup,
     /// Where connections come from that come through proxies.
     pub peers: Peers,
     /// Of the log lines that peers cause.
@@ -139,7 +142,7 @@ impl Core {
         self.shared.age_ms(self.now_us)
     }
 
-    /// The same as [`Core::now_s`], as [`Connection::heard_s`] has it.
+    /// The same as [`Core::now_s`], as [`Connection::last_received_s`] has it.
     pub(crate) fn now_wrapping_s(&self) -> u16 {
         wrapping_s(self.now_s())
     }

@@ -16,7 +16,7 @@ pub enum Output {
         bytes: Range<usize>,
         /// How many messages they hold.
         messages: u32,
-        /// The engine waits for [`crate::Engine::drained`] before it sends more.
+        /// The engine waits for [`crate::Engine::on_drained`] before it sends more.
         confirm: bool,
     },
     /// Send the same bytes to many connections: a slice of a fan-out, or a heartbeat.
@@ -54,7 +54,7 @@ pub enum Output {
         /// The connection.
         slot: u32,
     },
-    /// Say where the peer is: see [`crate::Engine::address`].
+    /// Say where the peer is: see [`crate::Engine::on_address`].
     Address {
         /// The connection.
         slot: u32,

@@ -3,37 +3,37 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// A collection that keeps its room until it is told otherwise.
-pub trait Roomy {
+pub trait Shrink {
     /// Gives most of the room back where it has become far too large. Copies what is left, which
     /// is little.
-    fn tidy(&mut self);
+    fn shrink(&mut self);
 }
 
-impl<K: Eq + std::hash::Hash, V> Roomy for HashMap<K, V> {
-    fn tidy(&mut self) {
+impl<K: Eq + std::hash::Hash, V> Shrink for HashMap<K, V> {
+    fn shrink(&mut self) {
         // Does nothing until it is under a quarter of its size: the capacity that a map tells is
         // no guide, since it shrinks with what was removed.
         self.shrink_to(self.len() * 4);
     }
 }
 
-impl<K: Eq + std::hash::Hash> Roomy for HashSet<K> {
-    fn tidy(&mut self) {
+impl<K: Eq + std::hash::Hash> Shrink for HashSet<K> {
+    fn shrink(&mut self) {
         self.shrink_to(self.len() * 4);
     }
 }
 
-impl<T> Roomy for VecDeque<T> {
-    fn tidy(&mut self) {
+impl<T> Shrink for VecDeque<T> {
+    fn shrink(&mut self) {
         if self.len() < self.capacity() / 8 {
             self.shrink_to(self.len() * 2);
         }
     }
 }
 
-impl<T> Roomy for Vec<T> {
-    fn tidy(&mut self) {
-        tables::tidy(self);
+impl<T> Shrink for Vec<T> {
+    fn shrink(&mut self) {
+        tables::shrink(self);
     }
 }
 
@@ -51,10 +51,10 @@ mod tests {
         set.retain(|n| *n < 10);
         queue.truncate(10);
         list.truncate(10);
-        map.tidy();
-        set.tidy();
-        queue.tidy();
-        list.tidy();
+        map.shrink();
+        set.shrink();
+        queue.shrink();
+        list.shrink();
         let rooms = [map.capacity(), set.capacity(), queue.capacity(), list.capacity()];
         assert!(rooms.iter().all(|room| *room < 100), "{rooms:?}");
         assert!((0..10).all(|n| map[&n] == n && set.contains(&n) && queue[n as usize] == n));
@@ -62,7 +62,7 @@ mod tests {
         // Room that is in use stays.
         let mut map: HashMap<u32, u32> = (0..1_000).map(|n| (n, n)).collect();
         let before = map.capacity();
-        map.tidy();
+        map.shrink();
         assert_eq!(map.capacity(), before);
     }
 }

@@ -17,7 +17,7 @@ use model::{Attributes, Envelope, Message, Name, Position, Publication, Retentio
 use protocol::phoenix::ClientMessage;
 
 use crate::core::metrics::Metrics;
-use crate::core::shrink::Roomy;
+use crate::core::shrink::Shrink;
 use crate::handover::value::{self, Text};
 
 /// The most keys of all topics that may wait for one connection.
@@ -184,8 +184,8 @@ impl Conflation {
     }
 
     /// Gives back what a crowd took.
-    pub fn tidy(&mut self) {
-        self.0.tidy();
+    pub fn shrink(&mut self) {
+        self.0.shrink();
     }
 
     pub fn export(&self, slot: u32) -> Option<Vec<WaitingRecord>> {

@@ -7,13 +7,11 @@ use model::{CloseReason, Encoding, Envelope, Name};
 use protocol::Delivery;
 
 use crate::connection::Flag;
-use crate::connection::lifecycle::Connections;
 use crate::core::count::count;
 use crate::core::output::Output;
 use crate::delivery::encode::{encode, encode_by};
 use crate::delivery::outbox::{Chunk, Piece};
 use crate::engine::Engine;
-use crate::poll::Polls;
 
 /// Members that one fan-out serves before the next has its turn.
 const SLICE: usize = if cfg!(test) { 2 } else { 256 };
@@ -22,23 +20,22 @@ impl Engine {
     /// A slice of the next fan-out: how many members it had, or nothing where none waits. Fan-outs
     /// over long lists go on only with `bulk`.
     pub fn slice(&mut self, bulk: bool) -> Option<usize> {
-        let slice =
-            self.connections.core.hub.next_slice(SLICE, bulk, self.connections.core.now_us)?;
+        let slice = self.core.hub.next_slice(SLICE, bulk, self.core.now_us)?;
         for message in slice.done() {
-            self.connections.core.handle.inbox.waiting.leave(message);
+            self.core.handle.inbox.waiting.leave(message);
         }
-        let (mut delivered, mut special) = (0, Vec::new());
+        let (mut delivered, mut per_member) = (0, Vec::new());
         // Who is left out of one of the messages: hardly ever anybody.
         let left_out: Vec<u32> = slice
             .messages()
             .filter_map(|message| message.publication.except)
-            .filter(|id| id.shard == self.connections.core.number)
+            .filter(|id| id.shard == self.core.number)
             .map(|id| id.slot)
             .collect();
-        let protocols = self.connections.core.shared.protocols;
-        let care = self.connections.recovery.catchups.care(slice.messages());
+        let protocols = self.core.shared.protocols;
+        let care = self.recovery.catchups.care(slice.messages());
         let topic = slice.messages().next().map(|message| message.publication.topic.clone());
-        let policy = &self.connections.core.settings.session.policy;
+        let policy = &self.core.settings.session.policy;
         let by_filter = slice.topic.is_some_and(|list| of_filter(list).is_some());
         // What comes by a filter is of several topics.
         let conflates = policy.rules().conflates_any()
@@ -46,10 +43,10 @@ impl Engine {
             && topic.is_some_and(|topic| policy.topic(&topic).rule.is_some_and(|it| it.conflate));
         let (mut behind, mut subscribed) = (Vec::new(), Vec::new());
         let list = slice.topic.map(Name::as_str);
-        let overlaps = !self.connections.core.overlaps.is_empty()
+        let dedup = !self.core.dedup.is_empty()
             && slice.messages().any(|message| message.filters.is_some());
         for &slot in slice.slots {
-            let Some(connection) = self.connections.core.table.get_mut(slot) else {
+            let Some(connection) = self.core.table.get_mut(slot) else {
                 continue;
             };
             let encoding = connection.encoding;
@@ -57,7 +54,7 @@ impl Engine {
                 // It reads by itself.
                 if !connection.is(Flag::Woken) {
                     connection.set(Flag::Woken, true);
-                    self.connections.core.woken.push(slot);
+                    self.core.woken.push(slot);
                 }
                 continue;
             }
@@ -65,7 +62,7 @@ impl Engine {
                 continue;
             }
             if protocols.delivery(encoding) == Delivery::Subscribed {
-                match self.connections.core.mqtt.shares(slot, list, slice.messages()) {
+                match self.core.mqtt.shares(slot, list, slice.messages()) {
                     true => self.groups[usize::from(encoding.0)].push(slot),
                     false => subscribed.push(slot),
                 }
@@ -73,18 +70,16 @@ impl Engine {
             }
             // Whoever has something to take gets the newest when it has taken that.
             if conflates
-                && (connection.is(Flag::Blocked) || self.connections.core.conflation.holds(slot))
+                && (connection.is(Flag::Blocked) || self.core.conflation.holds(slot))
                 && protocols.delivery(encoding) == Delivery::Pushed
             {
                 behind.push(slot);
                 continue;
             }
-            if self.connections.recovery.catchups.is_special(slot, connection, care, &left_out)
-                || (overlaps
-                    && self.connections.core.overlaps.holds(slot)
-                    && !protocols.of(encoding).joins())
+            if self.recovery.catchups.is_per_member(slot, connection, care, &left_out)
+                || (dedup && self.core.dedup.holds(slot) && !protocols.of(encoding).joins())
             {
-                special.push(slot);
+                per_member.push(slot);
                 continue;
             }
             connection.set(Flag::WroteRecently, true);
@@ -102,7 +97,7 @@ impl Engine {
             }
             let mut group = std::mem::take(&mut self.groups[number]);
             let protocol = protocols.of(encoding);
-            let codecs = &mut self.connections.core.codecs;
+            let codecs = &mut self.core.codecs;
             let bytes = match list.filter(|_| by_filter && protocol.joins()) {
                 Some(list) => encode_by(slice.messages(), list, protocol, codecs),
                 None => encode(slice.messages(), protocol, codecs),
@@ -112,48 +107,41 @@ impl Engine {
                 if protocol.delivery() == Delivery::Gathered {
                     sessions.push((bytes, std::mem::take(&mut group)));
                 } else {
-                    self.connections.core.outputs.share(bytes, &group, messages, topic);
+                    self.core.outputs.share(bytes, &group, messages, topic);
                 }
             }
             group.clear();
             self.groups[number] = group;
         }
-        self.connections.core.metrics.delivered.add(delivered * u64::from(messages));
+        self.core.metrics.delivered.add(delivered * u64::from(messages));
         for message in slice.messages().filter(|_| delivered > 0) {
             let published_us = message.published_us;
-            self.connections
-                .core
-                .outputs
-                .push(Output::Delivered { published_us, connections: delivered });
+            self.core.outputs.push(Output::Delivered { published_us, connections: delivered });
         }
         if let Some(since_us) = slice.finished_since_us {
-            self.connections
-                .core
-                .metrics
-                .fanout_time
-                .record(self.connections.core.now_us.saturating_sub(since_us), 1);
+            self.core.metrics.fanout_time.record(self.core.now_us.saturating_sub(since_us), 1);
         }
         let served = slice.slots.len();
-        let all = special.is_empty() && behind.is_empty() && subscribed.is_empty();
+        let all = per_member.is_empty() && behind.is_empty() && subscribed.is_empty();
         let (list, specials) = match all {
             true => (None, Vec::new()),
             false => (slice.topic.cloned(), slice.messages().cloned().collect()),
         };
-        if !special.is_empty() {
-            self.connections.serve_special(&special, list.as_deref(), &specials);
+        if !per_member.is_empty() {
+            self.serve_per_member(&per_member, list.as_deref(), &specials);
         }
-        self.connections.serve_subscribed(&subscribed, list.as_deref(), &specials);
+        self.serve_subscribed(&subscribed, list.as_deref(), &specials);
         for slot in behind {
-            let fits = self.connections.recover(|it, core| it.conflate(core, slot, &specials));
+            let fits = self.recover(|it, core| it.conflate(core, slot, &specials));
             if !fits {
-                self.connections.close(slot, CloseReason::SlowConsumer, &[]);
+                self.close(slot, CloseReason::SlowConsumer, &[]);
             }
         }
         for (bytes, slots) in sessions {
-            let piece = Piece::new(bytes, &self.connections.core.metrics);
+            let piece = Piece::new(bytes, &self.core.metrics);
             for slot in slots {
-                self.connections.core.session_take(slot, Chunk::new(piece.clone(), messages));
-                self.connections.perform_effects();
+                self.core.session_take(slot, Chunk::new(piece.clone(), messages));
+                self.perform_effects();
             }
         }
         Some(served)
@@ -161,14 +149,14 @@ impl Engine {
 
     /// Answers the polls and the long-poll sessions for which something was published.
     pub fn answer_woken(&mut self) {
-        let protocols = self.connections.core.shared.protocols;
-        for slot in std::mem::take(&mut self.connections.core.woken) {
-            if let Some(connection) = self.connections.core.table.get_mut(slot) {
+        let protocols = self.core.shared.protocols;
+        for slot in std::mem::take(&mut self.core.woken) {
+            if let Some(connection) = self.core.table.get_mut(slot) {
                 connection.set(Flag::Woken, false);
                 if protocols.delivery(connection.encoding) == Delivery::Gathered {
-                    self.connections.session_wake(slot, false);
+                    self.session_wake(slot, false);
                 } else {
-                    Polls { connections: &mut self.connections }.poll_again(slot, false);
+                    self.poll_again(slot, false);
                     self.resume_inputs();
                 }
             }
@@ -176,16 +164,21 @@ impl Engine {
     }
 }
 
-impl Connections {
+impl Engine {
     /// A connection has taken what it was sent: it gets what waited for that.
     pub(crate) fn serve_conflated(&mut self, slot: u32) {
         self.recover(|recovery, core| recovery.serve_conflated(core, slot));
     }
 
     /// The members of a slice that are not served alike.
-    fn serve_special(&mut self, special: &[u32], list: Option<&str>, messages: &[Arc<Envelope>]) {
+    fn serve_per_member(
+        &mut self,
+        per_member: &[u32],
+        list: Option<&str>,
+        messages: &[Arc<Envelope>],
+    ) {
         let mut connections = 0;
-        for &slot in special {
+        for &slot in per_member {
             let delivered =
                 self.recover(|it, core| it.deliver_specially(core, slot, list, messages));
             self.core.metrics.delivered.add(delivered as u64);

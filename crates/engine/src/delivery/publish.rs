@@ -9,20 +9,14 @@ use protocol::request::Respond;
 use protocol::{ProtocolRef, data, http};
 
 use crate::connection::Phase;
-use crate::connection::lifecycle::Connections;
 use crate::core::Core;
 use crate::core::command::{Answer, Command, PendingHook};
 use crate::core::metrics::Limited;
 use crate::core::responses::{acknowledged_json, answer, phoenix_published};
+use crate::engine::Engine;
 use crate::mqtt::MqttAck;
 use crate::webhook::request::{Ask, ask, busy, kind};
-use crate::webhook::{Changes, Question, Refusal, Webhook, WebhookResponse};
-
-/// What clients publish, and what they send to the application.
-pub(crate) struct Publishes<'a> {
-    pub connections: &'a mut Connections,
-    pub webhook: Option<&'a dyn Webhook>,
-}
+use crate::webhook::{Changes, Question, Refusal, WebhookResponse};
 
 /// What became of what a client sent.
 pub(crate) enum Sent {
@@ -36,10 +30,10 @@ pub(crate) enum Sent {
     Unforwarded(Box<Refusal>, ReasonCode),
 }
 
-impl Publishes<'_> {
+impl Engine {
     /// `POST /publish`. One that is durable waits until what it publishes is on disk, one that the
     /// application is asked about for the answer.
-    pub(crate) fn request(
+    pub(crate) fn publish_request(
         &mut self,
         slot: u32,
         publication: Publication,
@@ -48,32 +42,31 @@ impl Publishes<'_> {
         from: usize,
         out: &mut Vec<u8>,
     ) {
-        let connections = &mut *self.connections;
         let topic = &publication.topic;
-        if let Some(why) = connections.rates.publish_refusal(&mut connections.core, slot, topic) {
+        if let Some(why) = self.rates.publish_refusal(&mut self.core, slot, topic) {
             http::publish_answer(&respond, Err((503, "overloaded", why.into())), out);
-            return connections.answered(slot, from, respond.keep_alive, out);
+            return self.answered(slot, from, respond.keep_alive, out);
         }
         match consent {
             Consent::Given(permit)
-                if !permit.durable && connections.core.settings.forwards.of(topic).is_none() =>
+                if !permit.durable && self.core.settings.forwards.of(topic).is_none() =>
             {
                 let topic = publication.topic.clone();
-                let published = connections.core.publish(publication).map_err(refused);
+                let published = self.core.publish(publication).map_err(refused);
                 http::publish_answer(&respond, published, out);
-                connections.answered(slot, from, respond.keep_alive, out);
-                connections.rates.has_published(&mut connections.core, slot, &topic);
+                self.answered(slot, from, respond.keep_alive, out);
+                self.rates.has_published(&mut self.core, slot, &topic);
             }
             Consent::Given(_) | Consent::Asked(_) => {
-                if connections.wait_for_answer(slot, out) {
-                    self.publish(slot, publication, consent, Answer::Http(respond), out);
+                if self.wait_for_answer(slot, out) {
+                    self.client_publish(slot, publication, consent, Answer::Http(respond), out);
                 }
             }
         }
     }
 
     /// By a command with an id.
-    pub(crate) fn by_id(
+    pub(crate) fn publish_by_id(
         &mut self,
         slot: u32,
         id: Box<str>,
@@ -81,12 +74,12 @@ impl Publishes<'_> {
         consent: Consent,
         out: &mut Vec<u8>,
     ) {
-        self.publish(slot, publication, consent, Answer::Id(id), out);
+        self.client_publish(slot, publication, consent, Answer::Id(id), out);
     }
 
     /// Publishes, or asks the application first. The answer goes to `out` if it is there at once; that to
     /// a request is sent in any case.
-    pub(crate) fn publish(
+    pub(crate) fn client_publish(
         &mut self,
         slot: u32,
         publication: Publication,
@@ -94,7 +87,7 @@ impl Publishes<'_> {
         to: Answer,
         out: &mut Vec<u8>,
     ) {
-        let core = &mut self.connections.core;
+        let core = &mut self.core;
         let topic = publication.topic.clone();
         // A request has said whose it is.
         let publication = match to {
@@ -112,15 +105,15 @@ impl Publishes<'_> {
                     core.publish_durable(slot, publication, to);
                 } else {
                     let published = core.publish(publication);
-                    self.tell(slot, to, Sent::Published(published), out);
+                    self.reply_published(slot, to, Sent::Published(published), out);
                 }
             }
-            Consent::Asked(hook) => self.ask(slot, hook, publication, to, out),
+            Consent::Asked(hook) => self.request_publish_decision(slot, hook, publication, to, out),
         }
-        self.connections.rates.has_published(&mut self.connections.core, slot, &topic);
+        self.rates.has_published(&mut self.core, slot, &topic);
     }
 
-    fn ask(
+    fn request_publish_decision(
         &mut self,
         slot: u32,
         hook: Hook,
@@ -128,7 +121,7 @@ impl Publishes<'_> {
         to: Answer,
         out: &mut Vec<u8>,
     ) {
-        let core = &mut self.connections.core;
+        let core = &mut self.core;
         let Some(protocol) = core.protocol(slot) else {
             return;
         };
@@ -158,7 +151,7 @@ impl Publishes<'_> {
         let question = Question::new(kind, Some(topic), users, transport);
         let question = Question { event, payload: Some(payload), tags, key, ..question };
         let asked = Ask { question, hook };
-        let Err(unasked) = ask(core, self.webhook, slot, vec![asked]) else {
+        let Err(unasked) = ask(core, slot, vec![asked]) else {
             return;
         };
         // What comes later must not overtake what the application is asked about still.
@@ -166,10 +159,10 @@ impl Publishes<'_> {
         for hook in unasked.hooks {
             match hook {
                 PendingHook::Publish(publication, to) if allowed => {
-                    self.allowed(Some(slot), *publication, to, out);
+                    self.publish_allowed(Some(slot), *publication, to, out);
                 }
                 PendingHook::Publish(_, to) | PendingHook::Message(to) => {
-                    self.tell(slot, to, Sent::Refused(busy().into()), out);
+                    self.reply_published(slot, to, Sent::Refused(busy().into()), out);
                 }
                 PendingHook::Join(..)
                 | PendingHook::Hold(..)
@@ -183,24 +176,24 @@ impl Publishes<'_> {
     }
 
     /// The application has answered a message.
-    pub(crate) fn answered(&mut self, slot: u32, to: Answer, response: WebhookResponse) {
+    pub(crate) fn on_publish_reply(&mut self, slot: u32, to: Answer, response: WebhookResponse) {
         let sent = match response.decided(false) {
             Ok((response, _)) => Sent::Answered(response),
             Err(refusal) => Sent::Refused(refusal),
         };
-        self.send(slot, to, sent);
+        self.send_publication(slot, to, sent);
     }
 
     /// The application has decided about a message, whose connection is gone where there is no slot: the
     /// client may have sent it as its last one.
-    pub(crate) fn decided(
+    pub(crate) fn on_publish_decided(
         &mut self,
         slot: Option<u32>,
         mut publication: Publication,
         to: Answer,
         response: WebhookResponse,
     ) {
-        let settings = &self.connections.core.settings;
+        let settings = &self.core.settings;
         let bytes_max = settings.session.message_bytes_max;
         let refusal = match response.decided(settings.silence_allows) {
             Ok((_, changes)) => {
@@ -209,9 +202,9 @@ impl Publishes<'_> {
                 publication.change(tags, key);
                 if publication.data.bytes() <= bytes_max {
                     let mut out = Vec::new();
-                    self.allowed(slot, publication, to, &mut out);
+                    self.publish_allowed(slot, publication, to, &mut out);
                     if let Some(slot) = slot.filter(|_| !out.is_empty()) {
-                        self.connections.send(slot, &out, 0);
+                        self.send(slot, &out, 0);
                     }
                     return;
                 }
@@ -223,12 +216,12 @@ impl Publishes<'_> {
             Err(refusal) => refusal,
         };
         if let Some(slot) = slot {
-            self.send(slot, to, Sent::Refused(refusal));
+            self.send_publication(slot, to, Sent::Refused(refusal));
         }
     }
 
     /// Publishes what the application has allowed.
-    fn allowed(
+    fn publish_allowed(
         &mut self,
         slot: Option<u32>,
         publication: Publication,
@@ -239,7 +232,7 @@ impl Publishes<'_> {
             // Nothing says that it was here: the client sends it again, and it must not come twice.
             return;
         }
-        let forwards = self.connections.core.settings.forwards.clone();
+        let forwards = self.core.settings.forwards.clone();
         match forwards.of(&publication.topic) {
             Some(rule) => self.forward(slot, rule.clone(), publication, to, out),
             None => self.publish_now(slot, publication, to, out),
@@ -255,7 +248,7 @@ impl Publishes<'_> {
         to: Answer,
         out: &mut Vec<u8>,
     ) {
-        let core = &mut self.connections.core;
+        let core = &mut self.core;
         let Some(slot) = slot else {
             let options = Options::default();
             return core.broker.submit(Publish { publication, options }, None, Box::new(|_| ()));
@@ -274,36 +267,36 @@ impl Publishes<'_> {
             core.publish_durable(slot, publication, to);
         } else {
             let published = core.publish(publication);
-            self.tell(slot, to, Sent::Published(published), out);
+            self.reply_published(slot, to, Sent::Published(published), out);
         }
     }
 
     /// What a client published is on disk, or is not.
-    pub(crate) fn published(
+    pub(crate) fn on_published(
         &mut self,
         slot: u32,
         to: Answer,
         result: Result<Position, PublishError>,
     ) {
-        self.send(slot, to, Sent::Published(result));
+        self.send_publication(slot, to, Sent::Published(result));
     }
 
     /// Tells a client later what became of what it sent.
-    fn send(&mut self, slot: u32, to: Answer, sent: Sent) {
+    fn send_publication(&mut self, slot: u32, to: Answer, sent: Sent) {
         let mut out = Vec::new();
-        self.tell(slot, to, sent, &mut out);
+        self.reply_published(slot, to, sent, &mut out);
         if !out.is_empty() {
-            self.connections.send(slot, &out, 0);
+            self.send(slot, &out, 0);
         }
     }
 
     /// Tells a client what became of what it sent, in `out`; a request, which has waited, is answered.
-    pub(crate) fn tell(&mut self, slot: u32, to: Answer, sent: Sent, out: &mut Vec<u8>) {
-        let Some(protocol) = self.connections.core.protocol(slot) else {
+    pub(crate) fn reply_published(&mut self, slot: u32, to: Answer, sent: Sent, out: &mut Vec<u8>) {
+        let Some(protocol) = self.core.protocol(slot) else {
             return;
         };
         match to {
-            Answer::Id(id) => self.connections.reply_sent(protocol, &id, &sent, out),
+            Answer::Id(id) => self.reply_sent(protocol, &id, &sent, out),
             Answer::Phoenix(message) => match &sent {
                 Sent::Published(result) => phoenix_published(protocol, &message, result, out),
                 Sent::Answered(response) => {
@@ -324,13 +317,13 @@ impl Publishes<'_> {
                     Sent::Refused(_) => Err(ReasonCode::NotAuthorized),
                     Sent::Unforwarded(_, reason) => Err(*reason),
                 };
-                self.connections.mqtt_published(slot, ack, result, out);
+                self.mqtt_published(slot, ack, result, out);
             }
             // Nothing is published so.
             Answer::MqttAuth(_) => {}
             Answer::Http(respond) => {
                 let keep_alive = respond.keep_alive;
-                self.connections.answer_late(slot, keep_alive, |out| match sent {
+                self.answer_late(slot, keep_alive, |out| match sent {
                     Sent::Published(result) => {
                         http::publish_answer(&respond, result.map_err(refused), out);
                     }
@@ -354,8 +347,8 @@ pub(crate) fn is_exactly_once(to: &Answer) -> bool {
     matches!(to, Answer::Mqtt(ack) if ack.qos == Qos::ExactlyOnce)
 }
 
-impl Connections {
-    /// Lets a request wait for [`Connections::answer_late`]. False when its connection has ended.
+impl Engine {
+    /// Lets a request wait for [`Engine::answer_late`]. False when its connection has ended.
     pub(crate) fn wait_for_answer(&mut self, slot: u32, out: &mut Vec<u8>) -> bool {
         if !self.send_earlier(slot, out) {
             return false;
@@ -363,7 +356,7 @@ impl Connections {
         let now_s = self.core.now_wrapping_s();
         self.core.enter(slot, Phase::Waiting);
         if let Some(connection) = self.core.table.get_mut(slot) {
-            connection.heard_s = now_s;
+            connection.last_received_s = now_s;
         }
         true
     }

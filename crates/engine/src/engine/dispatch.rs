@@ -11,7 +11,6 @@ use protocol::websocket::Decoder;
 use protocol::{Delivery, ProtocolRef, Reader, Recognised, Request, http};
 
 use crate::auth::principal::principal;
-use crate::connection::lifecycle::Connections;
 use crate::connection::{Flag, PendingToken, Phase};
 use crate::core::Core;
 use crate::core::command::Answer;
@@ -19,58 +18,40 @@ use crate::core::count::count;
 use crate::core::log::code_of;
 use crate::core::metrics::{Counter, Limited, Metrics};
 use crate::core::responses::NOT_SUBSCRIBED;
-use crate::delivery::publish::Publishes;
+use crate::engine::Engine;
 use crate::limits::reject::Refused;
-use crate::mqtt::Mqtts;
-use crate::phoenix::Channels;
-use crate::poll::Polls;
-use crate::presence::Presences;
-use crate::presence::snapshot::Lists;
 use crate::recovery::ReplyTo;
-use crate::recovery::page_requests::PageReads;
-use crate::topics::subscribe::Subscribes;
-use crate::webhook::Webhook;
-use crate::webhook::pending::Holds;
 
 /// Answers that are gathered before they are sent, in bytes.
 pub(crate) const OUT_BYTES: usize = 64 << 10;
 
-/// Does what requests and frames say, and what comes later because of them.
-pub(crate) struct Actions<'a> {
-    pub connections: &'a mut Connections,
-    pub webhook: Option<&'a dyn Webhook>,
-}
-
-impl Actions<'_> {
-    fn channels(&mut self) -> Channels<'_> {
-        Channels { connections: self.connections, webhook: self.webhook }
-    }
-
-    fn polls(&mut self) -> Polls<'_> {
-        Polls { connections: self.connections }
-    }
-
+impl Engine {
     /// Reads one request, frame or line and does what it asks for; gives the bytes taken, and whether
     /// something was read that had come before. More must come where it is neither.
-    pub(crate) fn read(&mut self, slot: u32, bytes: &mut [u8], out: &mut Vec<u8>) -> (usize, bool) {
-        let core = &mut self.connections.core;
+    pub(crate) fn read_input(
+        &mut self,
+        slot: u32,
+        bytes: &mut [u8],
+        out: &mut Vec<u8>,
+    ) -> (usize, bool) {
+        let core = &mut self.core;
         let Some(connection) = core.table.get(slot) else {
             return (bytes.len(), false);
         };
         let (serial, open) = (connection.serial, connection.phase() == Phase::Open);
         if !open && core.table.cold(slot).is_some_and(|cold| cold.reserved) {
-            return (self.connections.request_beyond(slot, bytes, out), false);
+            return (self.request_beyond(slot, bytes, out), false);
         }
-        if !open && self.connections.awaits_header(slot) {
-            return (self.connections.read_header(slot, bytes, out), false);
+        if !open && self.awaits_header(slot) {
+            return (self.read_header(slot, bytes, out), false);
         }
-        let core = &mut self.connections.core;
+        let core = &mut self.core;
         let protocol = match recognised(core, slot, bytes) {
             Owner::Protocol(protocol) => protocol,
             Owner::Unknown => return (0, false),
             Owner::Nobody => {
                 // What it speaks nobody knows, so there is nothing to answer.
-                self.connections.close(slot, CloseReason::BadRequest, &[]);
+                self.close(slot, CloseReason::BadRequest, &[]);
                 return (bytes.len(), false);
             }
         };
@@ -113,32 +94,32 @@ impl Actions<'_> {
             cold.held = held;
         }
         if let Some(client) = client
-            && !self.connections.request_from(slot, client, bytes, from, out)
+            && !self.request_from(slot, client, bytes, from, out)
         {
             return (bytes.len(), false);
         }
-        let core = &mut self.connections.core;
+        let core = &mut self.core;
         if let Some(request) = read.request {
             if read.taken > 0
                 && let Some(cold) = core.table.cold_mut(slot)
             {
                 (cold.needs, cold.continued) = (0, false);
             }
-            match self.connections.over_limit(slot, &request, read.taken, open) {
-                None => self.act(slot, protocol, request, from, out),
+            match self.over_limit(slot, &request, read.taken, open) {
+                None => self.dispatch(slot, protocol, request, from, out),
                 Some(limited) => {
                     let refused = Refused { protocol, request, limited };
-                    self.connections.refuse_over(slot, refused, bytes, from, out);
+                    self.refuse_over(slot, refused, bytes, from, out);
                     return (if open { read.taken } else { bytes.len() }, read.again);
                 }
             }
         } else if let Some(code) = read.replied {
-            self.connections.was_replied(slot, code, out);
+            self.was_replied(slot, code, out);
         }
         (read.taken, read.again)
     }
 
-    fn act(
+    fn dispatch(
         &mut self,
         slot: u32,
         protocol: ProtocolRef,
@@ -146,117 +127,95 @@ impl Actions<'_> {
         from: usize,
         out: &mut Vec<u8>,
     ) {
-        let connections = &mut *self.connections;
         match request {
-            Request::Answered { keep_alive } => connections.answered(slot, from, keep_alive, out),
+            Request::Answered { keep_alive } => self.answered(slot, from, keep_alive, out),
             Request::Rejected => {
-                connections.core.count_answer(&out[from..]);
-                connections.core.log_answer(slot, &out[from..]);
-                connections.close_after(slot, CloseReason::BadRequest, out);
+                self.core.count_answer(&out[from..]);
+                self.core.log_answer(slot, &out[from..]);
+                self.close_after(slot, CloseReason::BadRequest, out);
             }
             Request::Continue { bytes, interim } => {
-                await_rest(&mut connections.core, slot, bytes, interim, out);
+                await_rest(&mut self.core, slot, bytes, interim, out);
             }
-            Request::Open(open) => connections.open_transport(slot, open, out),
+            Request::Open(open) => self.open_transport(slot, open, out),
             Request::Poll(poll) => {
-                connections.rates.has_joined(&mut connections.core, slot);
-                self.polls().poll(slot, *poll, out);
+                self.rates.has_joined(&mut self.core, slot);
+                self.start_poll(slot, *poll, out);
             }
             Request::Subscribe(id, subscription, consent) => {
-                Subscribes { connections, webhook: self.webhook }.subscribe(
-                    slot,
-                    protocol,
-                    id,
-                    subscription,
-                    consent,
-                    out,
-                );
+                self.subscribe(slot, protocol, id, subscription, consent, out);
             }
             Request::Unsubscribe(id, topic) => {
-                Subscribes { connections, webhook: self.webhook }
-                    .unsubscribe(slot, protocol, &id, &topic, out);
+                self.unsubscribe(slot, protocol, &id, &topic, out);
             }
             Request::Publish { publication, consent, to: To::Http(respond) } => {
-                Publishes { connections, webhook: self.webhook }.request(
-                    slot,
-                    publication,
-                    consent,
-                    respond,
-                    from,
-                    out,
-                );
+                self.publish_request(slot, publication, consent, respond, from, out);
             }
             Request::Publish { publication, consent, to: To::Id(id) } => {
-                Publishes { connections, webhook: self.webhook }.by_id(
-                    slot,
-                    id,
-                    publication,
-                    consent,
-                    out,
-                );
+                self.publish_by_id(slot, id, publication, consent, out);
             }
             Request::Acknowledge { acknowledgement, to, principal } => {
                 // A request says who makes it, and is in no topic.
                 let entered = principal.is_none().then_some(slot);
-                let principal = principal.unwrap_or_else(|| connections.core.principal(slot));
-                let done = connections.core.acknowledge(entered, &principal, acknowledgement);
+                let principal = principal.unwrap_or_else(|| self.core.principal(slot));
+                let done = self.core.acknowledge(entered, &principal, acknowledgement);
                 match to {
                     To::Http(respond) => {
-                        connections.respond_acknowledged(slot, done, &respond, from, out);
+                        self.respond_acknowledged(slot, done, &respond, from, out);
                     }
-                    To::Id(id) => connections.reply_acknowledged(protocol, &id, done, out),
+                    To::Id(id) => self.reply_acknowledged(protocol, &id, done, out),
                 }
             }
-            Request::Login(id, user) => connections.login_request(slot, protocol, &id, &user, out),
+            Request::Login(id, user) => self.login_request(slot, protocol, &id, &user, out),
             Request::Logout(id, user) => {
-                connections.logout_request(slot, protocol, &id, &user, out);
+                self.logout_request(slot, protocol, &id, &user, out);
             }
             Request::Presence { topic, members_only: true, to: To::Id(id) }
             | Request::History {
                 page: PageRequest { topic, .. },
                 members_only: true,
                 to: To::Id(id),
-            } if !connections.core.hub.topics_of(slot).any(|name| *name == topic) => {
+            } if !self.core.hub.topics_of(slot).any(|name| *name == topic) => {
                 let refused = Err(("not_subscribed", NOT_SUBSCRIBED));
-                protocol.reply(&id, refused, &mut connections.core.codecs, out);
+                protocol.reply(&id, refused, &mut self.core.codecs, out);
             }
             Request::Presence { topic, members_only: _, to } => {
-                Presences { connections }.tell(slot, protocol, topic, to, from, out);
+                self.reply_presence(slot, protocol, topic, to, from, out);
             }
             Request::UpdatePresence(id, topic, meta) => {
-                Presences { connections }.update(slot, protocol, &id, &topic, &meta, out);
+                self.update_presence(slot, protocol, &id, &topic, &meta, out);
             }
             Request::History { page, members_only: _, to } => {
                 let to = match to {
                     To::Http(respond) => Answer::Http(respond),
                     To::Id(id) => Answer::Id(id),
                 };
-                PageReads { connections }.ask(slot, page, to, from, out);
+                self.read_page(slot, page, to, from, out);
             }
-            Request::Status { respond } => connections.status_request(slot, &respond, from, out),
-            Request::Phoenix(message) => self.channels().phoenix(slot, protocol, message, out),
-            Request::Longpoll(request) => self.channels().longpoll(slot, request, out),
+            Request::Status { respond } => self.status_request(slot, &respond, from, out),
+            Request::Phoenix(message) => self.on_phoenix_message(slot, protocol, message, out),
+            Request::Longpoll(request) => self.longpoll(slot, request, out),
             Request::Mqtt(incoming) => {
-                Mqtts { connections, webhook: self.webhook }.incoming(slot, *incoming, out);
+                self.on_mqtt_packet(slot, *incoming, out);
             }
             Request::Authenticate(Authenticate { token: Secret(token), purpose, id }) => {
                 let pending = PendingToken { token, purpose, answer: Answer::Id(id) };
-                connections.authenticate(slot, pending, out);
+                self.authenticate(slot, pending, out);
             }
-            Request::Hold(Hold::Keys) => connections.hold_for_keys(slot),
+            Request::Hold(Hold::Keys) => self.hold_for_keys(slot),
             Request::Hold(Hold::Subscribe { topics, users, transport }) => {
                 let asked = (topics, users, transport);
-                Holds { connections, webhook: self.webhook }.subscribe(slot, asked, out);
+                self.hold_subscribe(slot, asked, out);
             }
             Request::Hold(Hold::Connect(request)) => {
-                Holds { connections, webhook: self.webhook }.connect(slot, *request, out);
+                self.hold_connect(slot, *request, out);
             }
-            Request::Close(close) => connections.close_after(slot, close, out),
+            Request::Close(close) => self.close_after(slot, close, out),
         }
     }
 }
 
-impl Connections {
+impl Engine {
     /// Sends earlier answers of a pipeline, before a request that is not answered at once. False when
     /// the connection ended with that.
     pub(crate) fn send_earlier(&mut self, slot: u32, out: &mut Vec<u8>) -> bool {
@@ -309,7 +268,7 @@ impl Connections {
             let now_s = self.core.now_wrapping_s();
             if let Some(connection) = self.core.table.get_mut(slot) {
                 connection.enter(Phase::Idle);
-                connection.heard_s = now_s;
+                connection.last_received_s = now_s;
             }
         } else {
             self.close_after(slot, CloseReason::Answered, out);
@@ -344,11 +303,11 @@ impl Connections {
                     recovery.begin(core, slot, &topics, &open.resume, ReplyTo::Line, out)
                 });
             }
-            Lists { core: &mut self.core }.send_due(slot, out);
+            self.core.send_due_lists(slot, out);
         }
         let now_s = self.core.now_wrapping_s();
         if let Some(connection) = self.core.table.get_mut(slot) {
-            connection.heard_s = now_s;
+            connection.last_received_s = now_s;
             // The greeting breaks the silence: no heartbeat follows on its heels.
             connection.set(Flag::WroteRecently, true);
         }

@@ -9,26 +9,15 @@ use model::{CloseReason, ConnectionId, Name, TopicKind};
 
 use protocol::Delivery;
 
-use super::Engine;
 use super::sweep::Drain;
-use crate::auth::refresh::Refreshes;
-use crate::connection::lifecycle::Connections;
 use crate::core::Core;
 use crate::core::command::{Answer, Command, ConnectionInfo, PendingHook, Target, TopicInfo};
 use crate::core::count::count;
 use crate::core::output::{Describe, Output};
 use crate::core::reply::Reply;
-use crate::delivery::publish::Publishes;
+use crate::engine::Engine;
 use crate::handover::standstill;
-use crate::mqtt::Mqtts;
-use crate::phoenix::Channels;
-use crate::poll::Polls;
-use crate::presence::Presences;
-use crate::presence::snapshot::Lists;
-use crate::recovery::page_requests::PageReads;
-use crate::topics::subscribe::Subscribes;
 use crate::webhook::WebhookResponse;
-use crate::webhook::pending::Holds;
 use crate::webhook::request;
 
 /// Messages that may wait in the shard's fan-outs. With more, the mailbox is left to fill up, and
@@ -41,33 +30,29 @@ const COMMANDS: usize = if cfg!(test) { 3 } else { 1_024 };
 impl Engine {
     /// Takes what the mailbox holds. Its wake-up was cleared before.
     pub fn take_commands(&mut self) {
-        self.connections.recovery.catchups.takes += 1;
-        if self.connections.core.commands.is_empty() {
-            let empty = Vec::from(std::mem::take(&mut self.connections.core.commands));
-            self.connections.core.commands =
-                self.connections.core.handle.inbox.queue.take(empty).into();
+        self.recovery.catchups.takes += 1;
+        if self.core.commands.is_empty() {
+            let empty = Vec::from(std::mem::take(&mut self.core.commands));
+            self.core.commands = self.core.handle.inbox.queue.take(empty).into();
         } else {
-            self.connections
-                .core
-                .commands
-                .extend(self.connections.core.handle.inbox.queue.take(Vec::new()));
+            self.core.commands.extend(self.core.handle.inbox.queue.take(Vec::new()));
         }
     }
 
     /// Does what the mailbox held, up to a turn's share.
     pub fn run_commands(&mut self) {
-        if self.connections.core.stands_still {
-            self.connections.core.tell_presence();
+        if self.core.stands_still {
+            self.core.tell_presence();
         }
         for _ in 0..COMMANDS {
-            if self.connections.core.is_behind() {
+            if self.core.is_behind() {
                 return;
             }
-            let Some(command) = self.connections.core.commands.pop_front() else {
+            let Some(command) = self.core.commands.pop_front() else {
                 return;
             };
-            if self.connections.core.stands_still && standstill::waits(&command) {
-                self.connections.core.aside.push(command);
+            if self.core.stands_still && standstill::waits(&command) {
+                self.core.aside.push(command);
                 continue;
             }
             run_command(self, command);
@@ -76,7 +61,7 @@ impl Engine {
     }
 }
 
-impl Connections {
+impl Engine {
     fn disconnect(&mut self, target: &Target, close: CloseReason) -> u32 {
         let slots = match target {
             Target::User(user) => slots_of(&self.core, user),
@@ -152,9 +137,9 @@ fn is_poll(core: &Core, slot: u32) -> bool {
     core.table.get(slot).is_some_and(|connection| core.delivery(connection) == Delivery::Woken)
 }
 
-fn deliver(connections: &mut Connections, delivery: broker::Delivery) {
+fn deliver(engine: &mut Engine, delivery: broker::Delivery) {
     let broker::Delivery { message, groups, passed, receipt } = delivery;
-    let core = &mut connections.core;
+    let core = &mut engine.core;
     core.metrics.messages_in.add(1);
     let (mut members, mut lists) = (0, 0);
     if message.is_broadcast() {
@@ -180,7 +165,7 @@ fn deliver(connections: &mut Connections, delivery: broker::Delivery) {
     }
     for key in &groups {
         let passed = passed.clone().unwrap_or_default();
-        members += u32::from(connections.mqtt_share(key, &message, passed));
+        members += u32::from(engine.mqtt_share(key, &message, passed));
     }
     if let Some(receipt) = receipt {
         receipt.add(u64::from(members));
@@ -257,141 +242,127 @@ fn run_command(engine: &mut Engine, command: Command) {
         Command::Deliver(delivery) => {
             if delivery.message.is_retained() {
                 let offset = delivery.message.id.offset;
-                engine.connections.recovery.catchups.took(offset);
-                let taken = &mut engine.connections.core.mqtt_taken;
+                engine.recovery.catchups.took(offset);
+                let taken = &mut engine.core.mqtt_taken;
                 *taken = (*taken).max(offset);
             }
-            deliver(&mut engine.connections, delivery);
+            deliver(engine, delivery);
         }
-        Command::MqttTakeOver { slot, key } => engine.connections.mqtt_taken_over(slot, &key),
+        Command::MqttTakeOver { slot, key } => engine.mqtt_taken_over(slot, &key),
         Command::MqttMayTake { slot, serial } => {
-            if is_same(&engine.connections.core, slot, serial) {
-                engine.connections.mqtt_may_take(slot);
+            if is_same(&engine.core, slot, serial) {
+                engine.mqtt_may_take(slot);
                 engine.resume_inputs();
             }
         }
         Command::MqttStored { slot, serial, packets, stored, is_progress } => {
-            if is_same(&engine.connections.core, slot, serial) {
-                engine.connections.mqtt_stored(slot, &packets, stored, is_progress);
+            if is_same(&engine.core, slot, serial) {
+                engine.mqtt_stored(slot, &packets, stored, is_progress);
             }
         }
         Command::MqttRead { slot, serial, number, found } => {
-            if is_same(&engine.connections.core, slot, serial) {
-                engine.connections.mqtt_was_read(slot, number, found);
+            if is_same(&engine.core, slot, serial) {
+                engine.mqtt_was_read(slot, number, found);
             }
         }
         Command::MqttRedispatch { number, source, found } => {
-            engine.connections.core.mqtt_was_redispatched((number, source), found);
+            engine.core.mqtt_was_redispatched((number, source), found);
         }
         Command::MqttClients { listing, reply } => {
-            let core = &mut engine.connections.core;
+            let core = &mut engine.core;
             let slots = core.mqtt_listed(&listing);
             describe_mqtt(core, &slots, false, reply);
         }
         Command::MqttClient { slot, key, reply } => {
-            let core = &mut engine.connections.core;
+            let core = &mut engine.core;
             let slots = if core.mqtt_has(slot, &key) { vec![slot] } else { Vec::new() };
             describe_mqtt(core, &slots, true, reply);
         }
-        Command::MqttEnd { slot, key, reply } => reply(engine.connections.mqtt_end(slot, &key)),
-        Command::Revoke { revocation, reply } => reply(engine.connections.revoke(&revocation)),
+        Command::MqttEnd { slot, key, reply } => reply(engine.mqtt_end(slot, &key)),
+        Command::Revoke { revocation, reply } => reply(engine.revoke(&revocation)),
         Command::Disconnect { target, close, reply } => {
-            reply(engine.connections.disconnect(&target, close));
+            reply(engine.disconnect(&target, close));
         }
         Command::Subscribe { user, topic, reply } => {
-            let slots = slots_of(&engine.connections.core, &user);
-            let max = engine.connections.core.settings.session.topics_per_connection_max;
-            let presence = engine.connections.core.settings.session.policy.topic(&topic).presence();
+            let slots = slots_of(&engine.core, &user);
+            let max = engine.core.settings.session.topics_per_connection_max;
+            let presence = engine.core.settings.session.policy.topic(&topic).presence();
             let mut count = 0;
             for slot in slots {
-                let is_in = engine.connections.core.hub.topics_of(slot).any(|name| *name == topic);
+                let is_in = engine.core.hub.topics_of(slot).any(|name| *name == topic);
                 if is_in {
                     count += 1;
                     continue;
                 }
-                engine.connections.core.mqtt_pin(slot);
-                if engine.connections.core.hub.count(slot) < max
-                    && engine.connections.join(slot, &topic, presence)
-                {
+                engine.core.mqtt_pin(slot);
+                if engine.core.hub.count(slot) < max && engine.join(slot, &topic, presence) {
                     count += 1;
-                    engine.connections.recover(|recovery, core| {
+                    engine.recover(|recovery, core| {
                         recovery.begin_now(core, slot, std::slice::from_ref(&topic))
                     });
-                    Lists { core: &mut engine.connections.core }.flush_due(slot);
+                    engine.core.flush_due_lists(slot);
                 }
             }
             reply(count);
         }
         Command::Unsubscribe { user, topic, reply } => {
             let mut count = 0;
-            for slot in slots_of(&engine.connections.core, &user) {
+            for slot in slots_of(&engine.core, &user) {
                 let mut last = Vec::new();
-                count += u32::from(engine.connections.leave_topic(slot, &topic, &mut last));
+                count += u32::from(engine.leave_topic(slot, &topic, &mut last));
                 if !last.is_empty() {
-                    engine.connections.send(slot, &last, 0);
+                    engine.send(slot, &last, 0);
                 }
             }
             reply(count);
         }
-        Command::Login { connection, user, reply } => {
-            reply(engine.connections.login(connection, &user))
-        }
-        Command::Logout { connection, user, reply } => {
-            reply(engine.connections.logout(connection, &user))
-        }
+        Command::Login { connection, user, reply } => reply(engine.login(connection, &user)),
+        Command::Logout { connection, user, reply } => reply(engine.logout(connection, &user)),
         Command::Topics { prefix, after, limit, reply } => {
-            reply(topics(&engine.connections.core, &prefix, after.as_deref(), limit));
+            reply(topics(&engine.core, &prefix, after.as_deref(), limit));
         }
         Command::Topic { topic, reply } => {
-            reply(
-                engine
-                    .connections
-                    .core
-                    .hub
-                    .members(engine.connections.core.broker.hash(&topic), &topic),
-            );
+            reply(engine.core.hub.members(engine.core.broker.hash(&topic), &topic));
         }
         Command::HaveMembers { topics, reply } => {
-            let core = &engine.connections.core;
+            let core = &engine.core;
             let has_members = |topic: &Name| core.hub.members(core.broker.hash(topic), topic) > 0;
             reply(topics.iter().map(has_members).collect());
         }
-        Command::Biggest { limit, reply } => reply(biggest_topics(&engine.connections.core, limit)),
+        Command::Biggest { limit, reply } => reply(biggest_topics(&engine.core, limit)),
         Command::Members { topic, limit, reply } => {
-            let hash = engine.connections.core.broker.hash(&topic);
-            let slots = engine.connections.core.hub.each_slot(hash, &topic);
-            let described = slots
-                .filter_map(|slot| describe(&engine.connections.core, slot, false))
-                .take(limit);
+            let hash = engine.core.broker.hash(&topic);
+            let slots = engine.core.hub.each_slot(hash, &topic);
+            let described =
+                slots.filter_map(|slot| describe(&engine.core, slot, false)).take(limit);
             let (members, connections) =
-                (engine.connections.core.hub.members(hash, &topic), described.collect());
+                (engine.core.hub.members(hash, &topic), described.collect());
             let describe = Describe { members, connections, reply };
-            engine.connections.core.outputs.push(Output::Describe(describe.into()));
+            engine.core.outputs.push(Output::Describe(describe.into()));
         }
         Command::WebhookAnswered { slot, serial, hook, response } => {
-            let here = is_same(&engine.connections.core, slot, serial);
+            let here = is_same(&engine.core, slot, serial);
             let is_counted = !matches!(hook, PendingHook::Forward(_, _, Answer::Mqtt(_)));
             if here && is_counted {
-                request::answered(&mut engine.connections.core, slot);
+                request::answered(&mut engine.core, slot);
             }
             answered(engine, here.then_some(slot), hook, response);
         }
         Command::Session { session, request, from } => {
-            engine.channels().session_request(session, request, from);
+            engine.session_request(session, request, from);
         }
         Command::SessionAnswer { session, to, answer } => {
-            engine.channels().session_answered(session, to, answer);
+            engine.session_answered(session, to, answer);
         }
         Command::Started { slot, serial, query, start } => {
-            if is_same(&engine.connections.core, slot, serial) {
+            if is_same(&engine.core, slot, serial) {
                 match start {
-                    Some(start) if is_poll(&engine.connections.core, slot) => {
-                        Polls { connections: &mut engine.connections }
-                            .poll_started(slot, query, start)
+                    Some(start) if is_poll(&engine.core, slot) => {
+                        engine.poll_started(slot, query, start)
                     }
-                    Some(start) => engine
-                        .connections
-                        .recover(|recovery, core| recovery.started(core, slot, query, start)),
+                    Some(start) => {
+                        engine.recover(|recovery, core| recovery.started(core, slot, query, start))
+                    }
                     None => query_failed(engine, slot, query),
                 }
             }
@@ -400,50 +371,45 @@ fn run_command(engine: &mut Engine, command: Command) {
             let Some(query) = numbers.first().copied() else {
                 return;
             };
-            if is_same(&engine.connections.core, slot, serial) {
+            if is_same(&engine.core, slot, serial) {
                 match piece {
-                    Some(piece) if is_poll(&engine.connections.core, slot) => {
-                        Polls { connections: &mut engine.connections }
-                            .poll_was_read(slot, query, piece);
+                    Some(piece) if is_poll(&engine.core, slot) => {
+                        engine.poll_was_read(slot, query, piece);
                     }
                     Some(piece) => engine
-                        .connections
                         .recover(|recovery, core| recovery.was_read(core, slot, &numbers, piece)),
                     None => query_failed(engine, slot, query),
                 }
             }
         }
         Command::Paged { slot, serial, query, page } => {
-            if is_same(&engine.connections.core, slot, serial) {
-                PageReads { connections: &mut engine.connections }.was_read(slot, query, page);
+            if is_same(&engine.core, slot, serial) {
+                engine.on_page_read(slot, query, page);
             }
         }
         Command::Acknowledged { user, topic, offset } => {
-            engine
-                .connections
-                .recover(|recovery, core| recovery.acknowledged(core, &user, &topic, offset));
+            engine.recover(|recovery, core| recovery.acknowledged(core, &user, &topic, offset));
         }
         Command::Published { slot, serial, answer, result } => {
-            if is_same(&engine.connections.core, slot, serial) {
-                let (connections, webhook) = (&mut engine.connections, engine.webhook.as_deref());
-                Publishes { connections, webhook }.published(slot, answer, result);
+            if is_same(&engine.core, slot, serial) {
+                engine.on_published(slot, answer, result);
             } else if let Answer::Mqtt(ack) = answer {
-                engine.connections.mqtt_written(slot, serial, ack, result.is_ok());
+                engine.mqtt_written(slot, serial, ack, result.is_ok());
             }
         }
         Command::PresenceListed { slot, serial, query, list } => {
-            if is_same(&engine.connections.core, slot, serial) {
-                Presences { connections: &mut engine.connections }.listed(slot, query, list);
+            if is_same(&engine.core, slot, serial) {
+                engine.on_presence_listed(slot, query, list);
             }
         }
         Command::Settings(settings) => {
-            let core = &mut engine.connections.core;
+            let core = &mut engine.core;
             let before = std::mem::replace(&mut core.settings, settings);
             core.tell_changed(&before);
         }
         Command::Drain { seconds } => {
             if engine.drain.is_none() {
-                engine.drain = Some(Drain::begin(&mut engine.connections, seconds));
+                engine.drain = Some(Drain::begin(engine, seconds));
             }
         }
     }
@@ -451,34 +417,33 @@ fn run_command(engine: &mut Engine, command: Command) {
 
 /// The application has answered what a connection asked, which has ended where no slot is given.
 fn answered(engine: &mut Engine, slot: Option<u32>, hook: PendingHook, response: WebhookResponse) {
-    let (connections, webhook) = (&mut engine.connections, engine.webhook.as_deref());
     match (hook, slot) {
         (PendingHook::Publish(publication, to), slot) => {
-            Publishes { connections, webhook }.decided(slot, *publication, to, response);
+            engine.on_publish_decided(slot, *publication, to, response);
         }
         (PendingHook::Forward(publication, deliver, to), slot) => {
-            Publishes { connections, webhook }.forwarded(slot, deliver, *publication, to, response);
+            engine.on_forwarded(slot, deliver, *publication, to, response);
         }
         (PendingHook::Message(to), Some(slot)) => {
-            Publishes { connections, webhook }.answered(slot, to, response);
+            engine.on_publish_reply(slot, to, response);
         }
         (PendingHook::Join(number, message), Some(slot)) => {
-            Channels { connections, webhook }.join_answered(slot, number, *message, response);
+            engine.join_answered(slot, number, *message, response);
         }
         (PendingHook::Hold(number, topic), Some(slot)) => {
-            Holds { connections, webhook }.answered(slot, number, topic, response);
+            engine.on_held_subscribe_reply(slot, number, topic, response);
         }
         (PendingHook::Connect(number), Some(slot)) => {
-            Holds { connections, webhook }.connect_answered(slot, number, response);
+            engine.on_connect_reply(slot, number, response);
         }
         (PendingHook::Refresh(expires_s), Some(slot)) => {
-            Refreshes { connections, webhook }.answered(slot, expires_s, response);
+            engine.on_refresh_reply(slot, expires_s, response);
         }
         (PendingHook::Subscribe(number, subscription), Some(slot)) => {
-            Subscribes { connections, webhook }.answered(slot, number, *subscription, response);
+            engine.on_subscribe_reply(slot, number, *subscription, response);
         }
         (PendingHook::Mqtt(number, at), Some(slot)) => {
-            Mqtts { connections, webhook }.answered(slot, number, at, response);
+            engine.on_mqtt_subscribe_reply(slot, number, at, response);
         }
         (
             PendingHook::Message(_)
@@ -496,9 +461,9 @@ fn answered(engine: &mut Engine, slot: Option<u32>, hook: PendingHook, response:
 /// The history could not answer a query: whoever waits for that comes back later. Others have an answer
 /// already, or left the topic.
 fn query_failed(engine: &mut Engine, slot: u32, query: u32) {
-    let awaited = Polls { connections: &mut engine.connections }.awaits(slot, query);
-    if awaited || engine.connections.recovery.failed(slot, query) {
-        engine.connections.recover(|recovery, core| recovery.come_back_later(core, slot));
+    let awaited = engine.poll_awaits(slot, query);
+    if awaited || engine.recovery.failed(slot, query) {
+        engine.recover(|recovery, core| recovery.come_back_later(core, slot));
     }
 }
 

@@ -1,46 +1,72 @@
-//! All that one shard does, without a socket: connections, their topics, and what is published.
+//! The engine of one shard: its connections, their topics, and what is published to them. It has no socket,
+//! clock, thread or descriptor; a driver (crate `shard`) has these and calls it.
 //!
-//! The engine is driven from outside. Inputs are methods (a connection was opened, bytes came, all
-//! bytes have left, it is lost, a command, the time), and what is to be done about them waits in
-//! [`Engine::outputs`] until the driver has drained it, which it does after every input.
+//! There are four kinds of methods:
+//! - *getters* (`number`, `metrics`, `is_draining`, …) change nothing;
+//! - *inputs* (`on_*`, all in `inputs.rs`) say what a socket did;
+//! - *commands* (`open`, `set_now`, `run_commands`, `sweep`, `slice`, `pause`, …) have the engine do something;
+//! - *polls* (`poll_outputs`, `poll_answers`, `poll_due_us`) take what the driver is to do, or when.
+//!
+//! A turn of the driver's loop calls them in this order:
+//! 1. `set_now`, once, then `resume_waiters`, and `on_drained` for sockets that have sent everything;
+//! 2. an `on_*` for each thing that a socket did, and `take_commands` when another thread woke the shard;
+//! 3. `run_commands`, then `release_held`;
+//! 4. `slice` while the turn's budget lasts, then `serve_due` and `answer_woken`;
+//! 5. `open` for each accepted connection: last, so that no event of this turn meets it in an old slot;
+//! 6. `sweep`, when it is due.
+//!
+//! After each of them it takes [`Engine::poll_outputs`] and does what stands there, in order: all outputs are in
+//! `core/output.rs`.
 
 pub(crate) mod dispatch;
+mod inputs;
 pub(crate) mod mailbox;
 mod receive;
 pub(crate) mod shrink;
 pub(crate) mod sweep;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use broker::Broker;
 use history::History;
 use model::{CloseReason, Encoding};
-use protocol::{Codecs, Delivery, Listener};
+use protocol::{Codecs, Delivery};
 
-use crate::connection::lifecycle::Connections;
-use crate::connection::peers::Arrival;
-use crate::connection::reject::Refused;
-use crate::connection::{Flag, Phase};
+use crate::connection::Phase;
 use crate::core::Core;
 use crate::core::handle::{Handle, Shared};
 use crate::core::log_limit::Lines;
-use crate::core::metrics::{Metrics, Refusal};
+use crate::core::metrics::Metrics;
 use crate::core::output::Outputs;
 use crate::core::settings::Settings;
-use crate::engine::dispatch::Actions;
+use crate::handover::connections::Restarts;
 pub use crate::handover::fanouts::{Owed, OwedMember};
-use crate::phoenix::Channels;
+use crate::limits::rates::Rates;
 use crate::presence::entries::PresenceEntries;
-use crate::presence::snapshot::Lists;
-use crate::recovery::page_requests::PageReads;
+use crate::recovery::Recovery;
+use crate::recovery::pages::Pages;
+use crate::topics::explicit::ExplicitTopics;
 use crate::webhook::Webhook;
 use sweep::Sweep;
 
 /// See the crate's documentation.
 pub struct Engine {
-    pub(crate) connections: Connections,
-    pub(crate) webhook: Option<Arc<dyn Webhook>>,
+    /// What every part uses.
+    pub(crate) core: Core,
+    /// How connections catch up with topics that have history.
+    pub(crate) recovery: Recovery,
+    /// How much connections ask of others.
+    pub(crate) rates: Rates,
+    /// What a logout leaves alone.
+    pub(crate) explicit: ExplicitTopics,
+    /// The pages of history that connections wait for.
+    pub(crate) pages: Pages,
+    /// How many connections were opened, as a number that wraps around.
+    pub(crate) serial: u32,
+    /// Connections beyond the limit of their address that may be health checks.
+    pub(crate) reserved: u32,
+    /// Connections that came from another engine, and have not gone on yet.
+    pub(crate) restarts: Restarts,
     /// By encoding.
     pub(crate) heartbeats: [Arc<[u8]>; Encoding::MAX],
     pub(crate) out: Vec<u8>,
@@ -49,7 +75,7 @@ pub struct Engine {
     pub(crate) sweep: sweep::Sweep,
     pub(crate) drain: Option<sweep::Drain>,
     /// When tables are to be tidied next.
-    pub(crate) tidy_due_us: u64,
+    pub(crate) shrink_due_us: u64,
 }
 
 /// What an engine is made from.
@@ -97,6 +123,7 @@ impl Engine {
             settings,
             broker,
             history,
+            webhook,
             codecs: config.codecs,
             table: Default::default(),
             hub: Default::default(),
@@ -104,9 +131,9 @@ impl Engine {
             mqtt: Default::default(),
             mqtt_taken: 0,
             credentials: Default::default(),
-            lists_due: Default::default(),
+            snapshots_due: Default::default(),
             conflation: Default::default(),
-            overlaps: Default::default(),
+            dedup: Default::default(),
             peers: Default::default(),
             lines: Lines::new(),
             topics_ended: 0,
@@ -124,105 +151,111 @@ impl Engine {
             effects: Vec::new(),
         };
         Engine {
-            connections: Connections::new(core),
-            webhook,
+            core,
+            recovery: Recovery::default(),
+            rates: Rates::default(),
+            explicit: ExplicitTopics::default(),
+            pages: Pages::default(),
+            serial: 0,
+            reserved: 0,
+            restarts: Restarts::default(),
             heartbeats,
             out: Vec::new(),
             groups: vec![Vec::new(); Encoding::MAX],
             sweep: Sweep::at(config.now_us),
             drain: None,
-            tidy_due_us: 0,
+            shrink_due_us: 0,
         }
     }
 
     /// The engine's number.
     pub fn number(&self) -> u16 {
-        self.connections.core.number
+        self.core.number
     }
 
     /// What it counts.
     pub fn metrics(&self) -> &Arc<Metrics> {
-        &self.connections.core.metrics
+        &self.core.metrics
     }
 
     /// What all engines of the process share.
     pub fn shared(&self) -> &Shared {
-        &self.connections.core.shared
+        &self.core.shared
     }
 
     /// The settings in force.
     pub fn settings(&self) -> &Arc<Settings> {
-        &self.connections.core.settings
+        &self.core.settings
     }
 
     /// Where messages are published.
     pub fn broker(&self) -> &Arc<dyn Broker> {
-        &self.connections.core.broker
+        &self.core.broker
     }
 
     /// Its handle.
     pub fn handle(&self) -> &Handle {
-        &self.connections.core.handle
+        &self.core.handle
     }
 
     /// The time of the last input, in microseconds of the node's clock.
     pub fn now_us(&self) -> u64 {
-        self.connections.core.now_us
+        self.core.now_us
     }
 
     /// It is now so late, in microseconds of the node's clock, until this is called again.
     pub fn set_now(&mut self, now_us: u64) {
-        self.connections.core.now_us = now_us;
+        self.core.now_us = now_us;
     }
 
     /// Exchanges the outputs that wait for `empty` ones, whose room is used again.
-    pub fn take_outputs(&mut self, empty: Outputs) -> Outputs {
+    pub fn poll_outputs(&mut self, empty: Outputs) -> Outputs {
         tell(self);
-        std::mem::replace(&mut self.connections.core.outputs, empty)
+        std::mem::replace(&mut self.core.outputs, empty)
     }
 
     /// True while outputs wait.
     pub fn has_outputs(&self) -> bool {
-        !self.connections.core.outputs.is_empty()
+        !self.core.outputs.is_empty()
     }
 
     /// Leaves a socket unread, until [`Output::Resume`](crate::Output::Resume).
     pub fn pause(&mut self, slot: u32) {
-        self.connections.core.pause(slot);
+        self.core.pause(slot);
     }
 
     /// True while the driver leaves the socket unread.
     pub fn is_paused(&self, slot: u32) -> bool {
-        self.connections.core.is_paused(slot)
+        self.core.is_paused(slot)
     }
 
     /// How much of a connection's input may be read now, in bytes, at most `whole`.
     pub fn input_room(&self, slot: u32, whole: usize) -> usize {
-        self.connections.core.input_room(slot, whole)
+        self.core.input_room(slot, whole)
     }
 
     /// True when all engines together hold more than they may, and this one more than its share: so
     /// an engine asks the others only when it holds much itself.
     pub fn is_beyond(&self, max: usize, held: impl Fn(&Metrics) -> u64) -> bool {
-        self.connections.core.is_beyond(max, held)
+        self.core.is_beyond(max, held)
     }
 
     /// Sessions for which something waits, and how many bytes.
     pub fn session_backlogs(&self) -> impl Iterator<Item = (u32, usize)> {
-        self.connections.core.session_backlogs()
+        self.core.session_backlogs()
     }
 
     /// Ends the holds behind which nothing is under way any more. To be called once a turn, when
     /// commands have been done.
     pub fn release_held(&mut self) {
-        self.connections.recovery.release_held(&mut self.connections.core);
+        self.recovery.release_held(&mut self.core);
     }
 
     /// Goes on with connections that have waited for their rate, or for members to catch up.
     pub fn resume_waiters(&mut self) {
-        for slot in self.connections.rates.take_waiters(&mut self.connections.core) {
-            if self.connections.rates.has_waited(&mut self.connections.core, slot) {
-                self.connections.retry_token(slot);
+        for slot in self.rates.take_waiters(&mut self.core) {
+            if self.rates.has_waited(&mut self.core, slot) {
+                self.retry_token(slot);
                 self.resume_input(slot);
             }
         }
@@ -231,18 +264,18 @@ impl Engine {
     /// Serves the connections for which something came. To be called when a batch has left.
     pub fn serve_due(&mut self) {
         tell(self);
-        self.connections.mqtt_serve_due();
-        self.connections.recover(|recovery, core| recovery.serve_due(core));
+        self.mqtt_serve_due();
+        self.recover(|recovery, core| recovery.serve_due(core));
     }
 
     /// Connections beyond the limit of their address that may be health checks.
     pub fn reserved(&self) -> u32 {
-        self.connections.reserved
+        self.reserved
     }
 
     /// True while a fan-out over a long list is under way or waits.
     pub fn has_bulk(&self) -> bool {
-        self.connections.core.hub.bulk_fanouts() > 0
+        self.core.hub.bulk_fanouts() > 0
     }
 
     /// True when a drain has begun.
@@ -252,147 +285,53 @@ impl Engine {
 
     /// Ends all connections at once.
     pub fn end_all(&mut self) {
-        for slot in 0..self.connections.core.table.end() {
-            if self.connections.core.table.get(slot).is_some() {
-                self.connections.end(slot, CloseReason::Drain);
+        for slot in 0..self.core.table.end() {
+            if self.core.table.get(slot).is_some() {
+                self.end(slot, CloseReason::Drain);
             }
         }
         tell(self);
     }
 
-    /// The driver holds bytes for the connection that its peer doesn't take.
-    pub fn blocked(&mut self, slot: u32) {
-        self.connections.core.set(slot, Flag::Blocked, true);
-    }
-
-    /// Some of those bytes have left.
-    pub fn wrote(&mut self, slot: u32) {
-        let now_s = self.connections.core.now_wrapping_s();
-        let Core { table, shared, .. } = &mut self.connections.core;
-        if let Some(connection) = table.get_mut(slot)
-            && shared.protocols.delivery(connection.encoding) == Delivery::Nothing
-        {
-            // It reads: that counts as a sign of life while an answer is long.
-            connection.heard_s = now_s;
-        }
-    }
-
-    /// All bytes have left: the connection gets what waits for that.
-    pub fn drained(&mut self, slot: u32) {
-        self.connections.core.set(slot, Flag::Blocked, false);
-        self.connections.core.set(slot, Flag::Awaiting, false);
-        self.connections.core.table.trim(slot);
-        if self.connections.core.is_open(slot) {
-            self.connections.serve_conflated(slot);
-            Lists { core: &mut self.connections.core }.flush_due(slot);
-            self.connections.recover(|recovery, core| recovery.pull_more(core, slot));
-            self.connections.mqtt_serve(slot);
-            PageReads { connections: &mut self.connections }.next(slot);
-            self.resume_input(slot);
-        }
-    }
-
-    /// More waits for the connection than may: it is a slow consumer.
-    pub fn slow(&mut self, slot: u32) {
-        self.connections.close(slot, CloseReason::SlowConsumer, &[]);
-    }
-
-    /// The socket has failed.
-    pub fn lost(&mut self, slot: u32) {
-        self.connections.end(slot, CloseReason::Lost);
-    }
-
-    /// The kernel can't watch the connection.
-    pub fn unwatched(&mut self, slot: u32) {
-        self.connections.end(slot, CloseReason::Overloaded);
-    }
-
-    /// Our side is shut, after [`Output::Close`](crate::Output::Close); the peer's is not yet.
-    pub fn half_closed(&mut self, slot: u32) {
-        self.connections.core.enter(slot, Phase::HalfClosed);
-    }
-
-    /// Everything has left, after [`Output::Close`](crate::Output::Close), and nothing more is waited for.
-    pub fn ended(&mut self, slot: u32) {
-        self.connections.end(slot, CloseReason::Internal);
-    }
-
     /// What a connection that is in no topic is sent is its own doing, and may be far larger than any
     /// message: nothing limits it.
     pub fn is_unlimited(&self, slot: u32) -> bool {
-        let core = &self.connections.core;
+        let core = &self.core;
         core.table.get(slot).is_some_and(|connection| {
             connection.phase() == Phase::Open && core.delivery(connection) == Delivery::Nothing
         })
     }
 
     /// Short answers since this was last asked, for the time that they took.
-    pub fn take_answers(&mut self) -> u64 {
-        std::mem::take(&mut self.connections.core.answers)
-    }
-
-    /// A connection was opened, by this listener; gives its slot.
-    pub fn open(&mut self, listener: Listener, arrival: Arrival) -> u32 {
-        self.connections.open(listener, arrival)
-    }
-
-    /// Counts a connection for which there was no room, and how it was answered.
-    pub fn count_refusal(&self, refused: Refused, refusal: Refusal) {
-        self.connections.count_refusal(refused, refusal);
-    }
-
-    /// The driver says where a request for a session comes from. Its token is in the answer.
-    pub fn address(&mut self, slot: u32, address: Option<IpAddr>) {
-        let known = self.connections.core.peers.address(slot);
-        let address = known.or(address);
-        self.connections.rates.quota.locate(&self.connections.core, slot, address);
-        self.channels().address(slot, address);
-        self.resume_inputs();
-    }
-
-    /// The Phoenix clients and their long-poll sessions.
-    pub(crate) fn channels(&mut self) -> Channels<'_> {
-        Channels { connections: &mut self.connections, webhook: self.webhook.as_deref() }
-    }
-
-    /// Does what the connections' peers ask for.
-    pub(crate) fn actions(&mut self) -> Actions<'_> {
-        Actions { connections: &mut self.connections, webhook: self.webhook.as_deref() }
+    pub fn poll_answers(&mut self) -> u64 {
+        std::mem::take(&mut self.core.answers)
     }
 
     /// Does what is still to be done because of an input, and goes on with what connections sent
     /// while a request of theirs waited for its answer.
     pub(crate) fn resume_inputs(&mut self) {
-        self.connections.perform_effects();
-        while let Some(slot) = self.connections.core.resumed.pop() {
+        self.perform_effects();
+        while let Some(slot) = self.core.resumed.pop() {
             self.resume_input(slot);
         }
     }
 
-    /// Lets go of half-read input when all connections together hold too much: those that hold most
-    /// are refused.
-    pub fn relieve_input(&mut self) {
-        self.connections.relieve_input();
-    }
-
     /// Lets a connection go whose outbox is too much for all together.
     pub fn relieve(&mut self, slot: u32) {
-        match self.connections.core.table.get(slot) {
+        match self.core.table.get(slot) {
             // It was about to end with what waits for it.
-            Some(found) if found.is_closing() => {
-                self.connections.end(slot, CloseReason::SlowConsumer)
-            }
-            _ => self.connections.close(slot, CloseReason::SlowConsumer, &[]),
+            Some(found) if found.is_closing() => self.end(slot, CloseReason::SlowConsumer),
+            _ => self.close(slot, CloseReason::SlowConsumer, &[]),
         }
     }
 }
 
 /// Hands on what the application is to hear.
 fn tell(engine: &mut Engine) {
-    let core = &mut engine.connections.core;
+    let core = &mut engine.core;
     if !core.told.is_empty() {
         let events = std::mem::take(&mut core.told);
-        if let Some(webhook) = &engine.webhook {
+        if let Some(webhook) = &core.webhook {
             webhook.tell(core.number, events);
         }
     }

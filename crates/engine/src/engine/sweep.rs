@@ -4,15 +4,12 @@
 use model::{CloseReason, Encoding};
 use protocol::{Delivery, Liveness};
 
-use super::Engine;
-use super::shrink::tidy;
+use super::shrink::shrink;
 use crate::auth::credentials::TokenDue;
-use crate::auth::refresh::Refreshes;
-use crate::connection::lifecycle::Connections;
 use crate::connection::{ColdState, Connection, Flag, Phase};
 use crate::core::Core;
 use crate::core::settings::SILENCE_SECONDS_MAX;
-use crate::poll::Polls;
+use crate::engine::Engine;
 
 /// The sweep passes over the table once a second, in so many stripes.
 pub(crate) const STRIPES: u32 = 16;
@@ -123,8 +120,8 @@ pub(crate) struct Drain {
 impl Drain {
     /// Begins to drain: ends the connections over half of the time, so that their clients don't all
     /// come back at once; few connections end at once.
-    pub fn begin(connections: &mut Connections, seconds: u32) -> Self {
-        let core = &mut connections.core;
+    pub fn begin(engine: &mut Engine, seconds: u32) -> Self {
+        let core = &mut engine.core;
         core.draining = true;
         let whole_us = u64::from(seconds) * 1_000_000;
         let pace_us = core.table.count() as u64 * 500;
@@ -134,23 +131,23 @@ impl Drain {
             told_us: core.now_us + pace_us.min(whole_us / 2),
             next: 0,
         };
-        drain.end_some(connections);
+        drain.end_some(engine);
         drain
     }
 
     /// Ends the connections whose turn has come.
-    fn end_some(&mut self, connections: &mut Connections) {
-        let now_us = connections.core.now_us;
+    fn end_some(&mut self, engine: &mut Engine) {
+        let now_us = engine.core.now_us;
         let span_us = (self.told_us - self.started_us).max(1);
         let passed_us = (now_us - self.started_us + STRIPE_US).min(span_us);
-        let end = u64::from(connections.core.table.end());
+        let end = u64::from(engine.core.table.end());
         let told = now_us + STRIPE_US >= self.told_us;
         let to = slot_at(if told { end } else { end * passed_us / span_us });
         for slot in self.next..to {
             // A request that is answered soon ends with its answer, and so does CONNECT of MQTT that is under way.
-            let core = &connections.core;
+            let core = &engine.core;
             if !core.is_answered_soon(slot) && !core.mqtt_awaits_connect(slot) {
-                connections.say_goodbye(slot, CloseReason::Drain);
+                engine.say_goodbye(slot, CloseReason::Drain);
             }
         }
         // The table may have become shorter meanwhile.
@@ -181,24 +178,25 @@ impl Engine {
     /// Passes over the stripes that are due. A shard that was held up makes up for it with one pass:
     /// nobody needs two heartbeats at once.
     pub fn sweep(&mut self) {
-        if self.connections.core.now_us < self.sweep_due_us() {
+        if self.core.now_us < self.sweep_due_us() {
             return;
         }
-        let due = (self.connections.core.now_us / STRIPE_US).saturating_sub(self.sweep.passed);
+        let due = (self.core.now_us / STRIPE_US).saturating_sub(self.sweep.passed);
         for _ in 0..due.min(u64::from(STRIPES)) {
             self.sweep.passed += 1;
             stripe(self, self.sweep.passed);
         }
-        self.sweep.passed = self.connections.core.now_us / STRIPE_US;
-        self.connections.rates.forget_idle(&mut self.connections.core);
-        self.connections.relieve_input();
-        self.connections.core.metrics.topics.set(u64::from(self.connections.core.hub.topics()));
-        forget_topics(&mut self.connections.core);
-        self.connections.recover(|recovery, core| recovery.deliver_again(core));
-        self.connections.core.publish_presence();
-        tidy(self);
-        if let Some(drain) = &mut self.drain {
-            drain.end_some(&mut self.connections);
+        self.sweep.passed = self.core.now_us / STRIPE_US;
+        self.rates.forget_idle(&mut self.core);
+        self.relieve_input();
+        self.core.metrics.topics.set(u64::from(self.core.hub.topics()));
+        forget_topics(&mut self.core);
+        self.recover(|recovery, core| recovery.deliver_again(core));
+        self.core.publish_presence();
+        shrink(self);
+        if let Some(mut drain) = self.drain.take() {
+            drain.end_some(self);
+            self.drain = Some(drain);
         }
     }
 
@@ -206,8 +204,8 @@ impl Engine {
     pub fn sweep_due_us(&self) -> u64 {
         let (together, turn) = match self.drain {
             // The first shard also keeps the balance of new connections, always.
-            None if self.connections.core.number > 0 => {
-                together(u64::from(self.connections.core.table.end()), self.connections.core.number)
+            None if self.core.number > 0 => {
+                together(u64::from(self.core.table.end()), self.core.number)
             }
             _ => (1, 0),
         };
@@ -216,29 +214,28 @@ impl Engine {
     }
 
     /// When something is to be done next, in microseconds of the node's clock.
-    pub fn due_us(&self) -> u64 {
-        self.sweep_due_us().min(self.connections.rates.waiters_due_us())
+    pub fn poll_due_us(&self) -> u64 {
+        self.sweep_due_us().min(self.rates.waiters_due_us())
     }
 
     /// True while there is something to do now; fan-outs over long lists count only with `bulk`.
     pub fn is_busy(&self, bulk: bool) -> bool {
         let fanouts = match bulk {
-            true => self.connections.core.hub.fanouts(),
-            false => self.connections.core.hub.fanouts() - self.connections.core.hub.bulk_fanouts(),
+            true => self.core.hub.fanouts(),
+            false => self.core.hub.fanouts() - self.core.hub.bulk_fanouts(),
         };
         // Commands that wait for room in the fan-outs can go on only when these do.
-        let commands =
-            !self.connections.core.commands.is_empty() && !self.connections.core.is_behind();
+        let commands = !self.core.commands.is_empty() && !self.core.is_behind();
         fanouts > 0
             || commands
-            || !self.connections.recovery.due.is_empty()
-            || !self.connections.core.mqtt.due.is_empty()
-            || !self.connections.core.woken.is_empty()
+            || !self.recovery.due.is_empty()
+            || !self.core.mqtt.due.is_empty()
+            || !self.core.woken.is_empty()
     }
 
     /// True when a drain has come to its end.
     pub fn is_over(&self) -> bool {
-        self.drain.as_ref().is_some_and(|drain| drain.is_over(&self.connections.core))
+        self.drain.as_ref().is_some_and(|drain| drain.is_over(&self.core))
     }
 }
 
@@ -407,14 +404,13 @@ fn send_heartbeats(engine: &mut Engine) {
         // Somebody may have ended meanwhile.
         group.retain(|slot| {
             engine
-                .connections
                 .core
                 .table
                 .get(*slot)
                 .is_some_and(|found| found.encoding == encoding && !found.is_closing())
         });
         let heartbeat = engine.heartbeats[number].clone();
-        engine.connections.core.outputs.share(heartbeat, group, 0, None);
+        engine.core.outputs.share(heartbeat, group, 0, None);
         group.clear();
     }
 }
@@ -423,12 +419,12 @@ fn send_heartbeats(engine: &mut Engine) {
 fn stripe(engine: &mut Engine, number: u64) {
     let (second, stripe) = (number / u64::from(STRIPES), number % u64::from(STRIPES));
     if second != engine.sweep.second || engine.sweep.end == 0 {
-        let end = u64::from(engine.connections.core.table.end());
-        let (together, _) = together(end, engine.connections.core.number);
+        let end = u64::from(engine.core.table.end());
+        let (together, _) = together(end, engine.core.number);
         (engine.sweep.second, engine.sweep.end, engine.sweep.together) = (second, end, together);
     }
     let Sweep { end, together, .. } = engine.sweep;
-    let turn = u64::from(engine.connections.core.number) % together;
+    let turn = u64::from(engine.core.number) % together;
     if stripe % together != turn {
         return;
     }
@@ -440,37 +436,36 @@ fn stripe(engine: &mut Engine, number: u64) {
     let seconds = Seconds { now: second, span: second.saturating_sub(since).max(1) };
     let from = slot_at(end * first / u64::from(STRIPES));
     let to = slot_at(end * (first + together) / u64::from(STRIPES));
-    let core = &engine.connections.core;
+    let core = &engine.core;
     let liveness = core.shared.protocols.liveness(&core.settings.session);
     let tokens = core.credentials.count() > 0;
     let pass = Pass { seconds, liveness, tokens };
     for slot in from..to {
-        match due(&engine.connections.core, slot, &pass) {
+        match due(&engine.core, slot, &pass) {
             Due::Nothing => {}
             Due::NoHeartbeat => {
-                if let Some(connection) = engine.connections.core.table.get_mut(slot) {
+                if let Some(connection) = engine.core.table.get_mut(slot) {
                     connection.set(Flag::WroteRecently, false);
                 }
             }
             Due::Heartbeat => {
-                if let Some(connection) = engine.connections.core.table.get_mut(slot) {
+                if let Some(connection) = engine.core.table.get_mut(slot) {
                     connection.set(Flag::WroteRecently, true);
                     engine.groups[usize::from(connection.encoding.0)].push(slot);
                 }
             }
             Due::PollOver => {
-                Polls { connections: &mut engine.connections }.poll_again(slot, true);
+                engine.poll_again(slot, true);
                 engine.resume_inputs();
             }
-            Due::Session => engine.channels().check_session(slot),
-            Due::RequestTimeout => engine.connections.request_timeout(slot),
+            Due::Session => engine.check_session(slot),
+            Due::RequestTimeout => engine.request_timeout(slot),
             Due::Token(TokenDue::Refresh(expires_s)) => {
-                let (connections, webhook) = (&mut engine.connections, engine.webhook.as_deref());
-                Refreshes { connections, webhook }.ask(slot, expires_s);
+                engine.request_refresh(slot, expires_s);
             }
-            Due::Token(due) => engine.connections.token_due(slot, due),
-            Due::Close(close) => engine.connections.say_goodbye(slot, close),
-            Due::End => engine.connections.end(slot, CloseReason::Lost),
+            Due::Token(due) => engine.token_due(slot, due),
+            Due::Close(close) => engine.say_goodbye(slot, close),
+            Due::End => engine.end(slot, CloseReason::Lost),
         }
     }
     send_heartbeats(engine);

@@ -8,13 +8,12 @@ use std::sync::atomic::Ordering;
 use model::{Encoding, Envelope, Name, TopicKind};
 use protocol::Delivery;
 
-use crate::connection::lifecycle::{Connections, Extent};
+use crate::connection::lifecycle::Extent;
 use crate::connection::{ColdState, Connection, Flag, wrapping_s};
+use crate::engine::Engine;
 use crate::handover::record::{MessagePlace, Record};
 use crate::handover::value::{ImportError, Text, Who};
 use crate::mqtt::MqttRecord;
-use crate::poll::Polls;
-use crate::recovery::page_requests::PageReads;
 
 /// No engine has so many slots. A record that says otherwise is damaged.
 pub(crate) const SLOTS_MAX: u32 = 1 << 28;
@@ -31,7 +30,7 @@ pub(crate) struct Restarts {
     pub slots_end: u32,
     /// The engine's record has come.
     pub has_engine: bool,
-    /// What changes all the time, by slot: see [`Connections::export_vitals`].
+    /// What changes all the time, by slot: see [`Engine::export_vitals`].
     pub vitals: Vec<u8>,
     /// The messages that are owed by several lists, so that each is there once.
     pub owed: HashMap<OwedKey, Arc<Envelope>>,
@@ -50,13 +49,13 @@ struct Restart {
     /// What came to it by one of its lists, and others have still for it.
     came: Option<Vec<MessagePlace>>,
     /// The same of an MQTT client's subscriptions that are no more.
-    brought: Vec<MessagePlace>,
+    already_delivered: Vec<MessagePlace>,
 }
 
 impl Restarts {
     fn insert(&mut self, slot: u32, restart: Restart) {
-        let Restart { reads_poll, reads, came, brought } = &restart;
-        if *reads_poll || *reads || came.is_some() || !brought.is_empty() {
+        let Restart { reads_poll, reads, came, already_delivered } = &restart;
+        if *reads_poll || *reads || came.is_some() || !already_delivered.is_empty() {
             self.waiting.insert(slot, restart);
         }
     }
@@ -70,21 +69,27 @@ impl Restarts {
     }
 }
 
-/// What [`Connections::export_vitals`] writes of a slot, in bytes.
+/// What [`Engine::export_vitals`] writes of a slot, in bytes.
 const VITALS_BYTES: usize = 3;
 
-impl Connections {
+impl Engine {
     /// Writes out what all parts hold of a connection; nothing where there is none.
-    pub(crate) fn export(&self, slot: u32) -> Option<Record> {
-        let Connections {
+    pub(crate) fn export_connection(&self, slot: u32) -> Option<Record> {
+        let Engine {
             core,
             recovery,
             rates,
-            chosen,
+            explicit,
             pages,
             serial: _,
             reserved: _,
             restarts: _,
+            heartbeats: _,
+            out: _,
+            groups: _,
+            sweep: _,
+            drain: _,
+            shrink_due_us: _,
         } = self;
         let connection = core.table.get(slot)?;
         let protocol = core.shared.protocols.of(connection.encoding);
@@ -97,25 +102,25 @@ impl Connections {
         let name = |hash: u64| names.get(&hash).copied().cloned();
         let ((serial, encoding), (opened_s, _), (phase, flags)) = connection.export();
         // They change all the time, and come with the engine's record.
-        let (heard_s, flags) = (wrapping_s(opened_s), flags & !(Flag::WroteRecently as u8));
+        let (last_received_s, flags) = (wrapping_s(opened_s), flags & !(Flag::WroteRecently as u8));
         Some(Record {
             protocol: protocol.name().into(),
             encoding: encoding.0,
             slot,
             serial,
             opened_s,
-            heard_s,
+            last_received_s,
             phase,
             flags,
             cold: core.table.cold(slot).map(|cold| cold.export(protocol)),
             topics: core.hub.is_here(slot).then(|| Text::all(core.hub.topics_of(slot))),
             joins: core.joins.export(slot, &name),
             presence: core.entries.export(slot),
-            lists_due: core.lists_due.get(&slot).map(Text::all).unwrap_or_default(),
-            chosen: chosen.export(slot, &name),
+            snapshots_due: core.snapshots_due.get(&slot).map(Text::all).unwrap_or_default(),
+            explicit: explicit.export(slot, &name),
             recovery: recovery.export(slot, &name),
             rates: rates.export(slot),
-            came: core.overlaps.export(slot),
+            came: core.dedup.export(slot),
             proxied: core.peers.export(slot),
             conflated: core.conflation.export(slot),
             pages: pages.export(slot),
@@ -126,9 +131,10 @@ impl Connections {
     }
 
     /// Puts a connection into all parts, as it was in another engine's. Nobody outside hears of it.
-    pub(crate) fn import(&mut self, mut record: Record) -> Result<(), ImportError> {
-        let Connections { core, recovery, rates, chosen, pages, serial: _, reserved, restarts } =
-            self;
+    pub(crate) fn import_connection(&mut self, mut record: Record) -> Result<(), ImportError> {
+        let Engine {
+            core, recovery, rates, explicit, pages, serial: _, reserved, restarts, ..
+        } = self;
         let (slot, encoding) = (record.slot, Encoding(record.encoding));
         let protocol = core.shared.protocols.of(encoding);
         if protocol.name() != record.protocol || protocol.encoding() != encoding {
@@ -146,7 +152,7 @@ impl Connections {
         // What may be wrong comes first.
         let connection = Connection::restored(
             (record.serial, encoding),
-            (record.opened_s, record.heard_s),
+            (record.opened_s, record.last_received_s),
             (record.phase, record.flags),
         );
         let connection =
@@ -165,8 +171,9 @@ impl Connections {
         if let Some(record) = record.recovery {
             recovery.import(slot, record, &hash)?;
         }
-        let brought = record.mqtt.as_mut().map(MqttRecord::take_brought).unwrap_or_default();
-        restarts.insert(slot, Restart { reads_poll, reads, came: record.came, brought });
+        let already_delivered =
+            record.mqtt.as_mut().map(MqttRecord::take_already_delivered).unwrap_or_default();
+        restarts.insert(slot, Restart { reads_poll, reads, came: record.came, already_delivered });
         let waits = cold.as_ref().is_some_and(|cold| cold.waits);
         *reserved += u32::from(cold.as_ref().is_some_and(|cold| cold.reserved));
         core.table.insert_at(slot, connection, cold);
@@ -198,10 +205,10 @@ impl Connections {
         }
         core.joins.import(slot, record.joins, &hash);
         core.entries.import(slot, record.presence, &hash);
-        if !record.lists_due.is_empty() {
-            core.lists_due.insert(slot, Text::values(record.lists_due));
+        if !record.snapshots_due.is_empty() {
+            core.snapshots_due.insert(slot, Text::values(record.snapshots_due));
         }
-        record.chosen.iter().for_each(|Text(topic)| chosen.insert(slot, hash(topic)));
+        record.explicit.iter().for_each(|Text(topic)| explicit.insert(slot, hash(topic)));
         rates.import(slot, record.rates, waits, core.now_us);
         core.peers.import(slot, record.proxied, &core.shared);
         core.conflation.import(slot, record.conflated, hash, &core.metrics);
@@ -210,9 +217,9 @@ impl Connections {
         Ok(())
     }
 
-    /// Takes back an [import](Connections::import), as if it had not been. Nobody outside hears of it. False
+    /// Takes back an [import](Engine::import_connection), as if it had not been. Nobody outside hears of it. False
     /// where the slot is empty.
-    pub(crate) fn forget_imported(&mut self, slot: u32) -> bool {
+    pub(crate) fn forget_imported_connection(&mut self, slot: u32) -> bool {
         let Some(connection) = self.core.table.get(slot) else {
             return false;
         };
@@ -251,7 +258,7 @@ impl Connections {
         let mut vitals = vec![0; VITALS_BYTES * table.end() as usize];
         for (slot, place) in (0..table.end()).zip(vitals.chunks_exact_mut(VITALS_BYTES)) {
             if let Some(connection) = table.get(slot) {
-                place[..2].copy_from_slice(&connection.heard_s.to_le_bytes());
+                place[..2].copy_from_slice(&connection.last_received_s.to_le_bytes());
                 place[2] = u8::from(connection.is(Flag::WroteRecently));
             }
         }
@@ -259,7 +266,7 @@ impl Connections {
     }
 
     /// All have come: each goes on with what it was in the middle of.
-    pub(crate) fn restart(&mut self) {
+    pub(crate) fn restart_connection(&mut self) {
         let vitals = std::mem::take(&mut self.restarts.vitals);
         let mut waiting = std::mem::take(&mut self.restarts.waiting);
         self.restarts.owed = HashMap::new();
@@ -267,7 +274,7 @@ impl Connections {
             let Some(connection) = self.core.table.get_mut(slot) else { continue };
             let at = VITALS_BYTES * slot as usize;
             if let Some([low, high, wrote]) = vitals.get(at..at + VITALS_BYTES) {
-                connection.heard_s = u16::from_le_bytes([*low, *high]);
+                connection.last_received_s = u16::from_le_bytes([*low, *high]);
                 connection.set(Flag::WroteRecently, *wrote != 0);
             }
             if connection.is(Flag::Woken) {
@@ -277,19 +284,20 @@ impl Connections {
                 true => Restart::default(),
                 false => waiting.remove(&slot).unwrap_or_default(),
             };
-            let Restart { reads_poll, reads, came, brought } = restart;
-            for (places, is_mqtt) in [(came.unwrap_or_default(), false), (brought, true)] {
+            let Restart { reads_poll, reads, came, already_delivered } = restart;
+            for (places, is_mqtt) in [(came.unwrap_or_default(), false), (already_delivered, true)]
+            {
                 let messages = self.find_owed(slot, &places);
                 match (self.core.mqtt.details_mut(slot), is_mqtt) {
-                    (Some(details), true) => details.brought = messages,
+                    (Some(details), true) => details.already_delivered = messages,
                     (None, true) => {}
-                    (_, false) => self.core.overlaps.restore(slot, messages),
+                    (_, false) => self.core.dedup.restore(slot, messages),
                 }
             }
-            Polls { connections: self }.restart(slot, reads_poll);
+            self.restart_poll(slot, reads_poll);
             self.recover(|recovery, core| recovery.restart(core, slot, reads));
             self.core.mqtt.restart(slot);
-            PageReads { connections: self }.next(slot);
+            self.read_next_page(slot);
             self.close_again(slot);
         }
         self.core.tell_imported();

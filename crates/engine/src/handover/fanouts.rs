@@ -6,7 +6,6 @@ use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
 use model::{Envelope, Name};
 
-use crate::connection::lifecycle::Connections;
 use crate::core::count::count;
 use crate::engine::Engine;
 use crate::handover::value::{ImportError, Text};
@@ -133,7 +132,7 @@ impl Engine {
     /// goes to the engine that takes its place, or back to this one, by [`Engine::give_owed`]. Each is small
     /// enough to be passed on at once, but for its largest message.
     pub fn take_owed(&mut self) -> Vec<Owed> {
-        let Connections { core, .. } = &mut self.connections;
+        let Engine { core, .. } = self;
         let mut pieces = Vec::new();
         for hub::Owed { topic: list, messages, members } in core.hub.take_owed() {
             // Here all have it, as it were.
@@ -152,7 +151,7 @@ impl Engine {
     /// before anything that is published from now on. To be called when all connections are here, and before
     /// [`Engine::restart`] or [`Engine::go_on`].
     pub fn give_owed(&mut self, owed: Vec<Owed>) {
-        let Connections { core, restarts, .. } = &mut self.connections;
+        let Engine { core, restarts, .. } = self;
         for Owed { list, messages, members } in owed {
             // A message that comes by several lists is one message.
             let messages: Vec<Arc<Envelope>> = messages
@@ -183,7 +182,7 @@ impl Engine {
     /// # Errors
     /// When the bytes are damaged. Nothing of them is taken then.
     pub fn give_owed_record(&mut self, bytes: &[u8]) -> Result<(), ImportError> {
-        let broker = self.connections.core.broker.clone();
+        let broker = self.core.broker.clone();
         let owed = Owed::decode(bytes, &|name: &str| broker.hash(name))?;
         self.give_owed(vec![owed]);
         Ok(())

@@ -56,7 +56,6 @@ pub(crate) mod value;
 use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
 
-use crate::connection::lifecycle::Connections;
 use crate::core::count::count;
 use crate::engine::Engine;
 use crate::engine::sweep::STRIPES;
@@ -134,11 +133,11 @@ impl Engine {
     /// True when nothing is under way in the engine: no command or message waits, nobody is due
     /// anything now, and all outputs are performed. Never true while it drains.
     pub fn is_quiet(&self) -> bool {
-        let core = &self.connections.core;
+        let core = &self.core;
         !self.has_outputs()
             && !self.is_busy(true)
             && !self.is_draining()
-            && self.connections.recovery.is_quiet()
+            && self.recovery.is_quiet()
             && core.mqtt.is_quiet()
             && core.handle.inbox.queue.is_empty()
             && core.commands.is_empty()
@@ -148,7 +147,7 @@ impl Engine {
 
     /// Writes out what the engine itself goes on with, at any time between two inputs. Changes nothing.
     pub fn export_engine(&self) -> Vec<u8> {
-        let Connections { core, recovery, serial, .. } = &self.connections;
+        let Engine { core, recovery, serial, .. } = &self;
         let (query, taken) = recovery.catchups.export_numbers();
         let (stripes_passed, last, swept) = self.sweep.export();
         let mut bytes = Vec::new();
@@ -163,7 +162,7 @@ impl Engine {
             stripes_last: last.into(),
             swept: Some(swept),
             slots_end: core.table.end(),
-            vitals: Some(self.connections.export_vitals().into()),
+            vitals: Some(self.export_vitals().into()),
         };
         frame(&record, &mut bytes);
         bytes
@@ -176,7 +175,7 @@ impl Engine {
     /// When the record is damaged, of another version, or of another engine or node.
     pub fn import_engine(&mut self, record: &[u8]) -> Result<(), ImportError> {
         let record: EngineRecord = unframe(record)?;
-        let Connections { core, recovery, serial, restarts, .. } = &mut self.connections;
+        let Engine { core, recovery, serial, restarts, .. } = self;
         let node = model::NodeId(record.node);
         if (node, record.number) != (core.shared.node, core.number) {
             return Err(ImportError::OtherEngine { node, number: record.number });
@@ -209,7 +208,7 @@ impl Engine {
 
     /// The same in place of what is in `bytes`. False where there is no connection, and nothing is written.
     pub fn export_into(&self, slot: u32, bytes: &mut Vec<u8>) -> bool {
-        let Some(record) = self.connections.export(slot) else {
+        let Some(record) = self.export_connection(slot) else {
             return false;
         };
         frame(&record, bytes);
@@ -218,12 +217,12 @@ impl Engine {
 
     /// All slots are below this.
     pub fn slots_end(&self) -> u32 {
-        self.connections.core.table.end()
+        self.core.table.end()
     }
 
     /// The slots of all connections, for [`Engine::export`].
     pub fn slots(&self) -> impl Iterator<Item = u32> {
-        let table = &self.connections.core.table;
+        let table = &self.core.table;
         (0..table.end()).filter(|slot| table.get(*slot).is_some())
     }
 
@@ -236,35 +235,35 @@ impl Engine {
     pub fn import(&mut self, record: &[u8]) -> Result<u32, ImportError> {
         let record: Record = unframe(record)?;
         let slot = record.slot;
-        self.connections.import(record)?;
+        self.import_connection(record)?;
         Ok(slot)
     }
 
     /// Whether the engine waits for the word that a connection's bytes have all left. Of a connection that was
     /// taken over they may have, with nobody to say so.
     pub fn awaits_drained(&self, slot: u32) -> bool {
-        self.connections.core.table.get(slot).is_some_and(|found| found.is_backlogged())
+        self.core.table.get(slot).is_some_and(|found| found.is_backlogged())
     }
 
     /// Takes a connection out again that [`Engine::import`] took in, as if it had never been here: it has
     /// gone meanwhile, or its record is another one by now. Nobody is told, and nothing counts it. False where
     /// the slot is empty. Only before [`Engine::restart`].
     pub fn forget_imported(&mut self, slot: u32) -> bool {
-        self.connections.forget_imported(slot)
+        self.forget_imported_connection(slot)
     }
 
     /// All engines have all of their connections, and what was owed to these: what they asked of the history is
     /// asked again, and who was about to close is closed. The application's side hears which topics have
     /// members here, as from any engine.
     ///
-    /// Afterwards the driver performs the outputs; tells the engine [`drained`](Engine::drained) of each
+    /// Afterwards the driver performs the outputs; tells the engine [`drained`](Engine::on_drained) of each
     /// connection that [awaits that](Engine::awaits_drained) and whose bytes have all left; watches all
     /// sockets, reading those that are not [paused](Engine::is_paused) as if something had come; and goes
     /// on with its turns.
     pub fn restart(&mut self) {
-        self.connections.restart();
+        self.restart_connection();
         self.resume_inputs();
-        let core = &self.connections.core;
+        let core = &self.core;
         tracing::debug!(
             shard = core.number,
             connections = core.table.count(),

@@ -15,7 +15,7 @@ use crate::recovery::RecoveryRecord;
 use crate::recovery::pages::PageRecord;
 
 /// All of a connection. Its fields stand in the order of the parts that hold them: see
-/// [`Connections::export`](crate::connection::lifecycle::Connections::export).
+/// [`Engine::export`](crate::Engine::export_connection).
 #[derive(Encode, Decode)]
 #[cbor(map)]
 pub(crate) struct Record {
@@ -33,7 +33,7 @@ pub(crate) struct Record {
     pub opened_s: u32,
     /// In seconds of the node's clock, that wrap around.
     #[n(5)]
-    pub heard_s: u16,
+    pub last_received_s: u16,
     /// The number of the phase.
     #[n(6)]
     pub phase: u8,
@@ -50,9 +50,9 @@ pub(crate) struct Record {
     #[cbor(n(11), default)]
     pub presence: Vec<EntryRecord>,
     #[cbor(n(12), default)]
-    pub lists_due: Vec<Text<Name>>,
+    pub snapshots_due: Vec<Text<Name>>,
     #[cbor(n(13), default)]
-    pub chosen: Vec<Text<Name>>,
+    pub explicit: Vec<Text<Name>>,
     #[n(14)]
     pub recovery: Option<RecoveryRecord>,
     #[n(15)]

@@ -30,20 +30,20 @@ impl Engine {
     /// driver read on are read when it goes on, and so is it said then that bytes have left. That a socket
     /// has failed may be said.
     pub fn stand_still(&mut self) {
-        self.connections.core.stands_still = true;
+        self.core.stands_still = true;
     }
 
     /// Goes on where it stood, when nobody has taken its place. What [`Engine::take_owed`] has taken is to be
     /// [given back](Engine::give_owed) before.
     pub fn go_on(&mut self) {
-        let core = &mut self.connections.core;
+        let core = &mut self.core;
         core.stands_still = false;
         // They came before those that wait.
         std::mem::take(&mut core.aside)
             .into_iter()
             .rev()
             .for_each(|it| core.commands.push_front(it));
-        self.connections.restarts.owed = Default::default();
+        self.restarts.owed = Default::default();
     }
 
     /// True when nothing is under way any more in an engine that stands still: no command waits, all
@@ -55,7 +55,7 @@ impl Engine {
     /// Not waited for are the history, which is asked again by [`Engine::restart`], and the application, whose
     /// questions are passed on by others. An engine that drains is never still: it ends instead.
     pub fn is_still(&self) -> bool {
-        let core = &self.connections.core;
+        let core = &self.core;
         core.stands_still
             && !self.is_draining()
             && !self.has_outputs()

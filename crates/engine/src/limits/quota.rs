@@ -20,7 +20,7 @@ use crate::connection::Phase;
 use crate::core::Core;
 use crate::core::metrics::Limited;
 use crate::core::output::Output;
-use crate::core::shrink::Roomy;
+use crate::core::shrink::Shrink;
 use crate::limits::user_counts::{Counted, Counts, Reached};
 
 /// Users of a connection whose accounts its requests are charged to; it may have more.
@@ -340,10 +340,10 @@ impl Quota {
     }
 
     /// Who rests has no accounts.
-    pub fn tidy(&mut self, now_us: u64) {
+    pub fn shrink(&mut self, now_us: u64) {
         self.held.retain(|_, held| now_us.saturating_sub(held.used_us) < REST_US);
-        self.held.tidy();
-        self.counted.tidy();
+        self.held.shrink();
+        self.counted.shrink();
     }
 }
 

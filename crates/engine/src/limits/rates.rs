@@ -284,7 +284,7 @@ impl Rates {
         cold.waits = must_wait;
         if let Some(connection) = core.table.get_mut(slot) {
             // What it says meanwhile is not heard.
-            connection.heard_s = now_s;
+            connection.last_received_s = now_s;
         }
         if must_wait {
             self.waiters.push(slot);

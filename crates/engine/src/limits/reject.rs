@@ -8,10 +8,10 @@ use protocol::phoenix::ClientMessage;
 use protocol::request::ReplyTo;
 use protocol::{ProtocolRef, Request};
 
-use crate::connection::lifecycle::Connections;
 use crate::core::Core;
 use crate::core::metrics::Limited;
 use crate::core::responses::refuse;
+use crate::engine::Engine;
 use crate::limits::quota::{Asker, BAD_COMMAND, message_cost, over_message, request_cost};
 
 /// A request that is refused for a limit.
@@ -24,7 +24,7 @@ pub(crate) struct Refused {
 /// The code of what is too much in a second.
 const RATE_LIMITED: &str = "rate_limited";
 
-impl Connections {
+impl Engine {
     /// Which limit a request is over, of which so many bytes were read, if any; else it is charged to whom
     /// it comes from.
     pub(crate) fn over_limit(

@@ -14,9 +14,9 @@ use sessions::{Backlog, Outgoing, Session, Source, State, SubscriptionOptions};
 use super::deliver::{NOTED_MAX, mqtt_source};
 use super::shared_groups::has_left;
 use super::state::{Found, Reading, Reads, Waiting, Way};
-use crate::connection::lifecycle::Connections;
 use crate::core::Core;
 use crate::core::command::Command;
+use crate::engine::Engine;
 
 /// Retained messages that are looked up at a time.
 const REPLAYED: usize = 64;
@@ -35,7 +35,7 @@ enum Step {
     Stop,
 }
 
-impl Connections {
+impl Engine {
     /// Goes on with the clients for which something can.
     pub(crate) fn mqtt_serve_due(&mut self) {
         for slot in std::mem::take(&mut self.core.mqtt.due) {
@@ -380,7 +380,7 @@ impl Connections {
         };
         let Some(source) = source else { return };
         let now_ms = self.core.unix_ms();
-        // What was sent once is brought to its end (MQTT 5.0, section 4.3.3).
+        // What was sent once is completed (MQTT 5.0, section 4.3.3).
         let is_due = |it: &Arc<Envelope>| id.is_some() || !it.is_expired(now_ms);
         let found = found.filter(|it| it.id.offset == source.offset && is_due(it) && is_topic(it));
         let Some(message) = found else {

@@ -12,12 +12,12 @@ use sessions::{
 use super::detached::Leaving;
 use super::state::{Behind, Details, Row, Waiter, Work};
 use crate::connection::Phase;
-use crate::connection::lifecycle::Connections;
 use crate::core::Core;
 use crate::core::command::Command;
 use crate::core::metrics::Limited;
+use crate::engine::Engine;
 
-impl Connections {
+impl Engine {
     /// A client may come in: its session is taken up, or a new one begins.
     pub(crate) fn mqtt_connect(&mut self, slot: u32, connect: Box<Connect>, out: &mut Vec<u8>) {
         let Some(connection) = self.core.table.get(slot) else { return };
@@ -233,7 +233,7 @@ impl Connections {
         let now_s = self.core.now_wrapping_s();
         if let Some(connection) = self.core.table.get_mut(slot) {
             connection.enter(Phase::Open);
-            connection.heard_s = now_s;
+            connection.last_received_s = now_s;
         }
     }
 

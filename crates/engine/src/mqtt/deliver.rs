@@ -17,10 +17,10 @@ use sessions::{Session, Source, State, Subscription, SubscriptionOptions, sessio
 
 use super::state::{Behind, Details, UNASKED, Waiting, Way};
 use crate::connection::Flag;
-use crate::connection::lifecycle::Connections;
 use crate::core::Core;
 use crate::core::command::Command;
 use crate::core::metrics::Limited;
+use crate::engine::Engine;
 
 /// What becomes of a message that is to be confirmed.
 enum Turn {
@@ -57,7 +57,7 @@ impl Core {
             let unasked = || (is_ordinary && list == topic).then_some(UNASKED);
             return options.or_else(unasked).map(|it| way(it, Vec::new()));
         };
-        if details.brought.iter().any(|known| std::ptr::eq(&**known, message)) {
+        if details.already_delivered.iter().any(|known| std::ptr::eq(&**known, message)) {
             return None;
         }
         let subscriptions = &details.session.subscriptions;
@@ -148,7 +148,7 @@ impl Core {
             && (publication.except_session().is_none() || publication.except_session() != mark())
     }
 
-    /// What the hub has still for a client, by all lists or by a topic's. What one list has brought
+    /// What the hub has still for a client, by all lists or by a topic's. What one list has delivered
     /// already may wait in another.
     pub(super) fn mqtt_owed(&self, slot: u32, topic: Option<(u64, &str)>) -> Vec<Arc<Envelope>> {
         let mut owed: Vec<Arc<Envelope>> =
@@ -159,7 +159,7 @@ impl Core {
             return owed;
         };
         owed.retain(|message| {
-            if details.brought.iter().any(|known| Arc::ptr_eq(known, message)) {
+            if details.already_delivered.iter().any(|known| Arc::ptr_eq(known, message)) {
                 return false;
             }
             let first = bringing(&details.session.subscriptions, message);
@@ -171,15 +171,15 @@ impl Core {
         owed
     }
 
-    /// What subscriptions other than this one have still for a client, and this one has brought: nobody
+    /// What subscriptions other than this one have still for a client, and this one has delivered: nobody
     /// would know that without it.
-    pub(super) fn mqtt_brought(&self, slot: u32, name: &str) -> Vec<Arc<Envelope>> {
+    pub(super) fn mqtt_already_delivered(&self, slot: u32, name: &str) -> Vec<Arc<Envelope>> {
         let Some(details) = self.mqtt.details(slot) else { return Vec::new() };
-        let has_brought = |message: &&Arc<Envelope>| {
+        let is_delivered = |message: &&Arc<Envelope>| {
             bringing(&details.session.subscriptions, message)
                 .is_some_and(|first| *first.hub_name() == *name)
         };
-        self.hub.owed(slot, None).into_iter().filter(has_brought).cloned().collect()
+        self.hub.owed(slot, None).into_iter().filter(is_delivered).cloned().collect()
     }
 
     /// Appends what a client is owed, by all lists or by a topic's, for it is about to leave. What its
@@ -498,7 +498,7 @@ pub(super) fn joined<'a>(
     way
 }
 
-impl Connections {
+impl Engine {
     /// Gives messages to an MQTT client that come to it by a list of members: a topic's, a filter's, or
     /// that of everyone.
     pub(crate) fn mqtt_deliver(
@@ -516,9 +516,9 @@ impl Connections {
         self.mqtt_flush(slot, &mut out);
         let core = &mut self.core;
         let Some(details) = core.mqtt.details_mut(slot) else { return };
-        if !details.brought.is_empty() {
+        if !details.already_delivered.is_empty() {
             let owed = core.hub.owed(slot, None);
-            details.brought.retain(|known| owed.iter().any(|it| Arc::ptr_eq(it, known)));
+            details.already_delivered.retain(|known| owed.iter().any(|it| Arc::ptr_eq(it, known)));
         }
         if details.work.behind.is_some() {
             // It may have waited for this, which was no message for it.

@@ -9,8 +9,8 @@ use model::{ConnectionId, Name, Qos};
 use sessions::{Ended, Session};
 
 use super::state::MqttAck;
-use crate::connection::lifecycle::Connections;
 use crate::core::Core;
+use crate::engine::Engine;
 
 /// No connection has such a slot, or a later one.
 const FIRST: u32 = 1 << 28;
@@ -67,7 +67,7 @@ impl Core {
     }
 }
 
-impl Connections {
+impl Engine {
     /// A message is on disk, or can't be. Its connection is gone, or about to be.
     pub(crate) fn mqtt_written(&mut self, slot: u32, serial: u32, ack: MqttAck, is_written: bool) {
         if ack.qos != Qos::ExactlyOnce {

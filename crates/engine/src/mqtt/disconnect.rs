@@ -4,8 +4,8 @@ use model::CloseReason;
 use protocol::mqtt::{ClientLimits, Mqtt, MqttError};
 
 use crate::connection::Phase;
-use crate::connection::lifecycle::Connections;
 use crate::core::Core;
+use crate::engine::Engine;
 
 impl Core {
     /// What a client takes.
@@ -41,7 +41,7 @@ impl Core {
     }
 }
 
-impl Connections {
+impl Engine {
     /// A client has sent what can't be.
     pub(crate) fn mqtt_broken(&mut self, slot: u32, error: MqttError, out: &mut Vec<u8>) {
         if let Some(mqtt) = self.core.mqtt_protocol(slot) {

@@ -6,8 +6,8 @@ use model::{CloseReason, Name};
 use protocol::mqtt::{Mqtt, Version};
 use sessions::{Listing, Place, Subscription};
 
-use crate::connection::lifecycle::Connections;
 use crate::core::Core;
+use crate::engine::Engine;
 
 /// What is known of an MQTT client that is connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl Core {
     }
 }
 
-impl Connections {
+impl Engine {
     /// Ends a session together with the connection that has it. False where the connection has another one.
     pub(crate) fn mqtt_end(&mut self, slot: u32, key: &str) -> bool {
         let has = self.core.mqtt_has(slot, key);

@@ -22,7 +22,6 @@ mod subscribe;
 
 pub(crate) use connect::author;
 pub use info::MqttInfo;
-pub(crate) use packets::Mqtts;
 pub(crate) use record::MqttRecord;
 pub(crate) use state::{Clients, Row};
 pub use state::{Found as MqttFound, MqttAck};

@@ -9,68 +9,66 @@ use sessions::{Confirmed, Incoming as Arrival, Subscription};
 
 use super::state::MqttAck;
 use crate::connection::PendingToken;
-use crate::connection::lifecycle::Connections;
 use crate::core::Core;
 use crate::core::command::Answer;
 use crate::core::metrics::Limited;
-use crate::delivery::publish::Publishes;
-use crate::webhook::Webhook;
+use crate::engine::Engine;
 
-/// The MQTT clients of an engine.
-pub(crate) struct Mqtts<'a> {
-    pub connections: &'a mut Connections,
-    pub webhook: Option<&'a dyn Webhook>,
-}
-
-impl Mqtts<'_> {
+impl Engine {
     /// Does what a client asks for.
-    pub(crate) fn incoming(&mut self, slot: u32, incoming: Incoming, out: &mut Vec<u8>) {
-        self.connections.core.mqtt_heard(slot);
+    pub(crate) fn on_mqtt_packet(&mut self, slot: u32, incoming: Incoming, out: &mut Vec<u8>) {
+        self.core.mqtt_received(slot);
         match incoming {
             Incoming::Connect(connect) => {
-                let is_known = self.connections.core.mqtt.has(slot);
+                let is_known = self.core.mqtt.has(slot);
                 if is_known {
                     // A second CONNECT (MQTT 5.0, section 3.1).
-                    return self.break_off(slot, ReasonCode::ProtocolError, out);
+                    return self.mqtt_break_off_reading(slot, ReasonCode::ProtocolError, out);
                 }
-                self.connections.rates.has_joined(&mut self.connections.core, slot);
-                self.connections.mqtt_connect(slot, connect, out);
+                self.rates.has_joined(&mut self.core, slot);
+                self.mqtt_connect(slot, connect, out);
             }
-            Incoming::Publish(publish) => self.publish(slot, *publish, out),
-            Incoming::Confirm(confirm) => self.confirm(slot, confirm, out),
+            Incoming::Publish(publish) => self.mqtt_publish(slot, *publish, out),
+            Incoming::Confirm(confirm) => self.mqtt_confirm(slot, confirm, out),
             Incoming::Subscribe(subscribe) => {
-                self.subscribe(slot, *subscribe, out);
+                self.mqtt_subscribe(slot, *subscribe, out);
                 // Retained messages are looked up at once: what is published from here on comes live.
-                self.connections.mqtt_flush(slot, out);
-                self.connections.mqtt_serve(slot);
+                self.mqtt_flush(slot, out);
+                self.mqtt_serve(slot);
             }
-            Incoming::Unsubscribe { id, filters } => self.unsubscribe(slot, id, &filters, out),
+            Incoming::Unsubscribe { id, filters } => self.mqtt_unsubscribe(slot, id, &filters, out),
             Incoming::Ping => {
-                if let Some(mqtt) = self.connections.core.mqtt_protocol(slot) {
+                if let Some(mqtt) = self.core.mqtt_protocol(slot) {
                     mqtt.pong(out);
                 }
             }
-            Incoming::Broken(error) => self.connections.mqtt_broken(slot, error, out),
+            Incoming::Broken(error) => self.mqtt_broken(slot, error, out),
             Incoming::Disconnect { with_will, seconds } => {
-                self.disconnect(slot, with_will, seconds, out);
+                self.mqtt_disconnect(slot, with_will, seconds, out);
             }
             Incoming::Authenticate { method, token: Secret(token) } => {
-                self.authenticate(slot, &method, token, out);
+                self.mqtt_authenticate(slot, &method, token, out);
             }
         }
     }
 
-    fn break_off(&mut self, slot: u32, reason: ReasonCode, out: &mut Vec<u8>) {
-        self.connections.mqtt_break_off(slot, reason, out);
+    fn mqtt_break_off_reading(&mut self, slot: u32, reason: ReasonCode, out: &mut Vec<u8>) {
+        self.mqtt_break_off(slot, reason, out);
     }
 
-    fn disconnect(&mut self, slot: u32, with_will: bool, seconds: Option<u32>, out: &mut Vec<u8>) {
-        let sessions = self.connections.core.shared.mqtt_sessions.clone();
-        if let Some(details) = self.connections.core.mqtt.details_mut(slot) {
+    fn mqtt_disconnect(
+        &mut self,
+        slot: u32,
+        with_will: bool,
+        seconds: Option<u32>,
+        out: &mut Vec<u8>,
+    ) {
+        let sessions = self.core.shared.mqtt_sessions.clone();
+        if let Some(details) = self.core.mqtt.details_mut(slot) {
             match seconds {
                 // A session that was to end with its connection does (MQTT 5.0, section 3.14.2.2.2).
                 Some(1..) if details.session.seconds == 0 => {
-                    return self.break_off(slot, ReasonCode::ProtocolError, out);
+                    return self.mqtt_break_off_reading(slot, ReasonCode::ProtocolError, out);
                 }
                 Some(seconds) => details.session.seconds = sessions.seconds(seconds),
                 None => {}
@@ -79,56 +77,58 @@ impl Mqtts<'_> {
                 details.will = None;
             }
         } else if seconds.is_some_and(|seconds| seconds > 0) {
-            return self.break_off(slot, ReasonCode::ProtocolError, out);
+            return self.mqtt_break_off_reading(slot, ReasonCode::ProtocolError, out);
         }
-        self.connections.close_after(slot, CloseReason::ByClient, out);
+        self.close_after(slot, CloseReason::ByClient, out);
     }
 
     /// The client wants to go on with a new token.
-    fn authenticate(&mut self, slot: u32, method: &str, token: Box<str>, out: &mut Vec<u8>) {
-        let details = self.connections.core.mqtt.details(slot);
+    fn mqtt_authenticate(&mut self, slot: u32, method: &str, token: Box<str>, out: &mut Vec<u8>) {
+        let details = self.core.mqtt.details(slot);
         if details.and_then(|details| details.method.as_deref()) != Some(method) {
-            return self.break_off(slot, ReasonCode::BadAuthenticationMethod, out);
+            return self.mqtt_break_off_reading(slot, ReasonCode::BadAuthenticationMethod, out);
         }
         let answer = Answer::MqttAuth(method.into());
         let pending = PendingToken { token, purpose: TokenPurpose::Refresh, answer };
-        self.connections.authenticate(slot, pending, out);
+        self.authenticate(slot, pending, out);
     }
 
-    fn publish(&mut self, slot: u32, publish: Publish, out: &mut Vec<u8>) {
+    fn mqtt_publish(&mut self, slot: u32, publish: Publish, out: &mut Vec<u8>) {
         let Publish { id, alias, mut publication } = publish;
-        if let Err(reason) = self.resolve_alias(slot, alias, &mut publication.topic) {
-            return self.break_off(slot, reason, out);
+        if let Err(reason) = self.mqtt_resolve_alias(slot, alias, &mut publication.topic) {
+            return self.mqtt_break_off_reading(slot, reason, out);
         }
-        let core = &self.connections.core;
+        let core = &self.core;
         let settings = core.settings.clone();
         // MQTT 3 has no word for it: its messages are not retained.
         let tells_limits = core.mqtt_protocol(slot).is_some_and(Mqtt::tells_limits);
         let retains = settings.mqtt().is_some_and(|own| own.retained_messages_max > 0);
         if publication.retain && !retains && tells_limits {
-            return self.break_off(slot, ReasonCode::RetainNotSupported, out);
+            return self.mqtt_break_off_reading(slot, ReasonCode::RetainNotSupported, out);
         }
         if publication.data.bytes() > settings.session.message_bytes_max {
             core.metrics.limited[Limited::MessageBytes as usize].add(1);
-            return self.break_off(slot, ReasonCode::PacketTooLarge, out);
+            return self.mqtt_break_off_reading(slot, ReasonCode::PacketTooLarge, out);
         }
         let qos = publication.qos;
         if !qos.is_confirmed() && publication.properties().is_some_and(|it| it.check().is_err()) {
             // Nobody could say why it was not published.
             core.metrics.limited[Limited::MessageBytes as usize].add(1);
-            return self.break_off(slot, ReasonCode::PacketTooLarge, out);
+            return self.mqtt_break_off_reading(slot, ReasonCode::PacketTooLarge, out);
         }
-        if qos.is_confirmed() && !self.take_in(slot, id, qos, out) {
+        if qos.is_confirmed() && !self.mqtt_take_in(slot, id, qos, out) {
             return;
         }
         let mut ack = MqttAck { id, qos, with: false, retain: publication.retain };
-        let consent = match self.decide_publish(slot, &publication) {
+        let consent = match self.mqtt_decide_publish(slot, &publication) {
             Ok(consent) => consent,
             // Nothing else can say so.
-            Err(reason) if qos == Qos::AtMostOnce => return self.break_off(slot, reason, out),
-            Err(reason) => return self.connections.mqtt_published(slot, ack, Err(reason), out),
+            Err(reason) if qos == Qos::AtMostOnce => {
+                return self.mqtt_break_off_reading(slot, reason, out);
+            }
+            Err(reason) => return self.mqtt_published(slot, ack, Err(reason), out),
         };
-        let core = &mut self.connections.core;
+        let core = &mut self.core;
         let is_asked = matches!(consent, Consent::Asked(_));
         if qos == Qos::ExactlyOnce
             && (is_asked || settings.forwards.of(&publication.topic).is_some())
@@ -147,17 +147,21 @@ impl Mqtts<'_> {
             }
             asked @ Consent::Asked(_) => asked,
         };
-        let Mqtts { connections, webhook } = self;
         let to = Answer::Mqtt(ack);
-        Publishes { connections, webhook: *webhook }.publish(slot, publication, consent, to, out);
+        self.client_publish(slot, publication, consent, to, out);
     }
 
     /// Notes the topic to which a client gives an alias, or puts it where the client names its alias alone.
-    fn resolve_alias(&mut self, slot: u32, alias: u16, topic: &mut Name) -> Result<(), ReasonCode> {
+    fn mqtt_resolve_alias(
+        &mut self,
+        slot: u32,
+        alias: u16,
+        topic: &mut Name,
+    ) -> Result<(), ReasonCode> {
         if alias == 0 {
             return Ok(());
         }
-        let core = &mut self.connections.core;
+        let core = &mut self.core;
         if core.settings.mqtt().is_none_or(|own| alias > own.topic_alias_max) {
             return Err(ReasonCode::TopicAliasInvalid);
         }
@@ -175,8 +179,8 @@ impl Mqtts<'_> {
 
     /// Notes a message that is to be confirmed; false where it goes no further: it was there before, or is
     /// one too many.
-    fn take_in(&mut self, slot: u32, id: u16, qos: Qos, out: &mut Vec<u8>) -> bool {
-        let core = &mut self.connections.core;
+    fn mqtt_take_in(&mut self, slot: u32, id: u16, qos: Qos, out: &mut Vec<u8>) -> bool {
+        let core = &mut self.core;
         let max = core.settings.mqtt().map_or(0, |own| usize::from(own.receive_max));
         let Some(details) = core.mqtt_details(slot) else { return false };
         if qos == Qos::ExactlyOnce && details.is_publishing(id) {
@@ -196,7 +200,7 @@ impl Mqtts<'_> {
         match arrival {
             Arrival::New => true,
             Arrival::TooMany => {
-                self.break_off(slot, ReasonCode::ReceiveMaximumExceeded, out);
+                self.mqtt_break_off_reading(slot, ReasonCode::ReceiveMaximumExceeded, out);
                 false
             }
             Arrival::Again => {
@@ -210,11 +214,15 @@ impl Mqtts<'_> {
 
     /// What a client is told that publishes faster than it may; nothing where that is told later. What was there
     /// before is confirmed again, or it would be taken for refused.
-    pub(super) fn over(&mut self, slot: u32, publish: &Publish) -> Option<ReasonCode> {
+    pub(super) fn mqtt_publish_rejected(
+        &mut self,
+        slot: u32,
+        publish: &Publish,
+    ) -> Option<ReasonCode> {
         let mut topic = publish.publication.topic.clone();
         // The alias counts, whatever becomes of the message.
-        let _ = self.resolve_alias(slot, publish.alias, &mut topic);
-        let details = self.connections.core.mqtt.details(slot);
+        let _ = self.mqtt_resolve_alias(slot, publish.alias, &mut topic);
+        let details = self.core.mqtt.details(slot);
         let known = details.filter(|_| publish.publication.qos == Qos::ExactlyOnce);
         match known {
             Some(details) if details.is_publishing(publish.id) => None,
@@ -226,8 +234,12 @@ impl Mqtts<'_> {
     }
 
     /// Whether a client may publish a message.
-    fn decide_publish(&self, slot: u32, publication: &Publication) -> Result<Consent, ReasonCode> {
-        let core = &self.connections.core;
+    fn mqtt_decide_publish(
+        &self,
+        slot: u32,
+        publication: &Publication,
+    ) -> Result<Consent, ReasonCode> {
+        let core = &self.core;
         let name = &publication.topic;
         if !TopicKind::of(name).is_ordinary() {
             return Err(ReasonCode::NotAuthorized);
@@ -243,12 +255,12 @@ impl Mqtts<'_> {
         decision.undenied().map_err(|_| ReasonCode::NotAuthorized)
     }
 
-    fn confirm(&mut self, slot: u32, confirm: Confirm, out: &mut Vec<u8>) {
+    fn mqtt_confirm(&mut self, slot: u32, confirm: Confirm, out: &mut Vec<u8>) {
         let Confirm { kind, id, failed } = confirm;
-        let core = &mut self.connections.core;
+        let core = &mut self.core;
         let Some(mqtt) = core.mqtt_protocol(slot) else { return };
         let Some(details) = core.mqtt.details_mut(slot) else {
-            return self.unknown(slot, confirm, out);
+            return self.mqtt_unknown(slot, confirm, out);
         };
         let flow = &mut details.session.flow;
         let has = matches!(kind, ConfirmKind::Acknowledged | ConfirmKind::Received) && !failed;
@@ -261,7 +273,7 @@ impl Mqtts<'_> {
             ConfirmKind::Release => {
                 // A later message under this identifier is a new one: that must be known after a crash.
                 mqtt.confirm(ConfirmKind::Complete, id, core.mqtt_held(slot).unwrap_or(out));
-                return self.connections.mqtt_flush(slot, &mut Vec::new());
+                return self.mqtt_flush(slot, &mut Vec::new());
             }
         };
         let through = source.map(|source| {
@@ -285,23 +297,25 @@ impl Mqtts<'_> {
             }
             Confirmed::Release => {
                 core.mqtt_send_pubrel(slot, id, out);
-                self.connections.mqtt_flush(slot, &mut Vec::new());
+                self.mqtt_flush(slot, &mut Vec::new());
             }
             Confirmed::Again => {
                 // Until it is stored the first one waits.
                 if !details.is_saving {
                     mqtt.release(id, out);
                 }
-                self.connections.charge_command(slot, out);
+                self.charge_command(slot, out);
             }
-            Confirmed::Unknown => self.unknown(slot, confirm, out),
-            Confirmed::Mismatched => self.break_off(slot, ReasonCode::ProtocolError, out),
+            Confirmed::Unknown => self.mqtt_unknown(slot, confirm, out),
+            Confirmed::Mismatched => {
+                self.mqtt_break_off_reading(slot, ReasonCode::ProtocolError, out)
+            }
         }
     }
 
     /// Nothing that a client speaks of is under way.
-    fn unknown(&mut self, slot: u32, confirm: Confirm, out: &mut Vec<u8>) {
-        let core = &self.connections.core;
+    fn mqtt_unknown(&mut self, slot: u32, confirm: Confirm, out: &mut Vec<u8>) {
+        let core = &self.core;
         let (Some(mqtt), limits) = (core.mqtt_protocol(slot), core.mqtt_limits(slot)) else {
             return;
         };
@@ -314,7 +328,7 @@ impl Mqtts<'_> {
             let reason = ReasonCode::PacketIdentifierNotFound;
             mqtt.confirm_error(kind, confirm.id, reason, &limits, out);
         }
-        self.connections.charge_command(slot, out);
+        self.charge_command(slot, out);
     }
 }
 

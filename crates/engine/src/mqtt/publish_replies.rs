@@ -7,16 +7,15 @@ use model::{CloseReason, Name, Publication, Qos};
 use protocol::mqtt::{ConfirmKind, Incoming, Mqtt, ReasonCode, Told};
 use sessions::{Part, ProgressRecord, Subscription, session_mark};
 
-use super::packets::Mqtts;
 use super::state::MqttAck;
-use crate::connection::lifecycle::Connections;
 use crate::core::Core;
+use crate::engine::Engine;
 
 /// How often progress is stored that nobody waits for, in seconds. After a crash messages with QoS 1 come
 /// again that were confirmed since.
 const STORED_SECONDS: u64 = 5;
 
-impl Connections {
+impl Engine {
     /// A message of a client was published, or was not.
     pub(crate) fn mqtt_published(
         &mut self,
@@ -75,7 +74,7 @@ impl Connections {
 
     /// A client asks for more than it may.
     pub(crate) fn mqtt_over(&mut self, slot: u32, incoming: &Incoming, out: &mut Vec<u8>) {
-        self.core.mqtt_heard(slot);
+        self.core.mqtt_received(slot);
         let reason = ReasonCode::QuotaExceeded;
         let limits = self.core.mqtt_limits(slot);
         let Some(mqtt) = self.core.mqtt_protocol(slot) else {
@@ -90,7 +89,7 @@ impl Connections {
                 self.close_after(slot, CloseReason::RateLimited, out);
             }
             Incoming::Publish(publish) if mqtt.tells_reasons() => {
-                let told = Mqtts { connections: self, webhook: None }.over(slot, publish);
+                let told = self.mqtt_publish_rejected(slot, publish);
                 let kind = match publish.publication.qos {
                     Qos::AtMostOnce => return,
                     Qos::AtLeastOnce => ConfirmKind::Acknowledged,
@@ -187,10 +186,10 @@ impl Core {
     }
 
     /// A client has sent a packet: half of one says nothing (MQTT 5.0, section 3.1.2.10).
-    pub(super) fn mqtt_heard(&mut self, slot: u32) {
+    pub(super) fn mqtt_received(&mut self, slot: u32) {
         let now_s = self.now_wrapping_s();
         if let Some(connection) = self.table.get_mut(slot) {
-            connection.heard_s = now_s;
+            connection.last_received_s = now_s;
         }
     }
 

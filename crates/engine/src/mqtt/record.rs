@@ -74,9 +74,9 @@ struct DetailsRecord {
     /// Packet identifiers of messages that are on their way to the disk.
     #[n(17)]
     writing: Option<Vec<u16>>,
-    /// Messages that a subscription has brought which is no more, and that others have still for it.
+    /// Messages that a subscription has delivered which is no more, and that others have still for it.
     #[n(18)]
-    brought: Option<Vec<MessagePlace>>,
+    already_delivered: Option<Vec<MessagePlace>>,
 }
 
 /// A message that waits for its turn.
@@ -143,10 +143,11 @@ impl MqttRecord {
         &self.key
     }
 
-    /// What was brought to it, which is looked for later.
-    pub fn take_brought(&mut self) -> Vec<MessagePlace> {
-        let brought = self.details.as_mut().and_then(|details| details.brought.take());
-        brought.unwrap_or_default()
+    /// What was delivered to it, which is looked for later.
+    pub fn take_already_delivered(&mut self) -> Vec<MessagePlace> {
+        let already_delivered =
+            self.details.as_mut().and_then(|details| details.already_delivered.take());
+        already_delivered.unwrap_or_default()
     }
 }
 
@@ -201,7 +202,7 @@ impl Details {
             waiting,
             shared,
             work,
-            brought,
+            already_delivered,
             publishing,
             forwarding,
             writing,
@@ -239,8 +240,9 @@ impl Details {
             reads: reading.is_some(),
             forwarding: Some(forwarding.clone()).filter(|ids| !ids.is_empty()),
             writing: Some(writing.clone()).filter(|ids| !ids.is_empty()),
-            brought: (!brought.is_empty())
-                .then(|| brought.iter().map(|message| MessagePlace::of(message)).collect()),
+            already_delivered: (!already_delivered.is_empty()).then(|| {
+                already_delivered.iter().map(|message| MessagePlace::of(message)).collect()
+            }),
             shared: Some(shared).filter(|all| !all.is_empty()).map(|all| {
                 all.iter().map(|(id, waiting)| (*id, WaitingRecord::new(waiting))).collect()
             }),
@@ -286,7 +288,7 @@ impl DetailsRecord {
             is_unkept: true,
             is_pinned: self.pinned,
             // They are looked for when what lists owe has come, too.
-            brought: Vec::new(),
+            already_delivered: Vec::new(),
         }
     }
 }

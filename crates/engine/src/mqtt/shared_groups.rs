@@ -17,9 +17,9 @@ use sessions::{Session, Source};
 
 use super::deliver::{joined, mqtt_source};
 use super::state::{Details, Reads, Waiting, Way};
-use crate::connection::lifecycle::Connections;
 use crate::core::Core;
 use crate::core::command::Command;
+use crate::engine::Engine;
 
 /// Members of a group that a shard asks for each message, until one takes it at once.
 const TRIED: u32 = 1_000;
@@ -44,7 +44,7 @@ struct Member {
     way: Way,
 }
 
-impl Connections {
+impl Engine {
     /// Gives a message to a member of a group. False where none gets it.
     pub(crate) fn mqtt_share(
         &mut self,

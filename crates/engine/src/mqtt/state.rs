@@ -121,8 +121,8 @@ pub(crate) struct Details {
     pub shared: Vec<(u16, Waiting)>,
     /// What is read of the history for it.
     pub work: Work,
-    /// Messages that a subscription has brought which is no more, and that others have still for it.
-    pub brought: Vec<Arc<Envelope>>,
+    /// Messages that a subscription has delivered which is no more, and that others have still for it.
+    pub already_delivered: Vec<Arc<Envelope>>,
     /// Messages with QoS 1 of its own that are not confirmed yet.
     pub publishing: u16,
     /// Packet identifiers of messages with QoS 2 of its own that a back end has to take. The session does
@@ -454,9 +454,9 @@ impl Clients {
     }
 
     /// Gives room back.
-    pub fn tidy(&mut self) {
-        self.rows.tidy();
-        self.details.tidy();
+    pub fn shrink(&mut self) {
+        self.rows.shrink();
+        self.details.shrink();
     }
 }
 
@@ -483,7 +483,7 @@ impl Details {
             waiting,
             shared,
             work,
-            brought,
+            already_delivered,
             publishing,
             forwarding,
             writing,
@@ -510,7 +510,7 @@ impl Details {
             && waiting.is_empty()
             && shared.is_empty()
             && work.is_idle()
-            && brought.is_empty()
+            && already_delivered.is_empty()
             && *publishing == 0
             && forwarding.is_empty()
             && writing.is_empty()

@@ -7,17 +7,16 @@ use model::{CloseReason, Name, Qos, TopicKind, name};
 use protocol::mqtt::{ReasonCode, RetainHandling, Subscribe, Want};
 use sessions::{Backlog, Replay, Subscription, SubscriptionOptions};
 
-use super::packets::Mqtts;
 use super::shared_groups::has_left;
 use super::state::{Details, PendingSubscribe};
-use crate::connection::lifecycle::Connections;
 use crate::core::Core;
 use crate::core::command::PendingHook;
 use crate::core::metrics::Limited;
+use crate::engine::Engine;
 use crate::webhook::WebhookResponse;
 use crate::webhook::request::{Ask, ask};
 
-impl Connections {
+impl Engine {
     /// The application has taken a client out of a topic.
     pub(crate) fn mqtt_left(&mut self, slot: u32, topic: &str) {
         let core = &mut self.core;
@@ -33,7 +32,7 @@ impl Connections {
     }
 }
 
-impl Connections {
+impl Engine {
     /// A client leaves the members of a topic or a filter, unless another subscription has it there.
     fn mqtt_leave_list(&mut self, slot: u32, name: &Name) {
         let details = self.core.mqtt.details(slot);
@@ -84,21 +83,20 @@ impl Core {
 /// What a client is told of one filter: how surely it gets the messages, or why it doesn't.
 type Granted = Result<Qos, ReasonCode>;
 
-impl Mqtts<'_> {
+impl Engine {
     /// Enters what a client may enter, asks the application about the rest, and answers when all is known.
-    pub(super) fn subscribe(&mut self, slot: u32, subscribe: Subscribe, out: &mut Vec<u8>) {
-        let connections = &mut *self.connections;
+    pub(super) fn mqtt_subscribe(&mut self, slot: u32, subscribe: Subscribe, out: &mut Vec<u8>) {
         for _ in &subscribe.wants {
-            connections.rates.has_joined(&mut connections.core, slot);
+            self.rates.has_joined(&mut self.core, slot);
         }
         let mut results: Vec<Option<Granted>> = Vec::with_capacity(subscribe.wants.len());
         let mut asked = Vec::new();
         for (at, want) in subscribe.wants.iter().enumerate() {
-            match self.decide(slot, want) {
+            match self.mqtt_decide(slot, want) {
                 Err(reason) => results.push(Some(Err(reason))),
                 Ok((Consent::Given(permit), below_only)) => {
                     let id = subscribe.subscription;
-                    let granted = self.enter(slot, want, (permit, below_only), id);
+                    let granted = self.mqtt_enter_filter(slot, want, (permit, below_only), id);
                     results.push(Some(Ok(granted)));
                 }
                 Ok((Consent::Asked(_), _)) => {
@@ -109,14 +107,14 @@ impl Mqtts<'_> {
         }
         let pending = PendingSubscribe { number: 0, subscribe, results };
         if asked.is_empty() {
-            return self.subscribed(slot, pending, out);
+            return self.mqtt_subscribed(slot, pending, out);
         }
-        self.ask_all(slot, pending, asked, out);
+        self.mqtt_ask_all(slot, pending, asked, out);
     }
 
     /// Whether a client may subscribe to a filter, and whether to what is below it alone.
-    fn decide(&mut self, slot: u32, want: &Want) -> Result<(Consent, bool), ReasonCode> {
-        let core = &self.connections.core;
+    fn mqtt_decide(&mut self, slot: u32, want: &Want) -> Result<(Consent, bool), ReasonCode> {
+        let core = &self.core;
         let settings = core.settings.clone();
         let Some(own) = settings.mqtt() else { return Err(ReasonCode::NotAuthorized) };
         let is_wide = has_wildcard(&want.filter);
@@ -136,19 +134,19 @@ impl Mqtts<'_> {
         if want.group.is_some() && !kind.is_ordinary() {
             return Err(ReasonCode::NotAuthorized);
         }
-        if !self.is_known(slot, want) {
+        if !self.mqtt_is_known(slot, want) {
             let count = core.hub.count(slot);
             if count >= settings.session.topics_per_connection_max {
                 core.metrics.limited[Limited::Topics as usize].add(1);
                 return Err(ReasonCode::QuotaExceeded);
             }
-            let Connections { core, rates, .. } = &mut *self.connections;
+            let Engine { core, rates, .. } = self;
             let no_room = || core.no_room(&[], std::iter::once(&want.filter));
             if rates.quota.topics_reached(core, slot).or_else(no_room).is_some() {
                 return Err(ReasonCode::QuotaExceeded);
             }
         }
-        let core = &self.connections.core;
+        let core = &self.core;
         let policy = &settings.session.policy;
         let principal = core.principal(slot);
         if kind == TopicKind::Broadcast {
@@ -187,8 +185,8 @@ impl Mqtts<'_> {
     }
 
     /// Whether a client has subscribed to the filter before.
-    fn is_known(&self, slot: u32, want: &Want) -> bool {
-        let core = &self.connections.core;
+    fn mqtt_is_known(&self, slot: u32, want: &Want) -> bool {
+        let core = &self.core;
         let is = |it: &Subscription| it.filter == want.filter && it.group == want.group;
         match core.mqtt.details(slot) {
             Some(details) => details.session.subscriptions.iter().any(is),
@@ -197,27 +195,26 @@ impl Mqtts<'_> {
     }
 
     /// The client has a subscription from now on.
-    fn enter(
+    fn mqtt_enter_filter(
         &mut self,
         slot: u32,
         want: &Want,
         (permit, below_only): (Permit, bool),
         id: u32,
     ) -> Qos {
-        let connections = &mut *self.connections;
         let Want { filter, group, qos, no_local, retain_as_published, retain_handling } =
             want.clone();
         let options = SubscriptionOptions { qos, no_local, retain_as_published, below_only };
         // What was published before is not for it, whenever this shard hears of that.
-        let top = connections.core.history.top().offset;
+        let top = self.core.history.top().offset;
         let mut subscription = Subscription::new(filter, group, options, id, top);
-        let cursor = connections.core.mqtt_begin(slot, &subscription);
+        let cursor = self.core.mqtt_begin(slot, &subscription);
         subscription.since = cursor.unwrap_or(top);
         let name = subscription.hub_name().clone();
         let is_shared = subscription.group.is_some();
         let replay =
             Replay { reach: subscription.reach().into(), options: options.bits(), id, after: None };
-        let Some(details) = connections.core.mqtt_details(slot) else { return qos };
+        let Some(details) = self.core.mqtt_details(slot) else { return qos };
         let subscriptions = &mut details.session.subscriptions;
         let same = |it: &&mut Subscription| {
             it.filter == subscription.filter && it.group == subscription.group
@@ -258,37 +255,37 @@ impl Mqtts<'_> {
         if replays && !is_shared {
             details.session.replays.retain(|it| it.reach != replay.reach);
             details.session.replays.push(replay);
-            connections.core.mqtt.wake(slot);
+            self.core.mqtt.wake(slot);
         }
         if let Some(left) = left {
-            connections.mqtt_leave_list(slot, &left);
+            self.mqtt_leave_list(slot, &left);
         }
         match TopicKind::of(&name) {
-            TopicKind::Ordinary => drop(connections.join(slot, &name, permit.presence)),
-            TopicKind::Filter(_) => drop(connections.core.enter_filter(slot, &name)),
+            TopicKind::Ordinary => drop(self.join(slot, &name, permit.presence)),
+            TopicKind::Filter(_) => drop(self.core.enter_filter(slot, &name)),
             // It is there by itself.
             TopicKind::Personal(_) | TopicKind::Broadcast => {}
         }
-        connections.rates.quota.settle(&connections.core, slot);
+        self.rates.quota.settle(&self.core, slot);
         qos
     }
 
     /// All is known: the client is answered, when its session is stored.
-    fn subscribed(&mut self, slot: u32, pending: PendingSubscribe, out: &mut Vec<u8>) {
+    fn mqtt_subscribed(&mut self, slot: u32, pending: PendingSubscribe, out: &mut Vec<u8>) {
         let PendingSubscribe { subscribe, results, .. } = pending;
-        let core = &mut self.connections.core;
+        let core = &mut self.core;
         let Some(mqtt) = core.mqtt_protocol(slot) else { return };
         let refused = Err(ReasonCode::UnspecifiedError);
         let results: Vec<Granted> =
             results.into_iter().map(|result| result.unwrap_or(refused)).collect();
         let mut packet = Vec::new();
         mqtt.subscribed(subscribe.id, &results, &core.mqtt_limits(slot), &mut packet);
-        self.answer_kept(slot, packet, out);
+        self.mqtt_suback_kept(slot, packet, out);
     }
 
     /// Answers a client about its subscriptions: when they are stored, if they outlive its connection.
-    fn answer_kept(&mut self, slot: u32, packet: Vec<u8>, out: &mut Vec<u8>) {
-        let core = &mut self.connections.core;
+    fn mqtt_suback_kept(&mut self, slot: u32, packet: Vec<u8>, out: &mut Vec<u8>) {
+        let core = &mut self.core;
         let sessions = core.shared.mqtt_sessions.clone();
         let details = core.mqtt.details_mut(slot).filter(|it| it.session.outlives());
         let outlives = details.is_some();
@@ -310,32 +307,37 @@ impl Mqtts<'_> {
         core.mqtt.trim(slot);
     }
 
-    pub(super) fn unsubscribe(&mut self, slot: u32, id: u16, filters: &[Name], out: &mut Vec<u8>) {
+    pub(super) fn mqtt_unsubscribe(
+        &mut self,
+        slot: u32,
+        id: u16,
+        filters: &[Name],
+        out: &mut Vec<u8>,
+    ) {
         let results: Vec<ReasonCode> =
-            filters.iter().map(|filter| self.leave(slot, filter)).collect();
-        let core = &self.connections.core;
+            filters.iter().map(|filter| self.mqtt_leave(slot, filter)).collect();
+        let core = &self.core;
         let Some(mqtt) = core.mqtt_protocol(slot) else { return };
         let mut packet = Vec::new();
         mqtt.unsubscribed(id, &results, &core.mqtt_limits(slot), &mut packet);
         // The history retains what other members are to get meanwhile.
-        let sessions = self.connections.core.shared.mqtt_sessions.clone();
-        let topics = self.connections.core.mqtt_left_topics(slot);
+        let sessions = self.core.shared.mqtt_sessions.clone();
+        let topics = self.core.mqtt_left_topics(slot);
         topics.iter().for_each(|topic| sessions.interests().add(topic));
-        self.answer_kept(slot, packet, out);
+        self.mqtt_suback_kept(slot, packet, out);
         // After its subscriptions: of messages that a crash in between leaves it is seen later that it has left the group.
-        if !self.connections.core.mqtt_leave_refs(slot, has_left) {
-            self.connections.say_goodbye(slot, CloseReason::Overloaded);
+        if !self.core.mqtt_leave_refs(slot, has_left) {
+            self.say_goodbye(slot, CloseReason::Overloaded);
         }
         topics.iter().for_each(|topic| sessions.interests().remove(topic));
     }
 
     /// The client has a subscription no longer, to a filter as it wrote it.
-    fn leave(&mut self, slot: u32, text: &str) -> ReasonCode {
-        let connections = &mut *self.connections;
+    fn mqtt_leave(&mut self, slot: u32, text: &str) -> ReasonCode {
         let Ok(wanted) = model::filter::Filter::parse(text) else {
             return ReasonCode::TopicFilterInvalid;
         };
-        let core = &mut connections.core;
+        let core = &mut self.core;
         let Some(details) = core.mqtt_details(slot) else {
             return ReasonCode::NoSubscriptionExisted;
         };
@@ -351,30 +353,30 @@ impl Mqtts<'_> {
         let topic = (core.broker.hash(&name), name.as_str());
         // What was published before is the client's still.
         let owed: Vec<_> = core.hub.owed(slot, Some(topic)).into_iter().cloned().collect();
-        connections.mqtt_deliver(slot, Some(&name), &owed);
-        let brought = connections.core.mqtt_brought(slot, &name);
-        if let Some(details) = connections.core.mqtt.details_mut(slot) {
+        self.mqtt_deliver(slot, Some(&name), &owed);
+        let already_delivered = self.core.mqtt_already_delivered(slot, &name);
+        if let Some(details) = self.core.mqtt.details_mut(slot) {
             let gone = details.session.subscriptions.remove(at);
             details.is_unkept = true;
-            details.brought.extend(brought);
+            details.already_delivered.extend(already_delivered);
             if gone.group.is_none() {
                 details.session.backlogs.retain(|it| it.topic != gone.filter);
                 details.session.replays.retain(|it| *it.reach != *gone.reach());
             }
         }
-        connections.mqtt_leave_list(slot, &name);
+        self.mqtt_leave_list(slot, &name);
         ReasonCode::Success
     }
 
     /// Asks the application about filters, by their places.
-    fn ask_all(
+    fn mqtt_ask_all(
         &mut self,
         slot: u32,
         mut pending: PendingSubscribe,
         asked: Vec<(usize, Name)>,
         out: &mut Vec<u8>,
     ) {
-        let core = &mut self.connections.core;
+        let core = &mut self.core;
         let number = core.joins.number();
         pending.number = number;
         let users: Vec<Name> = core.users(slot).map(Into::into).collect();
@@ -387,33 +389,33 @@ impl Mqtts<'_> {
         if let Some(details) = core.mqtt_details(slot) {
             details.asking.push(pending);
         }
-        let Err(unasked) = ask(core, self.webhook, slot, asks) else { return };
+        let Err(unasked) = ask(core, slot, asks) else { return };
         let allowed = core.settings.silence_allows;
         for hook in unasked.hooks {
             if let PendingHook::Mqtt(number, at) = hook {
                 let result = if allowed { Ok(()) } else { Err(ReasonCode::ServerBusy) };
-                self.decided(slot, number, at, result, out);
+                self.mqtt_subscribe_decided(slot, number, at, result, out);
             }
         }
     }
 
     /// The application has answered about a filter.
-    pub(crate) fn answered(
+    pub(crate) fn on_mqtt_subscribe_reply(
         &mut self,
         slot: u32,
         number: u32,
         at: usize,
         response: WebhookResponse,
     ) {
-        let result = response.entered(&self.connections.core.settings);
+        let result = response.entered(&self.core.settings);
         let result = result.map(|_| ()).map_err(|_| ReasonCode::NotAuthorized);
         let mut out = Vec::new();
-        self.decided(slot, number, at, result, &mut out);
-        self.connections.mqtt_flush(slot, &mut out);
-        self.connections.mqtt_serve(slot);
+        self.mqtt_subscribe_decided(slot, number, at, result, &mut out);
+        self.mqtt_flush(slot, &mut out);
+        self.mqtt_serve(slot);
     }
 
-    fn decided(
+    fn mqtt_subscribe_decided(
         &mut self,
         slot: u32,
         number: u32,
@@ -421,25 +423,25 @@ impl Mqtts<'_> {
         result: Result<(), ReasonCode>,
         out: &mut Vec<u8>,
     ) {
-        let Some(details) = self.connections.core.mqtt.details(slot) else { return };
+        let Some(details) = self.core.mqtt.details(slot) else { return };
         let pending = details.asking.iter().find(|it| it.number == number);
         let Some(pending) = pending else { return };
         let (id, want) = (pending.subscribe.subscription, pending.subscribe.wants.get(at).cloned());
         let Some(want) = want else { return };
         let granted = result.map(|()| {
             // The rule may be another one than when the application was asked.
-            let settings = self.connections.core.settings.clone();
+            let settings = self.core.settings.clone();
             let permit = Permit::of(&settings.session.policy.topic(&want.filter));
-            self.enter(slot, &want, (permit, false), id)
+            self.mqtt_enter_filter(slot, &want, (permit, false), id)
         });
-        let Some(details) = self.connections.core.mqtt.details_mut(slot) else { return };
+        let Some(details) = self.core.mqtt.details_mut(slot) else { return };
         let Some(place) = details.asking.iter().position(|it| it.number == number) else { return };
         if let Some(result) = details.asking[place].results.get_mut(at) {
             *result = Some(granted);
         }
         if details.asking[place].results.iter().all(Option::is_some) {
             let pending = details.asking.remove(place);
-            self.subscribed(slot, pending, out);
+            self.mqtt_subscribed(slot, pending, out);
         }
     }
 }

@@ -213,9 +213,9 @@ impl Joins {
     }
 
     /// Gives room back that a crowd has left.
-    pub fn tidy(&mut self) {
-        self.by_slot.tidy();
-        self.texts.tidy();
+    pub fn shrink(&mut self) {
+        self.by_slot.shrink();
+        self.texts.shrink();
         self.pending.shrink_to(self.pending.len() * 4);
     }
 
@@ -279,7 +279,7 @@ mod tests {
             }
             most = most.max(joins.bytes());
             (0..20_000).for_each(|slot| joins.clear(slot));
-            joins.tidy();
+            joins.shrink();
             assert!(joins.bytes() < most / 100, "{} of {most} bytes stay", joins.bytes());
         }
     }

@@ -15,7 +15,6 @@ use protocol::phoenix::longpoll_rejection;
 use protocol::request::{Entry, Longpoll, Op, Respond};
 use protocol::{Delivery, Listener};
 
-use crate::connection::lifecycle::Connections;
 use crate::connection::peers::Arrival;
 use crate::connection::reject::refused;
 use crate::connection::{Asking, Connection, Flag, Phase, Session, Waiter, wrapping_s};
@@ -24,10 +23,8 @@ use crate::core::metrics::Refusal;
 use crate::core::output::Output;
 use crate::core::{Core, Effect};
 use crate::delivery::outbox::{Chunk, Outbox, Piece};
+use crate::engine::Engine;
 use crate::limits::reject::over_rejection;
-use crate::phoenix::Channels;
-use crate::presence::snapshot::Lists;
-use crate::recovery::page_requests::PageReads;
 
 /// How long a session may do without a poll, beyond two waits, in seconds.
 const GRACE_SECONDS: u32 = 10;
@@ -39,7 +36,7 @@ const UNPOLLED_SECONDS: u32 = 10;
 /// Beyond the longest wait, how long the answer of another shard is waited for, in seconds.
 const ANSWER_SECONDS: u32 = 10;
 
-impl Channels<'_> {
+impl Engine {
     /// A request of a long poll.
     pub(crate) fn longpoll(&mut self, slot: u32, request: Longpoll, out: &mut Vec<u8>) {
         let Longpoll { op, respond } = request;
@@ -69,9 +66,9 @@ impl Channels<'_> {
 
     fn longpoll_reply(&mut self, slot: u32, body: &[u8], respond: &Respond, out: &mut Vec<u8>) {
         let from = out.len();
-        let keep_alive = respond.keep_alive && !self.connections.core.draining;
+        let keep_alive = respond.keep_alive && !self.core.draining;
         json_answer(&Respond { keep_alive, ..respond.clone() }, body, out);
-        self.connections.answered(slot, from, keep_alive, out);
+        self.answered(slot, from, keep_alive, out);
     }
 
     /// Begins a new session: first the driver says where the request comes from.
@@ -82,11 +79,11 @@ impl Channels<'_> {
         respond: Respond,
         out: &mut Vec<u8>,
     ) {
-        if !self.connections.send_earlier(slot, out) {
+        if !self.send_earlier(slot, out) {
             return;
         }
-        self.connections.rates.has_joined(&mut self.connections.core, slot);
-        let session = self.connections.core.id(slot, 0);
+        self.rates.has_joined(&mut self.core, slot);
+        let session = self.core.id(slot, 0);
         let asking = Asking {
             session,
             respond,
@@ -94,13 +91,13 @@ impl Channels<'_> {
             topics,
             opens: true,
         };
-        wait_for_session(&mut self.connections.core, slot, asking);
-        self.connections.core.outputs.push(Output::Address { slot });
+        wait_for_session(&mut self.core, slot, asking);
+        self.core.outputs.push(Output::Address { slot });
     }
 
     /// The driver says where a request for a session comes from. Its token is in the answer.
-    pub(crate) fn address(&mut self, slot: u32, address: Option<IpAddr>) {
-        let cold = self.connections.core.table.cold_mut(slot);
+    pub(crate) fn longpoll_address(&mut self, slot: u32, address: Option<IpAddr>) {
+        let cold = self.core.table.cold_mut(slot);
         let found = cold.and_then(|cold| {
             let asking = cold.asking.take_if(|asking| asking.opens)?;
             Some(asking)
@@ -112,24 +109,24 @@ impl Channels<'_> {
         else {
             return;
         };
-        self.connections.core.await_request(slot);
+        self.core.await_request(slot);
         let mut out = Vec::new();
         match self.new_session(encoding, &principal, topics, address) {
             Ok(session) => {
-                let token = self.connections.core.settings.session.longpoll_key.sign(session);
+                let token = self.core.settings.session.longpoll_key.sign(session);
                 let mut body = Vec::new();
                 longpoll::poll(Status::Gone, &token, [], &mut body);
                 self.longpoll_reply(slot, &body, &respond, &mut out);
             }
             Err(refused) => {
                 longpoll_rejection(&refused, protocol::http::Method::Get, &respond, &mut out);
-                self.connections.answered(slot, 0, respond.keep_alive, &mut out);
+                self.answered(slot, 0, respond.keep_alive, &mut out);
             }
         }
         if !out.is_empty() {
-            self.connections.send(slot, &out, 0);
+            self.send(slot, &out, 0);
         }
-        self.connections.core.resumed.push(slot);
+        self.core.resumed.push(slot);
     }
 
     fn new_session(
@@ -139,33 +136,29 @@ impl Channels<'_> {
         topics: Vec<Name>,
         address: Option<IpAddr>,
     ) -> Result<ConnectionId, Rejection> {
-        let address = address.map(|address| self.connections.core.settings.network(address));
-        let sessions = &self.connections.core.shared.sessions;
-        let held = &self.connections.core.shared.connections;
-        if sessions.load(Ordering::Relaxed) >= self.connections.core.settings.longpoll_sessions_max
-        {
+        let address = address.map(|address| self.core.settings.network(address));
+        let sessions = &self.core.shared.sessions;
+        let held = &self.core.shared.connections;
+        if sessions.load(Ordering::Relaxed) >= self.core.settings.longpoll_sessions_max {
             return Err(self.refuse_session(Refusal::Sessions));
         }
-        let room = held.load(Ordering::Relaxed) < self.connections.core.settings.connections_max;
-        if !room || self.connections.core.draining {
+        let room = held.load(Ordering::Relaxed) < self.core.settings.connections_max;
+        if !room || self.core.draining {
             return Err(self.refuse_session(Refusal::Connections));
         }
-        if self.connections.core.shared.memory_full.load(Ordering::Relaxed) {
+        if self.core.shared.memory_full.load(Ordering::Relaxed) {
             return Err(self.refuse_session(Refusal::Memory));
         }
         // A session counts as a connection of the address that asked for it.
-        let per_address = self.connections.core.settings.connections_per_address_max;
+        let per_address = self.core.settings.connections_per_address_max;
         let peer = address.filter(|_| per_address > 0);
-        if peer.is_some_and(|peer| !self.connections.core.shared.addresses.enter(peer, per_address))
-        {
+        if peer.is_some_and(|peer| !self.core.shared.addresses.enter(peer, per_address)) {
             return Err(self.refuse_session(Refusal::Address));
         }
-        let sessions_max = self.connections.core.settings.longpoll_sessions_per_address_max;
+        let sessions_max = self.core.settings.longpoll_sessions_per_address_max;
         let of = address.filter(|_| sessions_max > 0);
-        if of.is_some_and(|of| {
-            !self.connections.core.shared.session_addresses.enter(of, sessions_max)
-        }) {
-            peer.into_iter().for_each(|peer| self.connections.core.shared.addresses.leave(peer));
+        if of.is_some_and(|of| !self.core.shared.session_addresses.enter(of, sessions_max)) {
+            peer.into_iter().for_each(|peer| self.core.shared.addresses.leave(peer));
             // It is counted as the limit of all, but it is another's to raise.
             let message = "your address has as many long-poll sessions as it may \
                            (limits.longpoll_sessions_per_address_max): try later";
@@ -174,35 +167,34 @@ impl Channels<'_> {
                 ..self.refuse_session(Refusal::Sessions)
             });
         }
-        let (sessions, held) =
-            (&self.connections.core.shared.sessions, &self.connections.core.shared.connections);
+        let (sessions, held) = (&self.core.shared.sessions, &self.core.shared.connections);
         sessions.fetch_add(1, Ordering::Relaxed);
         held.fetch_add(1, Ordering::Relaxed);
-        let slot = self.connections.open(Listener::Client, Arrival::Direct(None));
-        let Connections { core, rates, .. } = &mut *self.connections;
+        let slot = self.open(Listener::Client, Arrival::Direct(None));
+        let Engine { core, rates, .. } = self;
         let entered = principal.users.len() + topics.len();
         let over = rates.quota.open(core, slot, &principal.users, entered);
-        if let Some(cold) = self.connections.core.table.cold_or_new(slot) {
+        if let Some(cold) = self.core.table.cold_or_new(slot) {
             cold.session = Some(Box::new(Session { address: of, peer, ..Session::default() }));
         }
-        self.connections.core.take_up(slot, encoding, Phase::Open);
+        self.core.take_up(slot, encoding, Phase::Open);
         if let Some(limited) = over {
-            self.connections.end(slot, CloseReason::RateLimited);
+            self.end(slot, CloseReason::RateLimited);
             return Err(over_rejection(limited));
         }
-        let policy = self.connections.core.settings.clone();
+        let policy = self.core.settings.clone();
         let entry = |topic: Name| {
             let permit = Permit::of(&policy.session.policy.topic(&topic));
             Entry { topic, permit, meta: None }
         };
         let entries: Vec<Entry> = topics.into_iter().map(entry).collect();
-        self.connections.enter_hub(slot, principal, &entries);
-        Ok(self.connections.core.id(slot, self.connections.serial))
+        self.enter_hub(slot, principal, &entries);
+        Ok(self.core.id(slot, self.serial))
     }
 
     /// Counts that there is no room for a session, and says why as to any connection.
     fn refuse_session(&self, refusal: Refusal) -> Rejection {
-        self.connections.core.metrics.refused[refusal as usize].add(1);
+        self.core.metrics.refused[refusal as usize].add(1);
         refused(refusal)
     }
 
@@ -214,12 +206,12 @@ impl Channels<'_> {
         asking: Asking,
         out: &mut Vec<u8>,
     ) {
-        if !self.connections.send_earlier(slot, out) {
+        if !self.send_earlier(slot, out) {
             return;
         }
         let session = asking.session;
-        if let Some(from) = wait_for_session(&mut self.connections.core, slot, asking) {
-            self.connections.core.ask_session(session, request, from);
+        if let Some(from) = wait_for_session(&mut self.core, slot, asking) {
+            self.core.ask_session(session, request, from);
         }
     }
 
@@ -230,56 +222,53 @@ impl Channels<'_> {
         request: SessionRequest,
         from: ConnectionId,
     ) {
-        let core = &self.connections.core;
+        let core = &self.core;
         let found = core.table.get(session.slot).filter(|connection| {
             connection.serial == session.serial && core.delivery(connection) == Delivery::Gathered
         });
         let Some(connection) = found else {
             if matches!(request, SessionRequest::Poll | SessionRequest::Post(_)) {
-                self.connections.core.answer_request(session, from, SessionAnswer::Gone);
+                self.core.answer_request(session, from, SessionAnswer::Gone);
             }
             return;
         };
         let (slot, protocol) = (session.slot, core.shared.protocols.of(connection.encoding));
         match request {
             SessionRequest::Poll => self.session_poll(slot, from),
-            SessionRequest::Withdraw => session_withdraw(&mut self.connections.core, slot, from),
-            SessionRequest::Return(elements) => {
-                self.connections.core.session_return(slot, elements)
-            }
+            SessionRequest::Withdraw => session_withdraw(&mut self.core, slot, from),
+            SessionRequest::Return(elements) => self.core.session_return(slot, elements),
             SessionRequest::Post(_) if connection.is_closing() => {
-                self.connections.core.answer_request(session, from, SessionAnswer::Gone);
+                self.core.answer_request(session, from, SessionAnswer::Gone);
             }
             SessionRequest::Post(messages) => {
                 let mut out = Vec::new();
                 for message in messages {
                     let closing = |connection: &Connection| connection.is_closing();
-                    if self.connections.core.table.get(slot).is_none_or(closing) {
+                    if self.core.table.get(slot).is_none_or(closing) {
                         break;
                     }
-                    self.phoenix(slot, protocol, message, &mut out);
-                    self.connections.flush_if_large(slot, &mut out);
+                    self.on_phoenix_message(slot, protocol, message, &mut out);
+                    self.flush_if_large(slot, &mut out);
                 }
-                self.connections.core.answer_request(session, from, SessionAnswer::Taken);
+                self.core.answer_request(session, from, SessionAnswer::Taken);
                 if !out.is_empty() {
-                    self.connections.send(slot, &out, 0);
+                    self.send(slot, &out, 0);
                 }
             }
         }
     }
 
     fn session_poll(&mut self, slot: u32, from: ConnectionId) {
-        let now_s = self.connections.core.now_s();
+        let now_s = self.core.now_s();
         // The second that has begun is not counted.
         let deadline_s =
-            now_s.saturating_add(self.connections.core.settings.longpoll_seconds).saturating_add(1);
-        let Some(connection) = self.connections.core.table.get_mut(slot) else {
+            now_s.saturating_add(self.core.settings.longpoll_seconds).saturating_add(1);
+        let Some(connection) = self.core.table.get_mut(slot) else {
             return;
         };
-        connection.heard_s = wrapping_s(now_s);
+        connection.last_received_s = wrapping_s(now_s);
         let serial = connection.serial;
-        let Some(session) =
-            self.connections.core.table.cold_mut(slot).and_then(|cold| cold.session.as_mut())
+        let Some(session) = self.core.table.cold_mut(slot).and_then(|cold| cold.session.as_mut())
         else {
             return;
         };
@@ -288,13 +277,9 @@ impl Channels<'_> {
         if let Some(before) = session.waiter.replace(waiter) {
             // The client gave that one up.
             let nothing = SessionAnswer::Messages([].into());
-            self.connections.core.answer_request(
-                self.connections.core.id(slot, serial),
-                before.request,
-                nothing,
-            );
+            self.core.answer_request(self.core.id(slot, serial), before.request, nothing);
         }
-        self.connections.session_wake(slot, false);
+        self.session_wake(slot, false);
     }
 
     /// The answer to a request that waits here.
@@ -305,9 +290,8 @@ impl Channels<'_> {
         answer: SessionAnswer,
     ) {
         let slot = to.slot;
-        let is_here =
-            self.connections.core.table.get(slot).is_some_and(|found| found.serial == to.serial);
-        let cold = self.connections.core.table.cold_mut(slot).filter(|_| is_here);
+        let is_here = self.core.table.get(slot).is_some_and(|found| found.serial == to.serial);
+        let cold = self.core.table.cold_mut(slot).filter(|_| is_here);
         let found = cold.and_then(|cold| {
             let asking = cold.asking.take_if(|asking| asking.session == session)?;
             Some(asking)
@@ -316,11 +300,11 @@ impl Channels<'_> {
             if let SessionAnswer::Messages(elements) = answer
                 && !elements.is_empty()
             {
-                self.connections.core.ask_session(session, SessionRequest::Return(elements), to);
+                self.core.ask_session(session, SessionRequest::Return(elements), to);
             }
             return;
         };
-        self.connections.core.await_request(slot);
+        self.core.await_request(slot);
         let Asking { respond, anew, .. } = *asking;
         let mut out = Vec::new();
         match (&answer, anew) {
@@ -332,42 +316,42 @@ impl Channels<'_> {
                 return self.longpoll_open(slot, session, respond, &mut out);
             }
             _ => {
-                let body = session_body(&self.connections.core, session, &answer);
+                let body = session_body(&self.core, session, &answer);
                 self.longpoll_reply(slot, &body, &respond, &mut out);
             }
         }
         if !out.is_empty() {
-            self.connections.send(slot, &out, 0);
+            self.send(slot, &out, 0);
         }
-        self.connections.core.resumed.push(slot);
+        self.core.resumed.push(slot);
     }
 
     /// Once a second: a poll's wait may be over, and a session that nobody polls ends.
     pub(crate) fn check_session(&mut self, slot: u32) {
-        let now_s = self.connections.core.now_s();
-        let timeout_s = self.connections.core.settings.longpoll_seconds * 2 + GRACE_SECONDS;
-        let Some(connection) = self.connections.core.table.get(slot) else {
+        let now_s = self.core.now_s();
+        let timeout_s = self.core.settings.longpoll_seconds * 2 + GRACE_SECONDS;
+        let Some(connection) = self.core.table.get(slot) else {
             return;
         };
         let silence_s = connection.silence_s(now_s);
-        let session = self.connections.core.table.cold(slot).and_then(|cold| cold.session.as_ref());
+        let session = self.core.table.cold(slot).and_then(|cold| cold.session.as_ref());
         let polled = session.is_some_and(|session| session.polled);
         let timeout_s = if polled { timeout_s } else { UNPOLLED_SECONDS };
         match session.and_then(|session| session.waiter.as_ref()) {
             Some(waiter) if waiter.deadline_s <= now_s => {
-                if let Some(connection) = self.connections.core.table.get_mut(slot) {
-                    connection.heard_s = wrapping_s(now_s);
+                if let Some(connection) = self.core.table.get_mut(slot) {
+                    connection.last_received_s = wrapping_s(now_s);
                 }
-                self.connections.session_wake(slot, true);
+                self.session_wake(slot, true);
             }
             Some(_) => {}
-            None if silence_s > timeout_s => self.connections.end(slot, CloseReason::Silent),
+            None if silence_s > timeout_s => self.end(slot, CloseReason::Silent),
             None => {}
         }
     }
 }
 
-impl Connections {
+impl Engine {
     /// A session is closed: at once when there is nothing to give or somebody takes it now, else
     /// with the next poll, or when none comes.
     pub(crate) fn close_session(&mut self, slot: u32) {
@@ -386,9 +370,9 @@ impl Connections {
     /// The session's client has taken what waited for it: the session gets what waits for that.
     pub(crate) fn session_taken(&mut self, slot: u32) {
         if self.core.is_open(slot) {
-            Lists { core: &mut self.core }.flush_due(slot);
+            self.core.flush_due_lists(slot);
             self.recover(|recovery, core| recovery.pull_more(core, slot));
-            PageReads { connections: self }.next(slot);
+            self.read_next_page(slot);
         } else if self.core.table.cold(slot).is_some_and(|cold| cold.closing.is_some()) {
             self.end(slot, CloseReason::Lost);
         }
@@ -573,7 +557,7 @@ fn wait_for_session(core: &mut Core, slot: u32, asking: Asking) -> Option<Connec
     let now_s = core.now_wrapping_s();
     core.enter(slot, Phase::Waiting);
     let connection = core.table.get_mut(slot)?;
-    connection.heard_s = now_s;
+    connection.last_received_s = now_s;
     let from = ConnectionId {
         node: core.shared.node,
         shard: core.number,

@@ -15,34 +15,26 @@ use protocol::request::{Acknowledgement, TokenPurpose};
 use protocol::{Delivery, ProtocolRef, wildcards};
 
 use crate::connection::PendingToken;
-use crate::connection::lifecycle::Connections;
 use crate::core::command::{Answer, PendingHook};
 use crate::core::metrics::Limited;
 use crate::core::responses::{NO_USER, NOTHING, acknowledged_json, answer, refuse, say};
-use crate::delivery::publish::Publishes;
+use crate::engine::Engine;
 use crate::limits::quota::over_message;
 use crate::recovery::ReplyTo;
-use crate::recovery::page_requests::PageReads;
+use crate::webhook::WebhookResponse;
 use crate::webhook::request::{Ask, ask, busy};
-use crate::webhook::{Webhook, WebhookResponse};
 
-/// The Phoenix clients of an engine: their channels, and their long-poll sessions.
-pub(crate) struct Channels<'a> {
-    pub connections: &'a mut Connections,
-    pub webhook: Option<&'a dyn Webhook>,
-}
-
-impl Channels<'_> {
+impl Engine {
     /// Does what the message says; answers go to `out`, for a long-poll session as the elements of
     /// its next answer.
-    pub(crate) fn phoenix(
+    pub(crate) fn on_phoenix_message(
         &mut self,
         slot: u32,
         protocol: ProtocolRef,
         mut message: ClientMessage,
         out: &mut Vec<u8>,
     ) {
-        if self.connections.phoenix_over(slot, protocol, &message, out) {
+        if self.phoenix_over(slot, protocol, &message, out) {
             return;
         }
         match self.channel(slot, &message) {
@@ -61,7 +53,7 @@ impl Channels<'_> {
     /// The name of a channel that is a filter: the client asks to join it so, or has. The error says why it may
     /// not.
     fn channel(&self, slot: u32, message: &ClientMessage) -> Result<Option<Name>, String> {
-        let core = &self.connections.core;
+        let core = &self.core;
         if message.kind() == Event::Join {
             if !phoenix::join_filters(&message.payload)? {
                 return Ok(None);
@@ -100,14 +92,14 @@ impl Channels<'_> {
             return refuse(protocol, &message, "unmatched topic", out);
         }
         if protocol.delivery() == Delivery::Gathered
-            && let Some(why) = self.connections.rates.join_refusal(&mut self.connections.core, slot)
+            && let Some(why) = self.rates.join_refusal(&mut self.core, slot)
         {
             return refuse(protocol, &message, why, out);
         }
-        self.connections.rates.has_joined(&mut self.connections.core, slot);
-        let settings = self.connections.core.settings.clone();
+        self.rates.has_joined(&mut self.core, slot);
+        let settings = self.core.settings.clone();
         let (policy, name) = (&settings.session.policy, message.topic.clone());
-        let (topic, principal) = (policy.topic(&name), self.connections.core.principal(slot));
+        let (topic, principal) = (policy.topic(&name), self.core.principal(slot));
         let own = principal.owns(topic.kind);
         // A filter was checked.
         let is_filter = matches!(topic.kind, TopicKind::Filter(_));
@@ -117,35 +109,30 @@ impl Channels<'_> {
         {
             return refuse(protocol, &message, wrong, out);
         }
-        let hash = self.connections.core.broker.hash(&message.topic);
+        let hash = self.core.broker.hash(&message.topic);
         // A client that joins again has lost its first join: the old one ends.
         if !own
-            && self.connections.core.joins.get(slot, hash).is_some()
+            && self.core.joins.get(slot, hash).is_some()
             && topic.history().is_some()
             && phoenix::join_since(&message.payload).is_ok_and(|since| since.is_some())
         {
             // What it is still owed is among what it asks for.
-            self.connections
-                .recover(|recovery, core| recovery.reply_waiting(core, slot, hash, out));
-            self.connections.leave(slot, &message.topic);
+            self.recover(|recovery, core| recovery.reply_waiting(core, slot, hash, out));
+            self.leave(slot, &message.topic);
         }
-        let end = self.connections.phoenix_end_join(slot, protocol, &message.topic, hash, out);
+        let end = self.phoenix_end_join(slot, protocol, &message.topic, hash, out);
         out.extend_from_slice(&end);
-        if !self.connections.core.is_open(slot) {
+        if !self.core.is_open(slot) {
             return;
         }
-        let max = self.connections.core.settings.session.topics_per_connection_max;
-        let is_in =
-            own || self.connections.core.hub.topics_of(slot).any(|name| *name == message.topic);
-        if !is_in
-            && self.connections.core.hub.count(slot) + self.connections.core.joins.pending(slot)
-                >= max
-        {
-            let limited = &self.connections.core.metrics.limited;
+        let max = self.core.settings.session.topics_per_connection_max;
+        let is_in = own || self.core.hub.topics_of(slot).any(|name| *name == message.topic);
+        if !is_in && self.core.hub.count(slot) + self.core.joins.pending(slot) >= max {
+            let limited = &self.core.metrics.limited;
             limited[Limited::Topics as usize].add(1);
             return refuse(protocol, &message, "too many channels joined", out);
         }
-        let Connections { core, rates, .. } = &mut *self.connections;
+        let Engine { core, rates, .. } = self;
         let no_room = || core.no_room(&[], std::iter::once(&message.topic));
         if !is_in && let Some(limited) = rates.quota.topics_reached(core, slot).or_else(no_room) {
             return refuse(protocol, &message, &over_message(limited), out);
@@ -159,11 +146,11 @@ impl Channels<'_> {
         match self.decide_join(&principal, &topic, &message) {
             Decision::Deny(deny) => refuse(protocol, &message, &deny.phoenix_reason(), out),
             Decision::Allow(permit) => {
-                self.connections.core.joins.insert(slot, hash, join_ref(&message));
+                self.core.joins.insert(slot, hash, join_ref(&message));
                 self.phoenix_joined(slot, message, permit, "{}".into(), None, out);
             }
             Decision::Ask(_) => {
-                self.connections.core.joins.insert(slot, hash, join_ref(&message));
+                self.core.joins.insert(slot, hash, join_ref(&message));
                 self.ask_join(slot, protocol, hash, message, out);
             }
         }
@@ -177,7 +164,7 @@ impl Channels<'_> {
         topic: &Topic<'_, '_>,
         message: &ClientMessage,
     ) -> Decision {
-        let core = &self.connections.core;
+        let core = &self.core;
         let (settings, now_s) = (&core.settings.session, core.unix_s());
         let verify = |token: Box<str>| settings.auth.as_ref()?.verify_topic(&token, now_s).ok();
         let token = phoenix::join_token(&message.payload).and_then(verify);
@@ -197,10 +184,7 @@ impl Channels<'_> {
 
     /// What is wrong with a join's payload.
     fn payload_fault(&self, message: &ClientMessage) -> Result<(), String> {
-        phoenix::join_meta(
-            &message.payload,
-            self.connections.core.settings.presence_meta_bytes_max,
-        )?;
+        phoenix::join_meta(&message.payload, self.core.settings.presence_meta_bytes_max)?;
         phoenix::join_since(&message.payload)?;
         phoenix::join_tags(&message.payload)?;
         Ok(())
@@ -216,26 +200,21 @@ impl Channels<'_> {
         meta: Option<Box<str>>,
         out: &mut Vec<u8>,
     ) {
-        let meta_bytes_max = self.connections.core.settings.presence_meta_bytes_max;
+        let meta_bytes_max = self.core.settings.presence_meta_bytes_max;
         let own = || phoenix::join_meta(&message.payload, meta_bytes_max).ok().flatten();
         let meta = meta.as_deref().or_else(own);
         let topic = message.topic.clone();
-        if !self.connections.core.is_own(slot, &topic) {
-            self.connections.join_with(slot, &topic, permit.presence, meta.unwrap_or("{}"));
+        if !self.core.is_own(slot, &topic) {
+            self.join_with(slot, &topic, permit.presence, meta.unwrap_or("{}"));
         }
         // All three were read before.
         let tags = phoenix::join_tags(&message.payload).unwrap_or_default();
         let since = phoenix::join_since(&message.payload).ok().flatten();
-        self.connections.recovery.catchups.choose(
-            &mut self.connections.core,
-            slot,
-            Some(&topic),
-            &tags,
-        );
+        self.recovery.catchups.choose(&mut self.core, slot, Some(&topic), &tags);
         let topics = since.map(|since| (topic.clone(), since)).into_iter().collect();
         let request = ResumeRequest { all: None, topics };
         let to = ReplyTo::Phoenix(message.into(), response);
-        self.connections.recover(|recovery, core| {
+        self.recover(|recovery, core| {
             recovery.begin(core, slot, std::slice::from_ref(&topic), &request, to, out)
         });
     }
@@ -247,24 +226,24 @@ impl Channels<'_> {
         message: &ClientMessage,
         out: &mut Vec<u8>,
     ) {
-        let hash = self.connections.core.broker.hash(&message.topic);
-        if let Some(join) = self.connections.core.joins.get(slot, hash)
+        let hash = self.core.broker.hash(&message.topic);
+        if let Some(join) = self.core.joins.get(slot, hash)
             && message.join_ref.as_deref().is_some_and(|of| of != join.join_ref)
         {
             return;
         }
         // What was published before is the member's still, and leaves before the answer; after it
         // comes the end of the join.
-        let end = self.connections.phoenix_end_join(slot, protocol, &message.topic, hash, out);
+        let end = self.phoenix_end_join(slot, protocol, &message.topic, hash, out);
         answer(protocol, message, Status::Ok, NOTHING, out);
         out.extend_from_slice(&end);
     }
 
     /// Why a client's message is too large, if it is.
     fn too_large(&self, message: &ClientMessage) -> Option<String> {
-        let max = self.connections.core.settings.session.message_bytes_max;
+        let max = self.core.settings.session.message_bytes_max;
         (message.payload.bytes() > max).then(|| {
-            let limited = &self.connections.core.metrics.limited;
+            let limited = &self.core.metrics.limited;
             limited[Limited::MessageBytes as usize].add(1);
             protocol::data::too_large(max)
         })
@@ -277,13 +256,12 @@ impl Channels<'_> {
         message: ClientMessage,
         out: &mut Vec<u8>,
     ) {
-        if message.event == phoenix::EVENT_ACCESS_TOKEN
-            && self.connections.core.settings.session.auth.is_some()
+        if message.event == phoenix::EVENT_ACCESS_TOKEN && self.core.settings.session.auth.is_some()
         {
             return self.phoenix_refresh(slot, protocol, message, out);
         }
-        let hash = self.connections.core.broker.hash(&message.topic);
-        let join = self.connections.core.joins.get(slot, hash).filter(|join| !join.pending);
+        let hash = self.core.broker.hash(&message.topic);
+        let join = self.core.joins.get(slot, hash).filter(|join| !join.pending);
         let Some(join) = join else {
             let unmatched = ClientMessage { join_ref: None, ..message };
             return refuse(protocol, &unmatched, "unmatched topic", out);
@@ -298,7 +276,7 @@ impl Channels<'_> {
         if let Err(wrong) = check_name(&message.event) {
             return refuse(protocol, &message, wrong, out);
         }
-        let settings = self.connections.core.settings.clone();
+        let settings = self.core.settings.clone();
         let (policy, name) = (&settings.session.policy, message.topic.clone());
         let topic = policy.topic(&name);
         if message.event == phoenix::EVENT_PRESENCE_UPDATE && topic.presence() {
@@ -312,7 +290,7 @@ impl Channels<'_> {
         if is_history && topic.history().is_some() {
             return self.phoenix_history(slot, protocol, message, out);
         }
-        match policy.decide(&self.connections.core.principal(slot), Action::Publish, &topic) {
+        match policy.decide(&self.core.principal(slot), Action::Publish, &topic) {
             Decision::Deny(_) if is_history => refuse(protocol, &message, NO_HISTORY, out),
             Decision::Deny(deny) => refuse(protocol, &message, &deny.phoenix_reason(), out),
             // To the application an event may have any name: nobody else hears it.
@@ -356,7 +334,7 @@ impl Channels<'_> {
             Ok(token) => {
                 let answer = Answer::Phoenix(message.into());
                 let pending = PendingToken { token, purpose: TokenPurpose::Refresh, answer };
-                self.connections.authenticate(slot, pending, out);
+                self.authenticate(slot, pending, out);
             }
             Err(wrong) => refuse(protocol, &message, wrong, out),
         }
@@ -381,8 +359,7 @@ impl Channels<'_> {
         };
         let topic = &message.topic;
         if protocol.delivery() == Delivery::Gathered
-            && let Some(why) =
-                self.connections.rates.publish_refusal(&mut self.connections.core, slot, topic)
+            && let Some(why) = self.rates.publish_refusal(&mut self.core, slot, topic)
         {
             return refuse(protocol, &message, why, out);
         }
@@ -394,8 +371,7 @@ impl Channels<'_> {
             ..Publication::new(message.topic.clone(), data)
         };
         let to = Answer::Phoenix(message.into());
-        let Channels { connections, webhook } = self;
-        Publishes { connections, webhook: *webhook }.publish(slot, publication, consent, to, out);
+        self.client_publish(slot, publication, consent, to, out);
     }
 
     fn phoenix_ack(
@@ -410,7 +386,7 @@ impl Channels<'_> {
             Err(wrong) => return refuse(protocol, message, &wrong, out),
         };
         let acknowledged = Acknowledgement { user: None, topic: Some(message.topic.clone()), id };
-        let core = &mut self.connections.core;
+        let core = &mut self.core;
         match core.acknowledge(Some(slot), &core.principal(slot), acknowledged) {
             Ok((topic, place)) => {
                 let response = acknowledged_json(&topic, place);
@@ -429,7 +405,7 @@ impl Channels<'_> {
         mut message: ClientMessage,
         out: &mut Vec<u8>,
     ) {
-        let core = &mut self.connections.core;
+        let core = &mut self.core;
         let (settings, principal) = (core.settings.clone(), core.principal(slot));
         let policy = &settings.session.policy;
         let decision = policy.decide(&principal, Action::History, &policy.topic(&message.topic));
@@ -437,7 +413,7 @@ impl Channels<'_> {
             return refuse(protocol, &message, &deny.phoenix_reason(), out);
         }
         if protocol.delivery() == Delivery::Gathered
-            && let Some(why) = self.connections.rates.join_refusal(core, slot)
+            && let Some(why) = self.rates.join_refusal(core, slot)
         {
             return refuse(protocol, &message, why, out);
         }
@@ -446,7 +422,7 @@ impl Channels<'_> {
                 // What waits for its turn is small: nothing counts it.
                 message.payload = model::Data::Binary([].into());
                 let (to, from) = (Answer::Phoenix(message.into()), out.len());
-                PageReads { connections: self.connections }.ask(slot, page, to, from, out);
+                self.read_page(slot, page, to, from, out);
             }
             Err(wrong) => refuse(protocol, &message, &wrong, out),
         }
@@ -460,14 +436,14 @@ impl Channels<'_> {
         hash: u64,
         out: &mut Vec<u8>,
     ) {
-        let meta_bytes_max = self.connections.core.settings.presence_meta_bytes_max;
+        let meta_bytes_max = self.core.settings.presence_meta_bytes_max;
         if protocol.delivery() == Delivery::Gathered
-            && let Some(why) = self.connections.rates.join_refusal(&mut self.connections.core, slot)
+            && let Some(why) = self.rates.join_refusal(&mut self.core, slot)
         {
             return refuse(protocol, message, why, out);
         }
-        self.connections.rates.has_joined(&mut self.connections.core, slot);
-        let core = &mut self.connections.core;
+        self.rates.has_joined(&mut self.core, slot);
+        let core = &mut self.core;
         match phoenix::meta(&message.payload, meta_bytes_max) {
             Ok(meta)
                 if {
@@ -493,7 +469,7 @@ impl Channels<'_> {
         message: ClientMessage,
         out: &mut Vec<u8>,
     ) {
-        let core = &mut self.connections.core;
+        let core = &mut self.core;
         let number = core.joins.ask(slot, hash, &message.topic);
         let users = core.users(slot).map(Into::into).collect();
         // The payload is needed again when it is allowed.
@@ -501,7 +477,7 @@ impl Channels<'_> {
         let hook = PendingHook::Join(number, message.into());
         let mut asked = Ask::subscribe(topic, users, protocol.name(), hook);
         asked.question.payload = payload;
-        let Err(unasked) = ask(core, self.webhook, slot, vec![asked]) else {
+        let Err(unasked) = ask(core, slot, vec![asked]) else {
             return;
         };
         let response = match core.settings.silence_allows {
@@ -523,13 +499,13 @@ impl Channels<'_> {
         message: ClientMessage,
         response: WebhookResponse,
     ) {
-        let Some(protocol) = self.connections.core.protocol(slot) else {
+        let Some(protocol) = self.core.protocol(slot) else {
             return;
         };
         let mut out = Vec::new();
         self.join_decided(slot, protocol, number, message, response, &mut out);
         if !out.is_empty() {
-            self.connections.send(slot, &out, 0);
+            self.send(slot, &out, 0);
         }
     }
 
@@ -542,7 +518,7 @@ impl Channels<'_> {
         response: WebhookResponse,
         out: &mut Vec<u8>,
     ) {
-        let core = &mut self.connections.core;
+        let core = &mut self.core;
         let hash = core.broker.hash(&message.topic);
         if !core.joins.answered(slot, hash, number) {
             return;
@@ -563,7 +539,7 @@ impl Channels<'_> {
     }
 }
 
-impl Connections {
+impl Engine {
     /// The application took the connection out of a topic: its join, if it has one, has ended.
     pub(crate) fn phoenix_left(&mut self, slot: u32, topic: &str, out: &mut Vec<u8>) {
         let Some(protocol) = self.core.protocol(slot) else {

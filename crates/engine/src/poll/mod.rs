@@ -11,51 +11,41 @@ use protocol::http::json_answer;
 use protocol::poll::{self, LongPoll};
 use protocol::request;
 
-use crate::connection::lifecycle::Connections;
 use crate::connection::{Phase, Poll, PollHistory, PollStart};
 use crate::core::command::Command;
 use crate::core::count::count;
+use crate::engine::Engine;
 use crate::recovery::is_told;
 
 /// Messages with history in one answer; the next poll gets more.
 const ANSWER_MESSAGES: usize = if cfg!(test) { 4 } else { 256 };
 
-/// The long polls of an engine.
-pub(crate) struct Polls<'a> {
-    pub connections: &'a mut Connections,
-}
-
-impl Polls<'_> {
+impl Engine {
     /// A poll enters its topics first and then scans: whatever is published after the scan wakes
     /// it, and whatever was before is found. So nothing falls between.
-    pub(crate) fn poll(&mut self, slot: u32, poll: request::Poll, out: &mut Vec<u8>) {
-        if !self.connections.send_earlier(slot, out) {
+    pub(crate) fn start_poll(&mut self, slot: u32, poll: request::Poll, out: &mut Vec<u8>) {
+        if !self.send_earlier(slot, out) {
             return;
         }
-        self.connections.core.take_up(slot, LongPoll.encoding(), Phase::Waiting);
-        self.connections.enter_hub(slot, &poll.principal, &poll.topics);
-        self.connections.recovery.catchups.choose(
-            &mut self.connections.core,
-            slot,
-            None,
-            &poll.tags,
-        );
-        let deadline_s = self.connections.core.now_s().saturating_add(poll.seconds);
+        self.core.take_up(slot, LongPoll.encoding(), Phase::Waiting);
+        self.enter_hub(slot, &poll.principal, &poll.topics);
+        self.recovery.catchups.choose(&mut self.core, slot, None, &poll.tags);
+        let deadline_s = self.core.now_s().saturating_add(poll.seconds);
         let mut history = self.poll_history(slot, &poll.resume);
         let resumes = !poll.resume.is_empty();
         let token = poll.resume.all.as_ref().and_then(|since| since.token());
-        let epoch = self.connections.core.broker.epoch();
+        let epoch = self.core.broker.epoch();
         let from = token.and_then(|token| token.offset(epoch));
         let from = from.map(|offset| Position { epoch, offset });
         // An id of another life: the broker says so.
         let from = from.or(token.map(|token| token.id).filter(|_| history.is_none()));
-        let recent = self.recent(slot, from);
+        let recent = self.recent_of_poll(slot, from);
         let no_history = resumes && from.is_none() && history.is_none();
         let no_history = no_history || self.asks_in_vain(slot, &poll.resume);
         let gap = match (&history, from) {
             (Some(history), _) if history.gap.is_some() => history.gap,
             (_, Some(from)) if !recent.complete => {
-                let same = from.epoch == self.connections.core.broker.epoch();
+                let same = from.epoch == self.core.broker.epoch();
                 Some(if same { RecoveryGap::TooOld } else { RecoveryGap::Epoch })
             }
             _ => no_history.then_some(RecoveryGap::NoHistory),
@@ -76,15 +66,15 @@ impl Polls<'_> {
         }
         let history = history.map(Box::new);
         let wait = Poll { since, recovered, deadline_s, respond: poll.respond, history };
-        if let Some(cold) = self.connections.core.table.cold_or_new(slot) {
+        if let Some(cold) = self.core.table.cold_or_new(slot) {
             cold.poll = Some(Box::new(wait));
         }
-        self.scan(slot, Some(recent), now, gap);
+        self.scan_poll(slot, Some(recent), now, gap);
     }
 
     /// Whether a poll asks for all that is there, or for the newest of it, of a topic that keeps nothing.
     fn asks_in_vain(&self, slot: u32, request: &ResumeRequest) -> bool {
-        let core = &self.connections.core;
+        let core = &self.core;
         let wants = |topic: &Name| {
             let named = request.topics.iter().any(|(name, _)| name == topic);
             let counts = named || !TopicKind::of(topic).is_personal();
@@ -95,21 +85,20 @@ impl Polls<'_> {
 
     /// The topics with history of a poll that has entered its topics.
     fn poll_history(&mut self, slot: u32, request: &ResumeRequest) -> Option<PollHistory> {
-        let topics: Vec<Name> = self.connections.core.hub.topics_of(slot).cloned().collect();
+        let topics: Vec<Name> = self.core.hub.topics_of(slot).cloned().collect();
         let (mut hashed, mut acknowledged) = (Vec::new(), Vec::new());
         let mut messages_max = ANSWER_MESSAGES;
         for topic in &topics {
-            let Some(keep) = self.connections.core.history().rule(topic) else { continue };
-            let hash = self.connections.core.broker.hash(topic);
-            let user =
-                keep.acknowledge.as_ref().and_then(|_| self.connections.core.user_of(slot, topic));
+            let Some(keep) = self.core.history().rule(topic) else { continue };
+            let hash = self.core.broker.hash(topic);
+            let user = keep.acknowledge.as_ref().and_then(|_| self.core.user_of(slot, topic));
             match user {
                 None => hashed.push((hash, topic.as_str())),
                 Some(user) => {
                     let rule = keep.acknowledge.as_ref();
                     let window = rule.map_or(1, |rule| rule.window_messages_max as usize);
                     messages_max = messages_max.min(window.max(1));
-                    let cursor = self.connections.core.history().cursor(&user, topic);
+                    let cursor = self.core.history().cursor(&user, topic);
                     acknowledged.push((hash, topic.as_str(), cursor));
                 }
             }
@@ -119,8 +108,7 @@ impl Polls<'_> {
         }
         let plain = hashed.len();
         hashed.extend(acknowledged.iter().map(|(hash, topic, _)| (*hash, *topic)));
-        let (start, query) =
-            self.connections.recovery.ask_start(&mut self.connections.core, slot, &hashed, request);
+        let (start, query) = self.recovery.ask_start(&mut self.core, slot, &hashed, request);
         let cursors = acknowledged.iter().map(|(_, _, cursor)| *cursor).collect();
         let (reading, asker) = query.map(|query| (query.number, query.asker)).unzip();
         let from = PollStart { request: request.clone(), cursors, _asker: asker };
@@ -132,24 +120,30 @@ impl Polls<'_> {
 
     /// What was published lately to the poll's topics and is not retained: all of topics without history,
     /// of others who came and went.
-    fn recent(&self, slot: u32, since: Option<Position>) -> Recent {
-        let own = self.connections.core.hub.topics_of(slot).cloned();
+    fn recent_of_poll(&self, slot: u32, since: Option<Position>) -> Recent {
+        let own = self.core.hub.topics_of(slot).cloned();
         let topics: Vec<(u64, Name)> = own
             .chain(std::iter::once(model::name::BROADCAST.into()))
-            .map(|topic| (self.connections.core.broker.hash(&topic), topic))
+            .map(|topic| (self.core.broker.hash(&topic), topic))
             .collect();
         let topics: Vec<(u64, &str)> =
             topics.iter().map(|(hash, topic)| (*hash, topic.as_str())).collect();
-        self.connections.core.broker.recent(&topics, since)
+        self.core.broker.recent(&topics, since)
     }
 
     /// Something may have come for a poll, or its time is over.
     pub(crate) fn poll_again(&mut self, slot: u32, over: bool) {
-        self.scan(slot, None, over, None);
+        self.scan_poll(slot, None, over, None);
     }
 
-    fn scan(&mut self, slot: u32, recent: Option<Recent>, now: bool, gap: Option<RecoveryGap>) {
-        let Some(connection) = self.connections.core.table.get(slot) else {
+    fn scan_poll(
+        &mut self,
+        slot: u32,
+        recent: Option<Recent>,
+        now: bool,
+        gap: Option<RecoveryGap>,
+    ) {
+        let Some(connection) = self.core.table.get(slot) else {
             return;
         };
         let Some(poll) = self.poll_of(slot) else {
@@ -171,7 +165,7 @@ impl Polls<'_> {
         let piece = match cursors {
             None => None,
             Some(cursors) => {
-                let bytes_max = self.connections.core.settings.outbox_bytes_max / 2;
+                let bytes_max = self.core.settings.outbox_bytes_max / 2;
                 let pull = Pull { topics: cursors, messages_max, bytes_max };
                 match self.poll_piece(slot, serial, pull, now) {
                     Some(piece) => Some(piece),
@@ -181,36 +175,33 @@ impl Polls<'_> {
         };
         let recent = match recent {
             Some(recent) => recent,
-            None => self.recent(slot, Some(since)),
+            None => self.recent_of_poll(slot, Some(since)),
         };
-        let gone = piece.as_ref().and_then(|piece| self.gone(slot, piece));
+        let gone = piece.as_ref().and_then(|piece| self.poll_gone(slot, piece));
         let gap = gap.or(gone).or((!recent.complete).then_some(RecoveryGap::TooOld));
         if let Some(gap) = gap
             && self.begin_states_anew(slot, gap)
         {
-            return self.scan(slot, Some(recent), true, Some(gap));
+            return self.scan_poll(slot, Some(recent), true, Some(gap));
         }
         self.answer_if(slot, &recent, piece, now, gap);
     }
 
     /// The next piece for a poll, if it is to be had at once.
     fn poll_piece(&mut self, slot: u32, serial: u32, pull: Pull, now: bool) -> Option<Piece> {
-        let (handle, query) =
-            (self.connections.core.handle.clone(), self.connections.recovery.catchups.query());
+        let (handle, query) = (self.core.handle.clone(), self.recovery.catchups.query());
         let numbers = vec![query];
         let completion = Completion::new(move |piece: Result<Piece, _>| {
             handle.send(Command::Pulled { slot, serial, numbers, piece: piece.ok() });
         });
-        match self.connections.core.history.read(pull, completion) {
+        match self.core.history.read(pull, completion) {
             Ok(Answer::Now(piece)) => return Some(piece),
             Ok(Answer::Later) => {
                 if let Some(history) = self.poll_history_mut(slot) {
                     (history.reading, history.woken, history.now) = (Some(query), false, now);
                 }
             }
-            Err(_) => {
-                self.connections.recover(|recovery, core| recovery.come_back_later(core, slot))
-            }
+            Err(_) => self.recover(|recovery, core| recovery.come_back_later(core, slot)),
         }
         None
     }
@@ -226,11 +217,11 @@ impl Polls<'_> {
             history.begin(start, &from);
         }
         let (gap, now) = (history.gap, std::mem::take(&mut history.now));
-        self.scan(slot, None, now || gap.is_some(), gap);
+        self.scan_poll(slot, None, now || gap.is_some(), gap);
     }
 
     /// What a poll can't be given, since it is gone while the poll waited.
-    fn gone(&self, slot: u32, piece: &Piece) -> Option<RecoveryGap> {
+    fn poll_gone(&self, slot: u32, piece: &Piece) -> Option<RecoveryGap> {
         let history = self.poll_of(slot)?.history.as_ref()?;
         let is_told = |(at, cursor): (usize, &TopicCursor)| match at < history.plain {
             true => piece.is_gone(at),
@@ -242,7 +233,7 @@ impl Polls<'_> {
     /// The same of what waited, for a client that did not say how far it has it: this is told with an
     /// answer, and is no reason for one, or who asks so again and again would be answered at once. Nor
     /// is it told where it would make a state begin anew.
-    fn gone_unasked(&self, slot: u32, piece: &Piece) -> Option<RecoveryGap> {
+    fn poll_gone_unasked(&self, slot: u32, piece: &Piece) -> Option<RecoveryGap> {
         let history = self.poll_of(slot)?.history.as_ref()?;
         let (plain, acknowledged) = history.cursors.split_at(history.plain);
         let mut places = acknowledged.iter().zip(history.plain..);
@@ -254,7 +245,7 @@ impl Polls<'_> {
     /// An answer with a gap does not say of which topics: its client forgets all states, and gets them all
     /// again. True when there is one that was not to be read from its beginning.
     fn begin_states_anew(&mut self, slot: u32, gap: RecoveryGap) -> bool {
-        let history = self.connections.core.history.clone();
+        let history = self.core.history.clone();
         let Some(poll) = self.poll_history_mut(slot) else {
             return false;
         };
@@ -271,12 +262,12 @@ impl Polls<'_> {
     }
 
     fn poll_history_mut(&mut self, slot: u32) -> Option<&mut PollHistory> {
-        self.connections.core.table.cold_mut(slot)?.poll.as_mut()?.history.as_deref_mut()
+        self.core.table.cold_mut(slot)?.poll.as_mut()?.history.as_deref_mut()
     }
 
     /// The history has answered.
     pub(crate) fn poll_was_read(&mut self, slot: u32, number: u32, piece: Piece) {
-        let (gone, unasked) = (self.gone(slot, &piece), self.gone_unasked(slot, &piece));
+        let (gone, unasked) = (self.poll_gone(slot, &piece), self.poll_gone_unasked(slot, &piece));
         // Not what another poll of this connection asked before.
         let history = self.poll_history_mut(slot).filter(|history| history.reading == Some(number));
         let Some(history) = history else {
@@ -289,12 +280,12 @@ impl Polls<'_> {
         let Some(since) = self.poll_of(slot).map(|poll| poll.since) else {
             return;
         };
-        let recent = self.recent(slot, Some(since));
+        let recent = self.recent_of_poll(slot, Some(since));
         let gap = gap.or((!recent.complete).then_some(RecoveryGap::TooOld));
         if let Some(gap) = gap
             && self.begin_states_anew(slot, gap)
         {
-            return self.scan(slot, Some(recent), true, Some(gap));
+            return self.scan_poll(slot, Some(recent), true, Some(gap));
         }
         if piece.messages.is_empty() && (gap.is_none() || !piece.caught_up) {
             // There is nothing up to here.
@@ -308,18 +299,18 @@ impl Polls<'_> {
             if piece.caught_up && !woken {
                 return self.answer_if(slot, &recent, Some(piece), now, None);
             }
-            return self.scan(slot, Some(recent), now || gap.is_some(), gap);
+            return self.scan_poll(slot, Some(recent), now || gap.is_some(), gap);
         }
         self.answer_if(slot, &recent, Some(piece), false, gap);
     }
 
     /// True while a poll waits for the answer to this query.
-    pub(crate) fn awaits(&mut self, slot: u32, query: u32) -> bool {
+    pub(crate) fn poll_awaits(&mut self, slot: u32, query: u32) -> bool {
         self.poll_history_mut(slot).is_some_and(|history| history.reading == Some(query))
     }
 
     fn poll_of(&self, slot: u32) -> Option<&Poll> {
-        self.connections.core.table.cold(slot)?.poll.as_deref()
+        self.core.table.cold(slot)?.poll.as_deref()
     }
 
     /// Answers when there is something to say.
@@ -339,7 +330,7 @@ impl Polls<'_> {
     }
 
     /// The compacted topics of a poll.
-    fn states(&self, slot: u32) -> Vec<Name> {
+    fn poll_states(&self, slot: u32) -> Vec<Name> {
         let history = self.poll_of(slot).and_then(|poll| poll.history.as_ref());
         let plain = history.map_or(&[][..], |history| &history.cursors[..history.plain]);
         plain
@@ -350,13 +341,13 @@ impl Polls<'_> {
     }
 
     fn is_compact(&self, topic: &str) -> bool {
-        self.connections.core.history().rule(topic).is_some_and(|rule| rule.compact)
+        self.core.history().rule(topic).is_some_and(|rule| rule.compact)
     }
 
     /// How far a poll has everything with a piece that goes up to an offset: some of its topics may
     /// have been ahead of it.
     fn poll_position(&self, mut cursors: Vec<TopicCursor>, piece: &Piece) -> Frontier {
-        let epoch = self.connections.core.history().epoch();
+        let epoch = self.core.history().epoch();
         let through = piece.through;
         for (at, topic) in cursors.iter_mut().enumerate() {
             piece.begin(at, topic);
@@ -384,26 +375,21 @@ impl Polls<'_> {
     ) {
         let mut messages = recent.messages.clone();
         messages.extend(piece.iter().flat_map(|piece| piece.messages.iter().cloned()));
-        messages.retain(|message| self.connections.recovery.catchups.chooses(slot, message));
+        messages.retain(|message| self.recovery.catchups.chooses(slot, message));
         let history = self.poll_of(slot).and_then(|poll| poll.history.as_ref());
         let acknowledged = history.map(|history| history.cursors[history.plain..].to_vec());
         if let Some(acknowledged) = acknowledged.filter(|topics| !topics.is_empty()) {
-            self.connections.recovery.count_polled(
-                &mut self.connections.core,
-                slot,
-                &acknowledged,
-                &mut messages,
-            );
+            self.recovery.count_polled(&mut self.core, slot, &acknowledged, &mut messages);
         }
         let states = match &piece {
-            Some(piece) if piece.caught_up => self.states(slot),
+            Some(piece) if piece.caught_up => self.poll_states(slot),
             _ => Vec::new(),
         };
         let was_gone = self.poll_of(slot).and_then(|poll| poll.history.as_ref());
         let was_gone = was_gone.is_some_and(|history| history.gone).then_some(RecoveryGap::TooOld);
-        let unasked = piece.as_ref().and_then(|piece| self.gone_unasked(slot, piece));
+        let unasked = piece.as_ref().and_then(|piece| self.poll_gone_unasked(slot, piece));
         let gap = gap.or(was_gone).or(unasked);
-        let Some(cold) = self.connections.core.table.cold_mut(slot) else {
+        let Some(cold) = self.core.table.cold_mut(slot) else {
             return;
         };
         let Some(poll) = cold.poll.take() else {
@@ -420,38 +406,36 @@ impl Polls<'_> {
         let body = poll::answer(messages_of, &since, recovered, gap, &states);
         let mut answer = Vec::with_capacity(body.len() + 256);
         json_answer(&poll.respond, &body, &mut answer);
-        self.connections.leave_topics(slot);
-        self.connections.core.metrics.delivered.add(messages.len() as u64);
-        self.connections.core.await_request(slot);
-        self.connections.core.count_answer(&answer);
+        self.leave_topics(slot);
+        self.core.metrics.delivered.add(messages.len() as u64);
+        self.core.await_request(slot);
+        self.core.count_answer(&answer);
         if poll.respond.keep_alive {
-            self.connections.send(slot, &answer, count(messages.len()));
-            self.connections.rest_or_close(slot, true, &mut Vec::new());
-            self.connections.core.resumed.push(slot);
+            self.send(slot, &answer, count(messages.len()));
+            self.rest_or_close(slot, true, &mut Vec::new());
+            self.core.resumed.push(slot);
         } else {
-            self.connections.close(slot, CloseReason::Answered, &answer);
+            self.close(slot, CloseReason::Answered, &answer);
         }
     }
 
     /// The connection has come from another engine: what its poll asked of the history is asked again.
     /// `reads` where that was a piece.
-    pub(crate) fn restart(&mut self, slot: u32, reads: bool) {
+    pub(crate) fn restart_poll(&mut self, slot: u32, reads: bool) {
         let Some(history) = self.poll_history_mut(slot) else {
             return;
         };
         let gap = history.gap;
         let Some(from) = history.starting.take() else {
             if reads {
-                self.scan(slot, None, gap.is_some(), gap);
+                self.scan_poll(slot, None, gap.is_some(), gap);
             }
             return;
         };
         let topics = history.cursors.clone();
         let hashed: Vec<(u64, &str)> =
             topics.iter().map(|cursor| (cursor.hash, cursor.topic.as_str())).collect();
-        let connections = &mut *self.connections;
-        let (start, query) =
-            connections.recovery.ask_start(&mut connections.core, slot, &hashed, &from.request);
+        let (start, query) = self.recovery.ask_start(&mut self.core, slot, &hashed, &from.request);
         let Some(history) = self.poll_history_mut(slot) else {
             return;
         };
@@ -463,7 +447,7 @@ impl Polls<'_> {
             None => {
                 history.begin(start, &from);
                 let gap = history.gap;
-                self.scan(slot, None, gap.is_some(), gap);
+                self.scan_poll(slot, None, gap.is_some(), gap);
             }
         }
     }

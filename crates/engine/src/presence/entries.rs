@@ -7,7 +7,7 @@ use minicbor::{Decode, Encode};
 use model::{Name, NodeId};
 use presence::{Kept, Presence, Ref};
 
-use crate::core::shrink::Roomy;
+use crate::core::shrink::Shrink;
 use crate::handover::value::Text;
 
 /// Users of one connection that are present in a topic through it. A connection may name more, and
@@ -219,7 +219,7 @@ impl PresenceEntries {
     }
 
     /// Gives room back that a crowd has left.
-    pub fn tidy(&mut self) {
-        self.entries.tidy();
+    pub fn shrink(&mut self) {
+        self.entries.shrink();
     }
 }

@@ -6,11 +6,10 @@ use presence::{Answer, Completion, List, Snapshot};
 use protocol::request::{ReplyTo, Respond};
 use protocol::{Delivery, ProtocolRef, data, http};
 
-use crate::connection::lifecycle::Connections;
 use crate::core::Core;
 use crate::core::command::{Command, PresenceQuery};
 use crate::core::responses::{NO_USER, NOT_SUBSCRIBED, named};
-use crate::presence::snapshot::Lists;
+use crate::engine::Engine;
 
 /// Topics whose notices are composed at a time.
 const TOPICS_PER_TAKE: usize = 64;
@@ -18,7 +17,7 @@ const TOPICS_PER_TAKE: usize = 64;
 /// How often that is done in a row; what is due then still waits until the next pass.
 const TAKES_MAX: usize = 16;
 
-impl Connections {
+impl Engine {
     /// The connection has entered a topic with presence: its users are there now. A long poll of our
     /// own comes and goes with every request, and is not counted.
     pub(crate) fn enter_presence(&mut self, slot: u32, topic: &str, meta: &str) {
@@ -42,36 +41,31 @@ impl Connections {
     }
 }
 
-/// What clients ask and say of who is in a topic.
-pub(crate) struct Presences<'a> {
-    pub connections: &'a mut Connections,
-}
-
-impl Presences<'_> {
+impl Engine {
     /// A list that was not there at once has come.
-    pub(crate) fn listed(&mut self, slot: u32, query: PresenceQuery, list: List) {
+    pub(crate) fn on_presence_listed(&mut self, slot: u32, query: PresenceQuery, list: List) {
         match query {
             PresenceQuery::Join { topic, join_ref } => {
-                Lists { core: &mut self.connections.core }.send_late(slot, &topic, &join_ref, list);
+                self.core.send_late_list(slot, &topic, &join_ref, list);
             }
             PresenceQuery::Http { topic, respond } => {
                 let json = presence_json(&topic, list);
-                self.connections.answer_late(slot, respond.keep_alive, |out| {
+                self.answer_late(slot, respond.keep_alive, |out| {
                     http::json_answer(&respond, json.as_bytes(), out);
                 });
             }
             PresenceQuery::Id { topic, id } => {
-                let core = &mut self.connections.core;
+                let core = &mut self.core;
                 let Some(protocol) = core.protocol(slot) else { return };
                 let mut out = Vec::new();
                 protocol.reply(&id, Ok(&presence_json(&topic, list)), &mut core.codecs, &mut out);
-                self.connections.send(slot, &out, 0);
+                self.send(slot, &out, 0);
             }
         }
     }
 
     /// Answers who is in a topic: a request, or a command on a connection that is open.
-    pub(crate) fn tell(
+    pub(crate) fn reply_presence(
         &mut self,
         slot: u32,
         protocol: ProtocolRef,
@@ -81,13 +75,13 @@ impl Presences<'_> {
         out: &mut Vec<u8>,
     ) {
         match to {
-            ReplyTo::Http(respond) => self.request(slot, topic, respond, from, out),
-            ReplyTo::Id(id) => self.by_id(slot, protocol, topic, id, out),
+            ReplyTo::Http(respond) => self.request_presence(slot, topic, respond, from, out),
+            ReplyTo::Id(id) => self.presence_by_id(slot, protocol, topic, id, out),
         }
     }
 
     /// A list may be long: whoever asks for many is slowed, as one who enters as many topics is.
-    fn by_id(
+    fn presence_by_id(
         &mut self,
         slot: u32,
         protocol: ProtocolRef,
@@ -95,18 +89,18 @@ impl Presences<'_> {
         id: Box<str>,
         out: &mut Vec<u8>,
     ) {
-        self.connections.rates.has_joined(&mut self.connections.core, slot);
+        self.rates.has_joined(&mut self.core, slot);
         let query = PresenceQuery::Id { topic: topic.clone(), id: id.clone() };
-        let later = listed_later(&self.connections.core, slot, query);
-        if let Answer::Now(list) = self.connections.core.shared.presence.list(&topic, None, later) {
+        let later = listed_later(&self.core, slot, query);
+        if let Answer::Now(list) = self.core.shared.presence.list(&topic, None, later) {
             let json = presence_json(&topic, list);
-            protocol.reply(&id, Ok(&json), &mut self.connections.core.codecs, out);
+            protocol.reply(&id, Ok(&json), &mut self.core.codecs, out);
         }
     }
 
     /// A member shows something else in a topic's presence. All shards share the registry: it counts as a
     /// join does.
-    pub(crate) fn update(
+    pub(crate) fn update_presence(
         &mut self,
         slot: u32,
         protocol: ProtocolRef,
@@ -115,8 +109,8 @@ impl Presences<'_> {
         meta: &str,
         out: &mut Vec<u8>,
     ) {
-        self.connections.rates.has_joined(&mut self.connections.core, slot);
-        let core = &mut self.connections.core;
+        self.rates.has_joined(&mut self.core, slot);
+        let core = &mut self.core;
         let hash = core.broker.hash(topic);
         core.count_meta(meta);
         let done = match data::meta(meta, core.settings.presence_meta_bytes_max) {
@@ -139,7 +133,7 @@ impl Presences<'_> {
     }
 
     /// `GET /presence`. The request waits when the answer comes later.
-    fn request(
+    fn request_presence(
         &mut self,
         slot: u32,
         topic: Name,
@@ -148,17 +142,13 @@ impl Presences<'_> {
         out: &mut Vec<u8>,
     ) {
         let query = PresenceQuery::Http { topic: topic.clone(), respond: respond.clone() };
-        match self.connections.core.shared.presence.list(
-            &topic,
-            None,
-            listed_later(&self.connections.core, slot, query),
-        ) {
+        match self.core.shared.presence.list(&topic, None, listed_later(&self.core, slot, query)) {
             Answer::Now(list) => {
                 http::json_answer(&respond, presence_json(&topic, list).as_bytes(), out);
-                self.connections.answered(slot, from, respond.keep_alive, out);
+                self.answered(slot, from, respond.keep_alive, out);
             }
             Answer::Later => {
-                self.connections.wait_for_answer(slot, out);
+                self.wait_for_answer(slot, out);
             }
         }
     }
@@ -166,7 +156,7 @@ impl Presences<'_> {
 
 impl Core {
     /// Who is in a topic, for a new member that has joined with this ref. `None` when the answer
-    /// comes later: the mailbox brings it to [`Presences::listed`].
+    /// comes later: the mailbox brings it to [`Engine::on_presence_listed`](crate::Engine).
     pub(crate) fn presence_of(&self, slot: u32, topic: &str, join_ref: &str) -> Option<List> {
         let own = self.entries.own(slot, topic);
         let query = PresenceQuery::Join { topic: topic.into(), join_ref: join_ref.into() };

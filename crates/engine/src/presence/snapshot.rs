@@ -16,14 +16,9 @@ use crate::core::responses::{answer, say};
 /// A list of presence that goes out whatever else waits, in bytes.
 const SHORT_LIST_BYTES: usize = 16 << 10;
 
-/// The lists of presence that an engine's connections get.
-pub(crate) struct Lists<'a> {
-    pub core: &'a mut Core,
-}
-
-impl Lists<'_> {
+impl Core {
     /// Tells a client that it has joined, and then who is there.
-    pub(crate) fn joined(
+    pub(crate) fn send_joined(
         &mut self,
         slot: u32,
         protocol: ProtocolRef,
@@ -32,32 +27,32 @@ impl Lists<'_> {
         out: &mut Vec<u8>,
     ) {
         answer(protocol, message, Status::Ok, Content::Json(response), out);
-        self.send_of(slot, protocol, &message.topic, out);
+        self.send_list_of(slot, protocol, &message.topic, out);
     }
 
     /// The connection has entered a topic with presence, and is told who is there as soon as it has been
-    /// told that, by [`Lists::send_due`]. A poll asks for itself, and a Phoenix client joins.
-    pub(crate) fn owe(&mut self, slot: u32, topic: &str) {
+    /// told that, by [`Core::send_due_lists`]. A poll asks for itself, and a Phoenix client joins.
+    pub(crate) fn owe_list(&mut self, slot: u32, topic: &str) {
         let told =
             |protocol: ProtocolRef| protocol.delivery() == Delivery::Pushed && !protocol.joins();
-        if self.core.protocol(slot).is_some_and(told) {
-            self.is_due(slot, topic);
+        if self.protocol(slot).is_some_and(told) {
+            self.is_list_due(slot, topic);
         }
     }
 
-    fn is_due(&mut self, slot: u32, topic: &str) {
-        let due = self.core.lists_due.entry(slot).or_default();
+    fn is_list_due(&mut self, slot: u32, topic: &str) {
+        let due = self.snapshots_due.entry(slot).or_default();
         if !due.iter().any(|name| name == topic) {
             due.push(topic.into());
         }
     }
 
     /// The list of a topic is owed no longer.
-    pub(crate) fn forget(&mut self, slot: u32, topic: &str) {
-        if let Some(due) = self.core.lists_due.get_mut(&slot) {
+    pub(crate) fn forget_list(&mut self, slot: u32, topic: &str) {
+        if let Some(due) = self.snapshots_due.get_mut(&slot) {
             due.retain(|name| name != topic);
             if due.is_empty() {
-                self.core.lists_due.remove(&slot);
+                self.snapshots_due.remove(&slot);
             }
         }
     }
@@ -65,24 +60,24 @@ impl Lists<'_> {
     /// Tells a member who is there, if the topic's members may know. A long list waits while anything
     /// else does, so that a client which enters many topics at once is not taken for one that doesn't
     /// read.
-    pub(crate) fn send_of(
+    pub(crate) fn send_list_of(
         &mut self,
         slot: u32,
         protocol: ProtocolRef,
         topic: &str,
         out: &mut Vec<u8>,
     ) {
-        let policy = &self.core.settings.session.policy;
+        let policy = &self.settings.session.policy;
         let rule = policy.topic(topic);
         if !rule.presence()
-            || !policy.decide(&self.core.principal(slot), Action::Presence, &rule).is_allowed()
+            || !policy.decide(&self.principal(slot), Action::Presence, &rule).is_allowed()
         {
             return;
         }
         let Some(join_ref) = self.listed_as(slot, protocol, topic) else {
             return;
         };
-        if let Some(list) = self.core.presence_of(slot, topic, &join_ref) {
+        if let Some(list) = self.presence_of(slot, topic, &join_ref) {
             self.send_list(slot, protocol, topic, &join_ref, list, out);
         }
     }
@@ -91,23 +86,23 @@ impl Lists<'_> {
     /// the empty one. Nothing for who is no member.
     fn listed_as(&self, slot: u32, protocol: ProtocolRef, topic: &str) -> Option<String> {
         if !protocol.joins() {
-            return self.core.hub.topics_of(slot).any(|name| name == topic).then(String::new);
+            return self.hub.topics_of(slot).any(|name| name == topic).then(String::new);
         }
-        let hash = self.core.broker.hash(topic);
-        let join = self.core.joins.get(slot, hash).filter(|join| !join.pending)?;
+        let hash = self.broker.hash(topic);
+        let join = self.joins.get(slot, hash).filter(|join| !join.pending)?;
         Some(join.join_ref.into_owned())
     }
 
     /// Sends a list that was not there at once, if the join that it is for still stands.
-    pub(crate) fn send_late(&mut self, slot: u32, topic: &str, join_ref: &str, list: List) {
-        let Some(protocol) = self.core.protocol(slot) else { return };
+    pub(crate) fn send_late_list(&mut self, slot: u32, topic: &str, join_ref: &str, list: List) {
+        let Some(protocol) = self.protocol(slot) else { return };
         if self.listed_as(slot, protocol, topic).is_none_or(|now| now != join_ref) {
             return;
         }
         let mut out = Vec::new();
         self.send_list(slot, protocol, topic, join_ref, list, &mut out);
         if !out.is_empty() {
-            self.core.send(slot, &out, 0);
+            self.send(slot, &out, 0);
         }
     }
 
@@ -124,11 +119,11 @@ impl Lists<'_> {
         let long = lists.iter().map(|(_, json)| json.len()).sum::<usize>() > SHORT_LIST_BYTES;
         if long {
             if !out.is_empty() {
-                self.core.send(slot, out, 0);
+                self.send(slot, out, 0);
                 out.clear();
             }
-            if self.core.is_backlogged(slot) {
-                return self.is_due(slot, topic);
+            if self.is_backlogged(slot) {
+                return self.is_list_due(slot, topic);
             }
         }
         for (event, json) in lists {
@@ -137,39 +132,39 @@ impl Lists<'_> {
                     serializer.push(join_ref, topic, event, Content::Json(&json), out)
                 });
             } else {
-                protocol.notice(topic, event, &json, &mut self.core.codecs, out);
+                protocol.notice(topic, event, &json, &mut self.codecs, out);
             }
         }
         if long {
             // The next one waits until this one has left.
-            self.core.send_and_wait(slot, out);
+            self.send_and_wait(slot, out);
             out.clear();
         }
     }
 
     /// Tells a connection the lists that it is owed, as long as it takes them.
-    pub(crate) fn send_due(&mut self, slot: u32, out: &mut Vec<u8>) {
-        while !self.core.is_backlogged(slot)
-            && let Some(due) = self.core.lists_due.get_mut(&slot)
+    pub(crate) fn send_due_lists(&mut self, slot: u32, out: &mut Vec<u8>) {
+        while !self.is_backlogged(slot)
+            && let Some(due) = self.snapshots_due.get_mut(&slot)
         {
             let topic = due.remove(0);
             if due.is_empty() {
-                self.core.lists_due.remove(&slot);
+                self.snapshots_due.remove(&slot);
             }
-            let Some(protocol) = self.core.protocol(slot) else {
+            let Some(protocol) = self.protocol(slot) else {
                 return;
             };
-            self.send_of(slot, protocol, &topic, out);
+            self.send_list_of(slot, protocol, &topic, out);
         }
     }
 
     /// The same, where nothing else is sent with them.
-    pub(crate) fn flush_due(&mut self, slot: u32) {
-        if self.core.lists_due.contains_key(&slot) {
+    pub(crate) fn flush_due_lists(&mut self, slot: u32) {
+        if self.snapshots_due.contains_key(&slot) {
             let mut out = Vec::new();
-            self.send_due(slot, &mut out);
+            self.send_due_lists(slot, &mut out);
             if !out.is_empty() {
-                self.core.send(slot, &out, 0);
+                self.send(slot, &out, 0);
             }
         }
     }

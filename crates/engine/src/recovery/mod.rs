@@ -31,7 +31,7 @@ use protocol::phoenix::ClientMessage;
 
 use crate::connection::Flag;
 use crate::core::Core;
-use crate::core::shrink::Roomy;
+use crate::core::shrink::Shrink;
 use position::{Delivered, Pulled, id_with};
 
 pub(crate) use acknowledge::Acks;
@@ -122,11 +122,11 @@ const ALL: u64 = u64::MAX;
 
 impl CatchupTable {
     /// Gives room back that a crowd has left.
-    pub fn tidy(&mut self) {
-        self.by_slot.tidy();
-        self.many.tidy();
-        self.filters.tidy();
-        self.releases.tidy();
+    pub fn shrink(&mut self) {
+        self.by_slot.shrink();
+        self.many.shrink();
+        self.filters.shrink();
+        self.releases.shrink();
     }
 
     /// A number for a query or a catch-up.
@@ -205,9 +205,9 @@ impl PendingReply {
 
 impl Recovery {
     /// Gives room back that a crowd has left.
-    pub fn tidy(&mut self) {
-        self.catchups.tidy();
-        self.due.tidy();
+    pub fn shrink(&mut self) {
+        self.catchups.shrink();
+        self.due.shrink();
     }
 
     /// The connection is in these topics now, and asked for what it missed. The answer and the

@@ -6,25 +6,20 @@ use protocol::http::{self, Rejection};
 use protocol::phoenix::{Content, Status};
 use protocol::request::PageRequest;
 
-use crate::connection::lifecycle::Connections;
 use crate::core::Core;
 use crate::core::command::Answer;
 use crate::core::responses::{answer, refuse};
+use crate::engine::Engine;
 use crate::recovery::pages::PageResult;
 
 /// What a client is told when it asks for too much at once.
 const TOO_MANY: &str = "as many pages of history are asked for on this connection as may be: wait for \
                         an answer";
 
-/// Reads pages of history for connections.
-pub(crate) struct PageReads<'a> {
-    pub connections: &'a mut Connections,
-}
-
-impl PageReads<'_> {
+impl Engine {
     /// A client that may read the topic's history asks for a page. An answer by HTTP stands in `out` from
     /// there on, and the others leave as soon as they are there.
-    pub(crate) fn ask(
+    pub(crate) fn read_page(
         &mut self,
         slot: u32,
         request: PageRequest,
@@ -32,42 +27,41 @@ impl PageReads<'_> {
         from: usize,
         out: &mut Vec<u8>,
     ) {
-        let connections = &mut *self.connections;
-        connections.rates.has_joined(&mut connections.core, slot);
+        self.rates.has_joined(&mut self.core, slot);
         let keep_alive = match &to {
             Answer::Http(respond) => Some(respond.keep_alive),
             Answer::Id(_) | Answer::Phoenix(_) | Answer::Mqtt(_) | Answer::MqttAuth(_) => None,
         };
-        if let Err(to) = connections.pages.push(slot, request, to) {
-            let Some(protocol) = connections.core.protocol(slot) else {
+        if let Err(to) = self.pages.push(slot, request, to) {
+            let Some(protocol) = self.core.protocol(slot) else {
                 return;
             };
             let too_many = Err((429, "too_many_reads", TOO_MANY.into()));
-            return write(&mut connections.core, protocol, to, too_many, out);
+            return write(&mut self.core, protocol, to, too_many, out);
         }
         if let Some(keep_alive) = keep_alive {
-            let query = connections.recovery.catchups.query();
-            match connections.pages.next(&connections.core, slot, query) {
+            let query = self.recovery.catchups.query();
+            match self.pages.next(&self.core, slot, query) {
                 Some((Answer::Http(respond), page)) => {
                     write_http(&respond, page, out);
-                    connections.answered(slot, from, keep_alive, out);
+                    self.answered(slot, from, keep_alive, out);
                 }
-                _ => _ = connections.wait_for_answer(slot, out),
+                _ => _ = self.wait_for_answer(slot, out),
             }
             return;
         }
         // What is before it in the same turn goes first.
         if !out.is_empty() {
-            connections.send(slot, out, 0);
+            self.send(slot, out, 0);
             out.clear();
         }
-        self.next(slot);
+        self.read_next_page(slot);
     }
 
     /// The connection has taken what was sent to it: it reads the next page, if it waits for one.
-    pub(crate) fn next(&mut self, slot: u32) {
+    pub(crate) fn read_next_page(&mut self, slot: u32) {
         loop {
-            let Connections { core, pages, recovery, .. } = &mut *self.connections;
+            let Engine { core, pages, recovery, .. } = &mut *self;
             if !core.is_open(slot) || (core.is_backlogged(slot) && !pages.is_request(slot)) {
                 return;
             }
@@ -75,26 +69,26 @@ impl PageReads<'_> {
             let Some((to, page)) = pages.next(core, slot, query) else {
                 return;
             };
-            self.answer(slot, to, page);
+            self.reply_page(slot, to, page);
         }
     }
 
     /// The history has answered.
-    pub(crate) fn was_read(&mut self, slot: u32, query: u32, page: Result<Page, HistoryError>) {
-        let Connections { core, pages, .. } = &mut *self.connections;
+    pub(crate) fn on_page_read(&mut self, slot: u32, query: u32, page: Result<Page, HistoryError>) {
+        let Engine { core, pages, .. } = &mut *self;
         if let Some((to, page)) = pages.was_read(core, slot, query, page) {
-            self.answer(slot, to, page);
-            self.next(slot);
+            self.reply_page(slot, to, page);
+            self.read_next_page(slot);
         }
     }
 
-    fn answer(&mut self, slot: u32, to: Answer, page: PageResult) {
+    fn reply_page(&mut self, slot: u32, to: Answer, page: PageResult) {
         if let Answer::Http(respond) = to {
-            return self.connections.answer_late(slot, respond.keep_alive, |out| {
+            return self.answer_late(slot, respond.keep_alive, |out| {
                 write_http(&respond, page, out);
             });
         }
-        let core = &mut self.connections.core;
+        let core = &mut self.core;
         let Some(protocol) = core.protocol(slot) else {
             return;
         };
@@ -102,7 +96,7 @@ impl PageReads<'_> {
         write(core, protocol, to, page, &mut out);
         // The next page is read when this one has left.
         core.send_and_wait(slot, &out);
-        self.connections.perform_effects();
+        self.perform_effects();
     }
 }
 

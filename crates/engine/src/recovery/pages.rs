@@ -18,7 +18,7 @@ use protocol::request::PageRequest;
 use crate::core::Core;
 use crate::core::command::{Answer, Command};
 use crate::core::count::count;
-use crate::core::shrink::Roomy;
+use crate::core::shrink::Shrink;
 use crate::handover::value::{AnswerRecord, Text};
 
 /// Pages that one connection may ask for before it has the first of them.
@@ -73,8 +73,8 @@ const OTHER_EPOCH: &str = "since is of another numbering, from before the server
 
 impl Pages {
     /// Gives room back that a crowd has left.
-    pub fn tidy(&mut self) {
-        self.by_slot.tidy();
+    pub fn shrink(&mut self) {
+        self.by_slot.shrink();
     }
 
     /// The connection has left.

@@ -44,7 +44,7 @@ impl CatchupTable {
     }
 
     /// True when this member is not served with all others.
-    pub fn is_special(
+    pub fn is_per_member(
         &self,
         slot: u32,
         connection: &Connection,
@@ -84,7 +84,7 @@ impl Recovery {
             slot,
             serial: connection.serial,
         };
-        let chosen: Vec<Arc<Envelope>> = messages
+        let matching: Vec<Arc<Envelope>> = messages
             .iter()
             .enumerate()
             .filter(|(at, message)| {
@@ -95,25 +95,25 @@ impl Recovery {
             })
             .map(|(_, message)| message.clone())
             .collect();
-        if chosen.is_empty() {
+        if matching.is_empty() {
             return 0;
         }
         let bytes = match list.filter(|list| protocol.joins() && of_filter(list).is_some()) {
-            Some(list) => encode_by(chosen.iter(), list, protocol, &mut core.codecs),
-            None if resumable => self.catchups.with_positions(core, slot, protocol, &chosen),
-            None => encode(chosen.iter(), protocol, &mut core.codecs),
+            Some(list) => encode_by(matching.iter(), list, protocol, &mut core.codecs),
+            None if resumable => self.catchups.with_positions(core, slot, protocol, &matching),
+            None => encode(matching.iter(), protocol, &mut core.codecs),
         };
         if bytes.is_empty() {
             return 0;
         }
         if protocol.delivery() == Delivery::Gathered {
             let piece = Piece::new(bytes, &core.metrics);
-            core.session_take(slot, Chunk::new(piece, count(chosen.len())));
+            core.session_take(slot, Chunk::new(piece, count(matching.len())));
         } else {
-            let topic = chosen.first().map(|message| message.topic_hash);
-            core.outputs.share(bytes, &[slot], count(chosen.len()), topic);
+            let topic = matching.first().map(|message| message.topic_hash);
+            core.outputs.share(bytes, &[slot], count(matching.len()), topic);
         }
-        chosen.len()
+        matching.len()
     }
 
     /// Notes the messages of a slice for a member that doesn't keep up, and gets the newest of each key

@@ -13,7 +13,6 @@ use super::{
 use crate::connection::Flag;
 use crate::core::Core;
 use crate::core::responses::named;
-use crate::presence::snapshot::Lists;
 
 /// Messages in a piece.
 const PIECE_MESSAGES: usize = if cfg!(test) { 3 } else { 256 };
@@ -413,11 +412,11 @@ impl Recovery {
             ReplyTo::Id(ref id, ref topic) => {
                 let ok = entered(&reply, &named("topic", topic));
                 protocol.reply(id, Ok(&ok), &mut core.codecs, out);
-                Lists { core }.send_of(slot, protocol, topic, out);
+                core.send_list_of(slot, protocol, topic, out);
             }
             ReplyTo::Phoenix(ref message, ref response) => {
                 let response = entered(&reply, response);
-                Lists { core }.joined(slot, protocol, message, &response, out);
+                core.send_joined(slot, protocol, message, &response, out);
             }
         }
     }

@@ -177,7 +177,7 @@ pub(crate) fn quiet(drivers: &mut [Driver]) {
 
 /// An engine like another, without connections.
 pub(crate) fn another(before: &Engine, engines: Arc<[Handle]>, shared: Arc<Shared>) -> Engine {
-    let core = &before.connections.core;
+    let core = &before.core;
     Engine::new(Config {
         number: core.number,
         engines,
@@ -185,7 +185,7 @@ pub(crate) fn another(before: &Engine, engines: Arc<[Handle]>, shared: Arc<Share
         settings: core.settings.clone(),
         broker: core.broker.clone(),
         history: core.history.clone(),
-        webhook: before.webhook.clone(),
+        webhook: before.core.webhook.clone(),
         codecs: Codecs::new(1, 64),
         now_us: core.now_us,
     })
@@ -241,7 +241,7 @@ impl Driver {
         if !self.engine.is_paused(slot) {
             self.readable(slot);
         } else if closed {
-            self.engine.hung_up(slot);
+            self.engine.on_hung_up(slot);
             self.perform();
         }
     }
@@ -252,7 +252,7 @@ impl Driver {
         self.perform();
         for slot in std::mem::take(&mut self.confirmed) {
             if self.sockets.get(&slot).is_some_and(|socket| socket.outbox.is_none()) {
-                self.engine.drained(slot);
+                self.engine.on_drained(slot);
                 self.perform();
             }
         }
@@ -300,13 +300,13 @@ impl Driver {
             drop(pipe);
             if end {
                 socket.told_closed = true;
-                self.engine.peer_closed(slot);
+                self.engine.on_peer_closed(slot);
                 return self.perform();
             }
             if length == 0 {
                 return;
             }
-            self.engine.received(slot, &mut bytes);
+            self.engine.on_received(slot, &mut bytes);
             self.perform();
         }
     }
@@ -314,7 +314,7 @@ impl Driver {
     /// Does what the engine wants done.
     pub fn perform(&mut self) {
         while self.engine.has_outputs() {
-            let Outputs { list, bytes, slots } = self.engine.take_outputs(Outputs::default());
+            let Outputs { list, bytes, slots } = self.engine.poll_outputs(Outputs::default());
             for output in list {
                 match output {
                     Output::Send { slot, bytes: range, messages, confirm } => {
@@ -339,7 +339,7 @@ impl Driver {
                         }
                     }
                     Output::Drop { slot } => drop(self.sockets.remove(&slot)),
-                    Output::Address { slot } => self.engine.address(slot, None),
+                    Output::Address { slot } => self.engine.on_address(slot, None),
                     Output::Delivered { .. } | Output::Describe(_) => {}
                 }
             }
@@ -351,10 +351,10 @@ impl Driver {
             socket.end.0.borrow_mut().server_closed = true;
         }
         if linger {
-            self.engine.half_closed(slot);
+            self.engine.on_half_closed(slot);
             self.unread.push(slot);
         } else {
-            self.engine.ended(slot);
+            self.engine.on_ended(slot);
         }
     }
 
@@ -364,7 +364,7 @@ impl Driver {
         let Some(socket) = self.sockets.get_mut(&slot) else { return false };
         if socket.end.0.borrow().client_closed {
             // As a socket whose peer is gone.
-            self.engine.lost(slot);
+            self.engine.on_lost(slot);
             return false;
         }
         let is_new = socket.outbox.is_none();
@@ -379,10 +379,10 @@ impl Driver {
         }
         let slow = outbox.room(self.engine.settings(), now_us) == Room::None;
         if is_new {
-            self.engine.blocked(slot);
+            self.engine.on_blocked(slot);
         }
         if slow {
-            self.engine.slow(slot);
+            self.engine.on_slow(slot);
         }
         false
     }
@@ -392,13 +392,13 @@ impl Driver {
         let Some(socket) = self.sockets.get_mut(&slot) else { return };
         let Some(outbox) = &mut socket.outbox else { return };
         if fill(&socket.end, outbox, now_us) {
-            self.engine.wrote(slot);
+            self.engine.on_written(slot);
         }
         if outbox.is_empty() {
             socket.outbox = None;
             match socket.closing {
                 Some(linger) => self.shut(slot, linger),
-                None => self.engine.drained(slot),
+                None => self.engine.on_drained(slot),
             }
         }
         self.perform();

@@ -12,8 +12,8 @@ use sessions::{Interests, LocalRetained, Retained, Storage};
 use subscriptions::Subscriptions;
 
 use super::{Driver, another};
-use crate::connection::lifecycle::Connections;
-use crate::{Counter, Engine, Handle, Owed, Shared};
+use crate::engine::Engine;
+use crate::{Counter, Handle, Owed, Shared};
 
 /// The most turns that engines may need until they are still.
 const TURNS: usize = 10_000;
@@ -176,7 +176,7 @@ pub(crate) struct Upgrade {
 impl Upgrade {
     /// Begins with nothing but the engines' own records.
     pub fn begin(drivers: &[Driver], services: &Services) -> Self {
-        let before = &drivers[0].engine.connections.core;
+        let before = &drivers[0].engine.core;
         let services = services.another();
         let shared = services.shared();
         let began_us = before.shared.unix_ms(0) * 1_000;
@@ -192,7 +192,7 @@ impl Upgrade {
             drivers.iter().map(|driver| driver.engine.handle().successor()).collect();
         let engines = drivers.iter().map(|driver| {
             let mut engine = another(&driver.engine, handles.clone(), shared.clone());
-            engine.connections.core.broker = broker.clone();
+            engine.core.broker = broker.clone();
             engine.import_engine(&driver.engine.export_engine()).unwrap();
             engine
         });
@@ -303,7 +303,7 @@ impl Upgrade {
 
     /// What differs of an engine and its connections.
     fn pass_engine(&mut self, from: &Engine, at: usize) {
-        let core = &mut self.engines[at].connections.core;
+        let core = &mut self.engines[at].core;
         (core.now_us, core.settings) = (from.now_us(), from.settings().clone());
         let slots: BTreeSet<u32> = from.slots().collect();
         let gone: Vec<u32> =
@@ -313,7 +313,7 @@ impl Upgrade {
             assert!(self.engines[at].forget_imported(slot));
         }
         // The filter has what was copied, and must learn of the rest.
-        let core = &self.engines[at].connections.core;
+        let core = &self.engines[at].core;
         core.handle.inbox.filter.rebuild(core.hub.all_topics().map(|(.., hash)| hash.into()));
         slots.into_iter().for_each(|slot| self.pass(from, at, slot));
         self.engines[at].import_engine(&from.export_engine()).unwrap();
@@ -322,7 +322,7 @@ impl Upgrade {
     fn compare(&self, drivers: &[Driver], services: &Services, is_exact: bool) {
         for (driver, engine) in drivers.iter().zip(&self.engines) {
             let counts = |engine: &Engine| {
-                let Connections { core, reserved, .. } = &engine.connections;
+                let Engine { core, reserved, .. } = &engine;
                 let connections = core.metrics.connections.each_ref().map(Counter::get);
                 let held = (core.metrics.held.get(), core.metrics.outbox_bytes.get());
                 // So much room as a vector has depends on how it grew.
@@ -330,7 +330,7 @@ impl Upgrade {
                 (connections, held, core.hub.topics(), input, *reserved)
             };
             assert_eq!(counts(engine), counts(&driver.engine));
-            assert!(!engine.has_outputs() && engine.connections.core.told.is_empty());
+            assert!(!engine.has_outputs() && engine.core.told.is_empty());
             if is_exact {
                 for slot in driver.engine.slots() {
                     assert_eq!(engine.export(slot), driver.engine.export(slot), "slot {slot}");

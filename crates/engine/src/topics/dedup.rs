@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use model::Envelope;
 
-use crate::core::shrink::Roomy;
+use crate::core::shrink::Shrink;
 use crate::handover::record::MessagePlace;
 
 /// The connections that have filters and are no MQTT clients, and what has come to them by one of their lists
 /// while others have it still for them. Hardly ever anything.
 #[derive(Default)]
-pub(crate) struct Overlaps {
+pub(crate) struct Dedup {
     by_slot: HashMap<u32, Vec<Arc<Envelope>>>,
 }
 
-impl Overlaps {
+impl Dedup {
     /// Whether there is any such connection: what is nearly free to ask.
     pub fn is_empty(&self) -> bool {
         self.by_slot.is_empty()
@@ -72,8 +72,8 @@ impl Overlaps {
     }
 
     /// Gives room back that a crowd has left.
-    pub fn tidy(&mut self) {
-        self.by_slot.tidy();
+    pub fn shrink(&mut self) {
+        self.by_slot.shrink();
     }
 }
 
@@ -86,24 +86,24 @@ mod tests {
     #[test]
     fn a_message_comes_once_and_is_forgotten_when_no_list_has_it() {
         let [message, other] = [message(1), message(2)];
-        let mut overlaps = Overlaps::default();
-        assert!(overlaps.comes(1, &message, &[], &[&message]), "it has no filter");
-        assert!(overlaps.comes(1, &message, &[], &[&message]));
-        overlaps.insert(1);
-        assert!(overlaps.comes(1, &message, &[], &[&message]));
-        assert!(!overlaps.comes(1, &message, &[], &[&message]));
-        assert!(!overlaps.comes(1, &message, &[], &[]));
+        let mut dedup = Dedup::default();
+        assert!(dedup.comes(1, &message, &[], &[&message]), "it has no filter");
+        assert!(dedup.comes(1, &message, &[], &[&message]));
+        dedup.insert(1);
+        assert!(dedup.comes(1, &message, &[], &[&message]));
+        assert!(!dedup.comes(1, &message, &[], &[&message]));
+        assert!(!dedup.comes(1, &message, &[], &[]));
         assert_eq!(Arc::strong_count(&message), 1);
         // Two by one list, and then both by the last one.
         let (both, rest) = ([&message, &other], [other.clone()]);
-        assert!(overlaps.comes(1, &message, &rest, &both));
-        assert!(overlaps.comes(1, &other, &[], &both));
-        assert!(!overlaps.comes(1, &message, &rest, &[]));
-        assert!(!overlaps.comes(1, &other, &[], &[]));
+        assert!(dedup.comes(1, &message, &rest, &both));
+        assert!(dedup.comes(1, &other, &[], &both));
+        assert!(!dedup.comes(1, &message, &rest, &[]));
+        assert!(!dedup.comes(1, &other, &[], &[]));
         drop(rest);
         assert_eq!(Arc::strong_count(&other), 1);
-        overlaps.remove(1);
-        assert!(overlaps.is_empty() && !overlaps.holds(1));
+        dedup.remove(1);
+        assert!(dedup.is_empty() && !dedup.holds(1));
     }
 
     fn message(offset: u64) -> Arc<Envelope> {

@@ -4,15 +4,15 @@ use std::collections::HashMap;
 
 use model::Name;
 
-use crate::core::shrink::Roomy;
+use crate::core::shrink::Shrink;
 use crate::handover::value::Text;
 
 /// Topics, by their hashes, that clients entered themselves although stored subscriptions of their
 /// users bring them in as well: a logout leaves them alone. By slot; nearly no connection has any.
 #[derive(Default)]
-pub(crate) struct Chosen(HashMap<u32, Vec<u64>>);
+pub(crate) struct ExplicitTopics(HashMap<u32, Vec<u64>>);
 
-impl Chosen {
+impl ExplicitTopics {
     /// The client has entered the topic itself.
     pub fn insert(&mut self, slot: u32, hash: u64) {
         let topics = self.0.entry(slot).or_default();
@@ -48,8 +48,8 @@ impl Chosen {
     }
 
     /// Gives room back that a crowd has left.
-    pub fn tidy(&mut self) {
-        self.0.tidy();
+    pub fn shrink(&mut self) {
+        self.0.shrink();
     }
 }
 
@@ -59,16 +59,16 @@ mod tests {
 
     #[test]
     fn what_a_client_chose_is_known_until_it_leaves() {
-        let mut chosen = Chosen::default();
-        chosen.insert(1, 7);
-        chosen.insert(1, 7);
-        chosen.insert(1, 8);
-        assert!(chosen.holds(1, 7) && !chosen.holds(2, 7));
-        chosen.remove(1, 7);
-        assert!(!chosen.holds(1, 7) && chosen.holds(1, 8));
-        chosen.remove(1, 8);
-        chosen.insert(2, 9);
-        chosen.clear(2);
-        assert!(chosen.0.is_empty());
+        let mut explicit = ExplicitTopics::default();
+        explicit.insert(1, 7);
+        explicit.insert(1, 7);
+        explicit.insert(1, 8);
+        assert!(explicit.holds(1, 7) && !explicit.holds(2, 7));
+        explicit.remove(1, 7);
+        assert!(!explicit.holds(1, 7) && explicit.holds(1, 8));
+        explicit.remove(1, 8);
+        explicit.insert(2, 9);
+        explicit.clear(2);
+        assert!(explicit.0.is_empty());
     }
 }

@@ -6,23 +6,16 @@ use protocol::request::Subscribe;
 use protocol::{ProtocolRef, data};
 
 use crate::connection::Subscribing;
-use crate::connection::lifecycle::Connections;
 use crate::core::command::PendingHook;
 use crate::core::metrics::Limited;
 use crate::core::responses::{NOT_SUBSCRIBED, named};
+use crate::engine::Engine;
 use crate::limits::quota::over_message;
-use crate::presence::snapshot::Lists;
 use crate::recovery::ReplyTo;
 use crate::webhook::request::{Ask, ask, busy};
-use crate::webhook::{Refusal, Webhook, WebhookResponse};
+use crate::webhook::{Refusal, WebhookResponse};
 
-/// What clients enter and leave by commands.
-pub(crate) struct Subscribes<'a> {
-    pub connections: &'a mut Connections,
-    pub webhook: Option<&'a dyn Webhook>,
-}
-
-impl Subscribes<'_> {
+impl Engine {
     pub(crate) fn unsubscribe(
         &mut self,
         slot: u32,
@@ -32,14 +25,13 @@ impl Subscribes<'_> {
         out: &mut Vec<u8>,
     ) {
         let named = named("topic", topic);
-        let given_up = self.connections.give_up_subscribing(slot, topic, out);
-        let connections = &mut *self.connections;
-        connections.recover(|recovery, core| recovery.flush_owed(core, slot, Some(topic), out));
-        let result = match connections.leave(slot, topic) || given_up {
+        let given_up = self.give_up_subscribing(slot, topic, out);
+        self.recover(|recovery, core| recovery.flush_owed(core, slot, Some(topic), out));
+        let result = match self.leave(slot, topic) || given_up {
             true => Ok(named.as_str()),
             false => Err(("not_subscribed", NOT_SUBSCRIBED)),
         };
-        protocol.reply(id, result, &mut connections.core.codecs, out);
+        protocol.reply(id, result, &mut self.core.codecs, out);
     }
 
     pub(crate) fn subscribe(
@@ -51,7 +43,7 @@ impl Subscribes<'_> {
         consent: Consent,
         out: &mut Vec<u8>,
     ) {
-        let Connections { core, rates, .. } = &mut *self.connections;
+        let Engine { core, rates, .. } = self;
         rates.has_joined(core, slot);
         let meta = subscription.meta.as_deref().unwrap_or("{}");
         core.count_meta(meta);
@@ -75,13 +67,15 @@ impl Subscribes<'_> {
         }
         match consent {
             Consent::Given(permit) => {
-                self.connections.subscribed(slot, protocol, id, subscription, permit, out);
+                self.subscribed(slot, protocol, id, subscription, permit, out);
             }
-            Consent::Asked(_) => self.ask(slot, protocol, id, subscription, out),
+            Consent::Asked(_) => {
+                self.request_subscribe_decision(slot, protocol, id, subscription, out)
+            }
         }
     }
 
-    fn ask(
+    fn request_subscribe_decision(
         &mut self,
         slot: u32,
         protocol: ProtocolRef,
@@ -89,7 +83,7 @@ impl Subscribes<'_> {
         subscription: Subscribe,
         out: &mut Vec<u8>,
     ) {
-        let core = &mut self.connections.core;
+        let core = &mut self.core;
         let (number, topic) = (core.joins.number(), subscription.topic.clone());
         if let Some(cold) = core.table.cold_or_new(slot) {
             cold.subscribing.push(Subscribing { number, topic: topic.clone(), id });
@@ -97,36 +91,36 @@ impl Subscribes<'_> {
         let users = core.users(slot).map(Into::into).collect();
         let hook = PendingHook::Subscribe(number, Box::new(subscription));
         let asked = Ask::subscribe(topic, users, protocol.name(), hook);
-        let Err(unasked) = ask(core, self.webhook, slot, vec![asked]) else {
+        let Err(unasked) = ask(core, slot, vec![asked]) else {
             return;
         };
         let result = if core.settings.silence_allows { Ok(None) } else { Err(busy()) };
         for hook in unasked.hooks {
             if let PendingHook::Subscribe(number, subscription) = hook {
-                return self.decided(slot, number, *subscription, result, out);
+                return self.subscribe_decided(slot, number, *subscription, result, out);
             }
         }
     }
 
     /// The application has answered.
-    pub(crate) fn answered(
+    pub(crate) fn on_subscribe_reply(
         &mut self,
         slot: u32,
         number: u32,
         subscription: Subscribe,
         response: WebhookResponse,
     ) {
-        let result = response.entered(&self.connections.core.settings);
+        let result = response.entered(&self.core.settings);
         let result = result.map(|(_, meta)| meta).map_err(|refusal| *refusal);
         let mut out = Vec::new();
-        self.decided(slot, number, subscription, result, &mut out);
+        self.subscribe_decided(slot, number, subscription, result, &mut out);
         if !out.is_empty() {
-            self.connections.send(slot, &out, 0);
+            self.send(slot, &out, 0);
         }
     }
 
     /// It is decided, with the application's meta, unless the client has given it up.
-    fn decided(
+    fn subscribe_decided(
         &mut self,
         slot: u32,
         number: u32,
@@ -134,7 +128,7 @@ impl Subscribes<'_> {
         result: Result<Option<Box<str>>, Refusal>,
         out: &mut Vec<u8>,
     ) {
-        let core = &mut self.connections.core;
+        let core = &mut self.core;
         let found = core.table.cold_mut(slot).and_then(|cold| {
             let at = cold.subscribing.iter().position(|it| it.number == number)?;
             Some(cold.subscribing.remove(at))
@@ -152,13 +146,13 @@ impl Subscribes<'_> {
                 // The rule may be another one than when the application was asked.
                 let policy = core.settings.clone();
                 let permit = Permit::of(&policy.session.policy.topic(&found.topic));
-                self.connections.subscribed(slot, protocol, found.id, subscription, permit, out);
+                self.subscribed(slot, protocol, found.id, subscription, permit, out);
             }
         }
     }
 }
 
-impl Connections {
+impl Engine {
     /// The client may enter the topic, and does.
     fn subscribed(
         &mut self,
@@ -181,15 +175,15 @@ impl Connections {
         }
         self.join_with(slot, &topic, permit.presence, meta);
         // The reply comes first.
-        Lists { core: &mut self.core }.forget(slot, &topic);
+        self.core.forget_list(slot, &topic);
         if is_in {
-            self.chosen.insert(slot, self.core.broker.hash(&topic));
+            self.explicit.insert(slot, self.core.broker.hash(&topic));
         }
         self.recovery.catchups.choose(&mut self.core, slot, Some(&topic), &tags);
         if is_in && since.is_none() {
             let named = named("topic", &topic);
             protocol.reply(&id, Ok(&named), &mut self.core.codecs, out);
-            return Lists { core: &mut self.core }.send_of(slot, protocol, &topic, out);
+            return self.core.send_list_of(slot, protocol, &topic, out);
         }
         let all = None;
         let request = ResumeRequest {

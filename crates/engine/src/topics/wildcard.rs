@@ -10,8 +10,8 @@ use std::sync::Arc;
 use model::{Envelope, Name, TopicKind};
 use protocol::Delivery;
 
-use crate::connection::lifecycle::Connections;
 use crate::core::Core;
+use crate::engine::Engine;
 
 impl Core {
     /// Puts a connection into the list of a filter. False when it is in it already.
@@ -22,7 +22,7 @@ impl Core {
             self.broker.enter_filter(self.number, hash, name);
             let connection = self.table.get(slot);
             if connection.is_some_and(|it| self.delivery(it) != Delivery::Subscribed) {
-                self.overlaps.insert(slot);
+                self.dedup.insert(slot);
             }
         }
         entered
@@ -38,14 +38,14 @@ impl Core {
         }
         self.broker.leave_filter(self.number, name);
         if self.filters_of(slot).next().is_none() {
-            self.overlaps.remove(slot);
+            self.dedup.remove(slot);
         }
         true
     }
 
     /// Takes a connection that is no MQTT client out of the lists of all its filters.
     pub(crate) fn leave_filters(&mut self, slot: u32) {
-        if self.overlaps.holds(slot) {
+        if self.dedup.holds(slot) {
             let names: Vec<Name> = self.filters_of(slot).cloned().collect();
             for name in &names {
                 self.leave_filter(slot, name);
@@ -57,7 +57,7 @@ impl Core {
         self.hub.topics_of(slot).filter(|name| matches!(TopicKind::of(name), TopicKind::Filter(_)))
     }
 
-    /// Whether a message that a list brings to a connection is new to it: no other list has brought it.
+    /// Whether a message that a list brings to a connection is new to it: no other list has delivered it.
     /// `rest` comes right behind it by the same list.
     pub(crate) fn comes_first(
         &mut self,
@@ -65,11 +65,11 @@ impl Core {
         message: &Arc<Envelope>,
         rest: &[Arc<Envelope>],
     ) -> bool {
-        if message.filters.is_none() || !self.overlaps.holds(slot) || self.has_channels(slot) {
+        if message.filters.is_none() || !self.dedup.holds(slot) || self.has_channels(slot) {
             return true;
         }
         let owed = self.hub.owed(slot, None);
-        self.overlaps.comes(slot, message, rest, &owed)
+        self.dedup.comes(slot, message, rest, &owed)
     }
 
     /// What the lists of filters have still for a client to whom each is a channel: of all, or of this one, by
@@ -79,7 +79,7 @@ impl Core {
         slot: u32,
         only: Option<(u64, &str)>,
     ) -> Vec<(Name, Vec<Arc<Envelope>>)> {
-        if !self.overlaps.holds(slot) || !self.has_channels(slot) {
+        if !self.dedup.holds(slot) || !self.has_channels(slot) {
             return Vec::new();
         }
         let names = self.filters_of(slot).filter(|name| only.is_none_or(|(_, only)| *name == only));
@@ -95,7 +95,7 @@ impl Core {
     }
 }
 
-impl Connections {
+impl Engine {
     /// Has a connection listen by a filter. False when it does already.
     pub(crate) fn listen(&mut self, slot: u32, filter: &str) -> bool {
         let entered = self.core.enter_filter(slot, filter);
@@ -107,7 +107,7 @@ impl Connections {
     pub(crate) fn stop_listening(&mut self, slot: u32, filter: &str) -> bool {
         let left = self.core.leave_filter(slot, filter);
         let hash = self.core.broker.hash(filter);
-        self.chosen.remove(slot, hash);
+        self.explicit.remove(slot, hash);
         self.recovery.end_topic(slot, hash);
         self.rates.quota.settle(&self.core, slot);
         left

@@ -9,13 +9,14 @@ use protocol::mqtt::ReasonCode;
 
 use crate::core::Core;
 use crate::core::command::{Answer, Command, PendingHook};
-use crate::delivery::publish::{Publishes, Sent, is_exactly_once};
+use crate::delivery::publish::{Sent, is_exactly_once};
+use crate::engine::Engine;
 use crate::mqtt::{MqttAck, Row};
 use crate::webhook::forward_rule::{ForwardRequest, ForwardRule};
 use crate::webhook::request::{HOOKS_PENDING_MAX, busy};
 use crate::webhook::{Full, HookPlace, Refusal, WebhookResponse};
 
-impl Publishes<'_> {
+impl Engine {
     /// Gives a message to the back end that wants it. It is published, and its client told, when the back
     /// end has taken it, and at once where nobody waits for that.
     pub(crate) fn forward(
@@ -26,23 +27,24 @@ impl Publishes<'_> {
         to: Answer,
         out: &mut Vec<u8>,
     ) {
-        let mut request = self.connections.core.forward_request(slot, &rule, &publication, &to);
+        let mut request = self.core.forward_request(slot, &rule, &publication, &to);
         let Some(slot) = slot.filter(|_| waits(&to)) else {
-            if let Some(webhook) = self.webhook {
+            if let Some(webhook) = &self.core.webhook {
                 // What finds no room is counted there.
                 let _ = webhook.forward(request);
             }
-            return self.taken(slot, rule.deliver, publication, to, out);
+            return self.forward_taken(slot, rule.deliver, publication, to, out);
         };
-        let core = &mut self.connections.core;
+        let core = &mut self.core;
         let Some(serial) = core.table.get(slot).map(|connection| connection.serial) else {
             return;
         };
         // What an MQTT client may have under way has a limit of its own.
         let counts = !matches!(to, Answer::Mqtt(_));
         let pending = core.table.cold(slot).map_or(0, |cold| cold.hooks_pending);
-        let Some(webhook) = self.webhook.filter(|_| !counts || pending < HOOKS_PENDING_MAX) else {
-            return self.tell(slot, to, no_room(), out);
+        let may_wait = !counts || pending < HOOKS_PENDING_MAX;
+        let Some(webhook) = core.webhook.clone().filter(|_| may_wait) else {
+            return self.reply_published(slot, to, no_room(), out);
         };
         // Where it is when nobody takes the request.
         let place = HookPlace::new(PendingHook::Forward(publication.into(), rule.deliver, to));
@@ -55,7 +57,7 @@ impl Publishes<'_> {
         }));
         if let Err(Full) = webhook.forward(request) {
             if let Some(PendingHook::Forward(_, _, to)) = place.take() {
-                self.tell(slot, to, no_room(), out);
+                self.reply_published(slot, to, no_room(), out);
             }
         } else if counts && let Some(cold) = core.table.cold_or_new(slot) {
             cold.hooks_pending += 1;
@@ -63,7 +65,7 @@ impl Publishes<'_> {
     }
 
     /// The back end has taken a message, or has not; its connection is gone where there is no slot.
-    pub(crate) fn forwarded(
+    pub(crate) fn on_forwarded(
         &mut self,
         slot: Option<u32>,
         deliver: bool,
@@ -74,26 +76,26 @@ impl Publishes<'_> {
         let mut out = Vec::new();
         match (response, slot) {
             (WebhookResponse::Ok { .. }, slot) => {
-                self.taken(slot, deliver, publication, to, &mut out);
+                self.forward_taken(slot, deliver, publication, to, &mut out);
             }
             (WebhookResponse::Error(refusal), Some(slot)) => {
                 let sent = Sent::Unforwarded(refusal, ReasonCode::UnspecifiedError);
-                self.tell(slot, to, sent, &mut out);
+                self.reply_published(slot, to, sent, &mut out);
             }
             (WebhookResponse::Silent(reason), Some(slot)) => {
                 let refusal = Refusal::silent("unanswered", reason).into();
                 let sent = Sent::Unforwarded(refusal, ReasonCode::UnspecifiedError);
-                self.tell(slot, to, sent, &mut out);
+                self.reply_published(slot, to, sent, &mut out);
             }
             (WebhookResponse::Error(_) | WebhookResponse::Silent(_), None) => {}
         }
         if let Some(slot) = slot.filter(|_| !out.is_empty()) {
-            self.connections.send(slot, &out, 0);
+            self.send(slot, &out, 0);
         }
     }
 
     /// Goes on with a message that the back end has taken.
-    fn taken(
+    fn forward_taken(
         &mut self,
         slot: Option<u32>,
         deliver: bool,
@@ -108,9 +110,9 @@ impl Publishes<'_> {
             (Some(slot), Answer::Mqtt(ack)) => {
                 // Nothing is stored with it.
                 let to = Answer::Mqtt(MqttAck { with: false, retain: false, ..ack });
-                self.tell(slot, to, Sent::Answered("{}".into()), out);
+                self.reply_published(slot, to, Sent::Answered("{}".into()), out);
             }
-            (Some(slot), to) => self.tell(slot, to, Sent::Answered("{}".into()), out),
+            (Some(slot), to) => self.reply_published(slot, to, Sent::Answered("{}".into()), out),
             (None, _) => {}
         }
     }

@@ -5,22 +5,16 @@ use model::Name;
 use protocol::http::{Rejection, UNAUTHORIZED};
 use protocol::request::{ConnectRequest, ConnectVerdict, Verdict};
 
-use crate::connection::lifecycle::Connections;
 use crate::connection::{Held, Phase};
 use crate::core::command::PendingHook;
+use crate::engine::Engine;
 use crate::webhook::request::{Ask, Unasked, ask, busy};
-use crate::webhook::{Connecting, Question, Refusal, Webhook, WebhookKind, WebhookResponse};
+use crate::webhook::{Connecting, Question, Refusal, WebhookKind, WebhookResponse};
 
-/// The held requests of an engine.
-pub(crate) struct Holds<'a> {
-    pub connections: &'a mut Connections,
-    pub webhook: Option<&'a dyn Webhook>,
-}
-
-impl Holds<'_> {
+impl Engine {
     /// Holds a request, of which nothing was taken, until it is known whether these users may enter these
     /// topics. `out` has the answers to those before it.
-    pub(crate) fn subscribe(
+    pub(crate) fn hold_subscribe(
         &mut self,
         slot: u32,
         (topics, users, transport): (Vec<Name>, Vec<Name>, &'static str),
@@ -36,16 +30,21 @@ impl Holds<'_> {
         let Err(number) = self.hold(slot, (false, &topics), asks, out) else {
             return;
         };
-        let allowed = self.connections.core.settings.silence_allows;
+        let allowed = self.core.settings.silence_allows;
         for topic in topics {
             let result = if allowed { Ok(None) } else { Err(rejection(busy())) };
-            self.said(slot, number, |held| held.topic(Verdict { topic, result }));
+            self.held_decided(slot, number, |held| held.topic(Verdict { topic, result }));
         }
     }
 
     /// The same until it is known who makes it.
-    pub(crate) fn connect(&mut self, slot: u32, mut request: ConnectRequest, out: &mut Vec<u8>) {
-        let core = &self.connections.core;
+    pub(crate) fn hold_connect(
+        &mut self,
+        slot: u32,
+        mut request: ConnectRequest,
+        out: &mut Vec<u8>,
+    ) {
+        let core = &self.core;
         let address = core.peers.address(slot);
         let topics_max = core.settings.session.topics_per_connection_max;
         let (users, transport) = (std::mem::take(&mut request.users), request.transport);
@@ -57,9 +56,9 @@ impl Holds<'_> {
         };
         if let Err(number) = self.hold(slot, (true, &[]), asks, out) {
             let refusal = WebhookResponse::Error(busy().into());
-            let allowed = self.connections.core.settings.silence_allows;
+            let allowed = self.core.settings.silence_allows;
             let silent = WebhookResponse::Silent("the application is busy: try again later");
-            self.connect_answered(slot, number, if allowed { silent } else { refusal });
+            self.on_connect_reply(slot, number, if allowed { silent } else { refusal });
         }
     }
 
@@ -71,13 +70,13 @@ impl Holds<'_> {
         asks: impl FnOnce(u32) -> Vec<Ask>,
         out: &mut Vec<u8>,
     ) -> Result<(), u32> {
-        let found = self.connections.core.table.get(slot);
+        let found = self.core.table.get(slot);
         let open = found.is_some_and(|connection| connection.phase() == Phase::Open);
         // The request waits, and is not in the way of what came before it.
-        if !self.connections.wait_for_answer(slot, out) {
+        if !self.wait_for_answer(slot, out) {
             return Ok(());
         }
-        let core = &mut self.connections.core;
+        let core = &mut self.core;
         let number = core.joins.number();
         if let Some(cold) = core.table.cold_or_new(slot) {
             // What it has said before of the same request counts still.
@@ -85,25 +84,25 @@ impl Holds<'_> {
             let waiting = topics.to_vec();
             cold.held = Some(Box::new(Held { number, connect, waiting, verdicts, open }));
         }
-        ask(core, self.webhook, slot, asks(number)).map_err(|Unasked { .. }| number)
+        ask(core, slot, asks(number)).map_err(|Unasked { .. }| number)
     }
 
     /// The application has answered about a topic.
-    pub(crate) fn answered(
+    pub(crate) fn on_held_subscribe_reply(
         &mut self,
         slot: u32,
         number: u32,
         topic: Name,
         response: WebhookResponse,
     ) {
-        let result = response.entered(&self.connections.core.settings);
+        let result = response.entered(&self.core.settings);
         let result = result.map(|(_, meta)| meta).map_err(|refusal| rejection(*refusal));
-        self.said(slot, number, |held| held.topic(Verdict { topic, result }));
+        self.held_decided(slot, number, |held| held.topic(Verdict { topic, result }));
     }
 
     /// The application has answered about who makes a request.
-    pub(crate) fn connect_answered(&mut self, slot: u32, number: u32, response: WebhookResponse) {
-        let allowed = self.connections.core.settings.silence_allows;
+    pub(crate) fn on_connect_reply(&mut self, slot: u32, number: u32, response: WebhookResponse) {
+        let allowed = self.core.settings.silence_allows;
         let result = match response {
             WebhookResponse::Ok { changes, .. } => Ok(Some(changes.admission.unwrap_or_default())),
             WebhookResponse::Silent(_) if allowed => Ok(None),
@@ -113,13 +112,13 @@ impl Holds<'_> {
             }
             WebhookResponse::Error(refusal) => Err(rejection(*refusal)),
         };
-        let at_s = self.connections.core.unix_s();
-        self.said(slot, number, |held| held.connected(ConnectVerdict { result, at_s }));
+        let at_s = self.core.unix_s();
+        self.held_decided(slot, number, |held| held.connected(ConnectVerdict { result, at_s }));
     }
 
     /// A verdict is there. The request goes on with the first no, or the last yes.
-    fn said(&mut self, slot: u32, number: u32, note: impl FnOnce(&mut Held)) {
-        let core = &mut self.connections.core;
+    fn held_decided(&mut self, slot: u32, number: u32, note: impl FnOnce(&mut Held)) {
+        let core = &mut self.core;
         let Some(held) = core.table.cold_mut(slot).and_then(|cold| cold.held.as_mut()) else {
             return;
         };
@@ -133,7 +132,7 @@ impl Holds<'_> {
             let now_s = core.now_wrapping_s();
             core.enter(slot, phase);
             if let Some(connection) = core.table.get_mut(slot) {
-                connection.heard_s = now_s;
+                connection.last_received_s = now_s;
             }
             core.resumed.push(slot);
         }

@@ -6,7 +6,7 @@ use model::Name;
 use crate::core::Core;
 use crate::core::command::{Command, PendingHook};
 use crate::core::count::count;
-use crate::webhook::{Full, HookPlace, Question, Refusal, Webhook, WebhookKind, WebhookRequest};
+use crate::webhook::{Full, HookPlace, Question, Refusal, WebhookKind, WebhookRequest};
 
 /// Requests about one connection that the application has not answered: more are refused, so that no
 /// client fills the queue of all.
@@ -54,17 +54,12 @@ pub(crate) fn busy() -> Refusal {
 }
 
 /// Asks the application, all together. The answers come as [`Command::WebhookAnswered`].
-pub(crate) fn ask(
-    core: &mut Core,
-    webhook: Option<&dyn Webhook>,
-    slot: u32,
-    asks: Vec<Ask>,
-) -> Result<(), Unasked> {
+pub(crate) fn ask(core: &mut Core, slot: u32, asks: Vec<Ask>) -> Result<(), Unasked> {
     let pending = core.table.cold(slot).map_or(0, |cold| cold.hooks_pending);
     let unasked = |hooks| Err(Unasked { hooks, behind_others: pending > 0 });
     let (asked, several) = (count(asks.len()), asks.len() > 1);
     let (Some(webhook), Some(serial)) =
-        (webhook, core.table.get(slot).map(|connection| connection.serial))
+        (core.webhook.clone(), core.table.get(slot).map(|connection| connection.serial))
     else {
         return unasked(asks.into_iter().map(|ask| ask.hook).collect());
     };

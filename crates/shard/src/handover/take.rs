@@ -277,7 +277,7 @@ impl Shard {
             if self.engine.awaits_drained(slot)
                 && self.sockets.get(slot).is_some_and(|socket| !socket.is(State::Blocked))
             {
-                self.engine.drained(slot);
+                self.engine.on_drained(slot);
                 self.perform();
             }
         }

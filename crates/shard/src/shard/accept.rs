@@ -170,7 +170,7 @@ impl Shard {
             && let Err(error) = self.poller.add(socket, u64::from(slot), socket.is(State::Blocked))
         {
             tracing::warn!(shard = self.engine.number(), %error, "a connection can't be watched");
-            self.engine.unwatched(slot);
+            self.engine.on_unwatched(slot);
             self.perform();
         }
     }

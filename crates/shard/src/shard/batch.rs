@@ -139,7 +139,7 @@ impl Shard {
         }
         if self.batch.len() >= BATCH || !slow.is_empty() {
             self.send_batch();
-            slow.into_iter().for_each(|slot| self.engine.slow(slot));
+            slow.into_iter().for_each(|slot| self.engine.on_slow(slot));
             self.relieve_outboxes();
         }
     }
@@ -233,7 +233,7 @@ impl Shard {
         let sent = match result {
             Ok(sent) => sent,
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => 0,
-            Err(_) => return self.engine.lost(entry.slot),
+            Err(_) => return self.engine.on_lost(entry.slot),
         };
         self.engine.metrics().bytes_out.add(sent as u64);
         let chunk = pieces[entry.piece as usize].chunk(self.engine.metrics());
@@ -251,7 +251,7 @@ impl Shard {
             match send_one(socket.as_fd(), bytes) {
                 Ok(taken) => sent = taken,
                 Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => {}
-                Err(_) => return self.engine.lost(slot),
+                Err(_) => return self.engine.on_lost(slot),
             }
             self.engine.metrics().bytes_out.add(sent as u64);
             if sent == bytes.len() {
@@ -279,7 +279,7 @@ impl Shard {
             // accepted: the poller then watches it for room from the start.
             let _ = self.poller.watch_output(socket, u64::from(slot), true);
             self.sockets.block(slot, Outbox::new(now_us));
-            self.engine.blocked(slot);
+            self.engine.on_blocked(slot);
         }
         let Some(outbox) = self.sockets.outbox_mut(slot) else {
             return;
@@ -288,7 +288,7 @@ impl Shard {
         if outbox.room(self.engine.settings(), now_us) == Room::None
             && !self.engine.is_unlimited(slot)
         {
-            self.engine.slow(slot);
+            self.engine.on_slow(slot);
         }
     }
 
@@ -306,11 +306,11 @@ impl Shard {
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN | Errno::NOBUFS) => return,
                 Err(_) => {
-                    self.engine.lost(slot);
+                    self.engine.on_lost(slot);
                     return self.perform();
                 }
             };
-            self.engine.wrote(slot);
+            self.engine.on_written(slot);
             self.engine.metrics().bytes_out.add(sent as u64);
             self.engine.metrics().outbox_bytes.sub(sent as u64);
             let Some(outbox) = self.sockets.outbox_mut(slot) else {
@@ -331,7 +331,7 @@ impl Shard {
             if socket.is(State::Closing) {
                 self.shut(slot);
             } else {
-                self.engine.drained(slot);
+                self.engine.on_drained(slot);
             }
         }
         self.perform();
@@ -346,7 +346,7 @@ impl Shard {
             .outboxes()
             .filter(|(slot, outbox)| is_slow(outbox) && !self.engine.is_unlimited(*slot));
         let slow: Vec<u32> = slow.map(|(slot, _)| slot).collect();
-        slow.into_iter().for_each(|slot| self.engine.slow(slot));
+        slow.into_iter().for_each(|slot| self.engine.on_slow(slot));
         self.perform();
     }
 
@@ -440,7 +440,7 @@ mod tests {
                 shard.gather(bytes(format!(" and {n}")), &[*slot], 1, None);
             }
             let gone = members[1].0;
-            shard.engine.lost(gone);
+            shard.engine.on_lost(gone);
             shard.perform();
             let (slot, mut stranger) = connect(&mut shard);
             assert_eq!(slot, gone, "it has the slot");

@@ -130,7 +130,7 @@ fn nobody_waits_for_who_has_gone() {
         .drivers
         .iter()
         .map(|driver| {
-            let core = &driver.engine.connections.core;
+            let core = &driver.engine.core;
             core.hub.members(core.broker.hash("given"), "given")
         })
         .sum();

@@ -259,7 +259,7 @@ impl Scene {
         let mut drivers =
             testing::drivers(&handles, settings, broker.clone(), asked, shared.clone());
         let app = Arc::new(App::default());
-        drivers.iter_mut().for_each(|driver| driver.engine.webhook = Some(app.clone()));
+        drivers.iter_mut().for_each(|driver| driver.engine.core.webhook = Some(app.clone()));
         Scene {
             drivers,
             services,
@@ -395,7 +395,7 @@ impl Scene {
 
     fn users(&mut self, client: usize, user: &str, login: bool) {
         let (at, slot) = self.places[client];
-        let core = &self.drivers[at].engine.connections.core;
+        let core = &self.drivers[at].engine.core;
         let connection = core.id(slot, core.table.get(slot).unwrap().serial);
         let (user, reply) = (user.into(), Box::new(|done: Result<_, _>| assert!(done.is_ok())));
         self.handles[at].send(match login {

@@ -296,7 +296,7 @@ fn a_client_that_waits_for_its_session_is_sent_away_by_a_drain() {
     there.events().0.into_iter().for_each(|slot| there.ready(slot));
     scene.handles[1].send(Command::Drain { seconds: 10 });
     scene.drivers[1].work();
-    assert_eq!(scene.drivers[1].engine.connections.core.mqtt.waiters.len(), 1);
+    assert_eq!(scene.drivers[1].engine.core.mqtt.waiters.len(), 1);
     scene.step(&Read(1));
     let (connack, code) = (&scene.heard[1][..1], scene.heard[1][3]);
     assert_eq!((connack, code), (&[0x20][..], ReasonCode::ServerUnavailable.number()));
@@ -318,7 +318,7 @@ fn a_jump_of_the_time_of_day_ends_no_session() {
     scene.step(&Send(0, connect[1..].to_vec()));
     scene.step(&Read(0));
     scene.step(&Cut(0));
-    let shared = |scene: &Scene| scene.drivers[0].engine.connections.core.shared.clone();
+    let shared = |scene: &Scene| scene.drivers[0].engine.core.shared.clone();
     let away = |scene: &Scene| shared(scene).mqtt_sessions.stats().away;
     let now_us = scene.drivers[0].engine.now_us();
     shared(&scene).set_time(now_us, now_us + DECADE_US, now_us);

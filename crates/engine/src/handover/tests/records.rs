@@ -65,9 +65,9 @@ fn a_damaged_record_is_refused_and_leaves_nothing_or_harms_nobody() {
                 }
                 engine.restart();
                 while engine.has_outputs() {
-                    for output in engine.take_outputs(Default::default()).list {
+                    for output in engine.poll_outputs(Default::default()).list {
                         if let crate::Output::Address { slot } = output {
-                            engine.address(slot, None);
+                            engine.on_address(slot, None);
                         }
                     }
                 }

@@ -283,10 +283,10 @@ fn errors_of_old_queries_close_nobody() {
             if at != upgrade {
                 continue;
             }
-            let query_max = scene.drivers[0].engine.connections.recovery.catchups.query();
+            let query_max = scene.drivers[0].engine.recovery.catchups.query();
             scene.upgrade(What::TakeOver);
             for (slot, query) in (0..2).flat_map(|slot| (0..=query_max).map(move |n| (slot, n))) {
-                let core = &scene.drivers[0].engine.connections.core;
+                let core = &scene.drivers[0].engine.core;
                 let Some(serial) = core.table.get(slot).map(|it| it.serial) else { continue };
                 let numbers = vec![query];
                 scene.handles[0].send(Command::Started { slot, serial, query, start: None });

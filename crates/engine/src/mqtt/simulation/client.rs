@@ -38,7 +38,7 @@ pub(super) struct End {
 /// What was published to the end, by payload.
 pub(super) type Ends = Rc<RefCell<HashMap<String, End>>>;
 
-/// What a client has published and not brought to its end.
+/// What a client has published and not completed.
 struct Publishing {
     id: u16,
     message: Message,

@@ -399,8 +399,8 @@ fn who_goes_while_it_waits_for_a_session_keeps_nobody_from_it() {
     open(&mut world, &mut old);
     let slot = open(&mut world, &mut other);
     // It is about to end when it wants the first one's session.
-    let connections = &mut world.node.drivers[0].engine.connections;
-    connections.say_goodbye(slot, CloseReason::Drain);
+    let engine = &mut world.node.drivers[0].engine;
+    engine.say_goodbye(slot, CloseReason::Drain);
     let connect = Connect {
         encoding: Mqtt { version: Version::V5, framed: false }.number(),
         principal: auth::Principal::anonymous(Vec::new()),
@@ -414,7 +414,7 @@ fn who_goes_while_it_waits_for_a_session_keeps_nobody_from_it() {
         limits: Default::default(),
         method: None,
     };
-    connections.mqtt_connect(slot, Box::new(connect), &mut Vec::new());
+    engine.mqtt_connect(slot, Box::new(connect), &mut Vec::new());
     open(&mut world, &mut new);
     new.read(1_000);
     assert!(new.is_connected(), "it waits for ever");

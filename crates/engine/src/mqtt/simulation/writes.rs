@@ -241,7 +241,7 @@ fn what_is_on_its_way_to_the_disk_is_confirmed_there() {
         let mut writer = Writer::new(true);
         writer.subscribe("x");
         writer.write();
-        let core = &mut writer.world.node.drivers[0].engine.connections.core;
+        let core = &mut writer.world.node.drivers[0].engine.core;
         let slow = Arc::new(Slow { broker: core.broker.clone(), waiting: Mutex::default() });
         core.broker = slow.clone();
         // Twice, and on two connections: the second one waits.

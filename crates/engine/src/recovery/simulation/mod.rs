@@ -143,8 +143,8 @@ impl World {
         let mut shards = testing::drivers(&handles, settings(), broker.clone(), asked, shared);
         for shard in &mut shards {
             // These tell connections and follows apart that had a place in turn, and wrap around.
-            shard.engine.connections.serial = u32::MAX - (seed % 40) as u32;
-            shard.engine.connections.recovery.catchups.number = u32::MAX - (seed % 90) as u32;
+            shard.engine.serial = u32::MAX - (seed % 40) as u32;
+            shard.engine.recovery.catchups.number = u32::MAX - (seed % 90) as u32;
         }
         let swarm = Swarm::new(topics, &mut random);
         // Many members make fan-outs long.
@@ -356,12 +356,7 @@ impl World {
             let acknowledged =
                 Acknowledgement { user: Some(user.as_str().into()), topic: Some(name.into()), id };
             let principal = auth::Principal::anonymous(vec![user.as_str().into()]);
-            self.shards[0]
-                .engine
-                .connections
-                .core
-                .acknowledge(None, &principal, acknowledged)
-                .unwrap();
+            self.shards[0].engine.core.acknowledge(None, &principal, acknowledged).unwrap();
             self.shards[0].perform();
             let cursor = self.acknowledged.get_mut(&(user.clone(), topic)).unwrap();
             *cursor = (*cursor).max(number + 1);
@@ -461,7 +456,7 @@ impl World {
     fn empty_mailboxes(&mut self) {
         let publishes = std::mem::replace(&mut self.publishes, false);
         let waits = |shard: &Driver| {
-            let core = &shard.engine.connections.core;
+            let core = &shard.engine.core;
             !core.commands.is_empty() || !core.handle.inbox.queue.is_empty()
         };
         while let Some(at) = self.shards.iter().position(waits) {

@@ -1,0 +1,151 @@
+//! All inputs of an engine that come from sockets: what the driver saw of a connection. The effects are in
+//! [`Engine::poll_outputs`] afterwards. An input for a slot without a connection does nothing.
+
+use std::net::IpAddr;
+
+use model::CloseReason;
+use protocol::Delivery;
+
+use super::Engine;
+use crate::connection::input::is_held;
+use crate::connection::{Flag, Phase};
+use crate::core::Core;
+
+impl Engine {
+    /// Bytes have come. They may be changed: a WebSocket's are unmasked in place.
+    pub fn on_received(&mut self, slot: u32, bytes: &mut [u8]) {
+        let now_s = self.core.now_wrapping_s();
+        let Engine { core, rates, .. } = self;
+        if let Some(limited) = rates.quota.took(core, slot, bytes.len()) {
+            rates.wait(core, slot, limited);
+        }
+        let core = &mut self.core;
+        let held = is_held(&core.table, slot);
+        let protocols = core.shared.protocols;
+        let Some(connection) = core.table.get_mut(slot) else {
+            return;
+        };
+        match connection.phase() {
+            Phase::Closing | Phase::HalfClosed => return,
+            // A request has its own time, from its first byte on.
+            Phase::Idle if !held => {
+                connection.enter(Phase::Request);
+                connection.last_received_s = now_s;
+            }
+            // A client that must beat by itself is heard by whole packets.
+            Phase::Open if protocols.delivery(connection.encoding) == Delivery::Subscribed => {}
+            Phase::Open if !held => connection.last_received_s = now_s,
+            Phase::Request | Phase::Idle | Phase::Waiting | Phase::Open => {}
+        }
+        if held {
+            return self.core.buffer_input(slot, bytes);
+        }
+        let buffered = match self.core.table.cold_mut(slot) {
+            // Nothing of it means anything before it is whole.
+            Some(cold) if (cold.needs as usize) > cold.input.len() + bytes.len() => {
+                return self.core.buffer_input(slot, bytes);
+            }
+            Some(cold) => std::mem::take(&mut cold.input),
+            None => Vec::new(),
+        };
+        if buffered.is_empty() {
+            self.process_input(slot, bytes);
+        } else {
+            let mut all = buffered;
+            all.extend_from_slice(bytes);
+            self.process_input(slot, &mut all);
+        }
+    }
+
+    /// The peer has shut its side.
+    pub fn on_peer_closed(&mut self, slot: u32) {
+        let Some(connection) = self.core.table.get(slot) else {
+            return;
+        };
+        // Half-closed peers (`printf … | nc`) still want the answers that are under way.
+        let (backlogged, closing) = (connection.is_backlogged(), connection.is_closing());
+        let between = matches!(connection.phase(), Phase::Request | Phase::Idle);
+        if backlogged && between {
+            return self.close(slot, CloseReason::ByClient, &[]);
+        }
+        if !(backlogged && closing) {
+            self.end(slot, CloseReason::ByClient);
+        }
+    }
+
+    /// The peer of a connection that is left unread has shut its side. Its input has its turn later,
+    /// and so has the end behind it; but nobody waits for an answer whose reader is gone.
+    pub fn on_hung_up(&mut self, slot: u32) {
+        let found = self.core.table.get(slot);
+        let waits = found.is_some_and(|connection| connection.phase() == Phase::Waiting);
+        if waits {
+            self.end(slot, CloseReason::ByClient);
+        }
+    }
+
+    /// The driver says where a request for a session comes from. Its token is in the answer.
+    pub fn on_address(&mut self, slot: u32, address: Option<IpAddr>) {
+        let known = self.core.peers.address(slot);
+        let address = known.or(address);
+        self.rates.quota.locate(&self.core, slot, address);
+        self.longpoll_address(slot, address);
+        self.resume_inputs();
+    }
+
+    /// The driver holds bytes for the connection that its peer doesn't take.
+    pub fn on_blocked(&mut self, slot: u32) {
+        self.core.set(slot, Flag::Blocked, true);
+    }
+
+    /// Some of those bytes have left.
+    pub fn on_written(&mut self, slot: u32) {
+        let now_s = self.core.now_wrapping_s();
+        let Core { table, shared, .. } = &mut self.core;
+        if let Some(connection) = table.get_mut(slot)
+            && shared.protocols.delivery(connection.encoding) == Delivery::Nothing
+        {
+            // It reads: that counts as a sign of life while an answer is long.
+            connection.last_received_s = now_s;
+        }
+    }
+
+    /// All bytes have left: the connection gets what waits for that.
+    pub fn on_drained(&mut self, slot: u32) {
+        self.core.set(slot, Flag::Blocked, false);
+        self.core.set(slot, Flag::Awaiting, false);
+        self.core.table.trim(slot);
+        if self.core.is_open(slot) {
+            self.serve_conflated(slot);
+            self.core.flush_due_lists(slot);
+            self.recover(|recovery, core| recovery.pull_more(core, slot));
+            self.mqtt_serve(slot);
+            self.read_next_page(slot);
+            self.resume_input(slot);
+        }
+    }
+
+    /// Our side is shut, after [`Output::Close`](crate::Output::Close); the peer's is not yet.
+    pub fn on_half_closed(&mut self, slot: u32) {
+        self.core.enter(slot, Phase::HalfClosed);
+    }
+
+    /// Everything has left, after [`Output::Close`](crate::Output::Close), and nothing more is waited for.
+    pub fn on_ended(&mut self, slot: u32) {
+        self.end(slot, CloseReason::Internal);
+    }
+
+    /// More waits for the connection than may: it is a slow consumer.
+    pub fn on_slow(&mut self, slot: u32) {
+        self.close(slot, CloseReason::SlowConsumer, &[]);
+    }
+
+    /// The socket has failed.
+    pub fn on_lost(&mut self, slot: u32) {
+        self.end(slot, CloseReason::Lost);
+    }
+
+    /// The kernel can't watch the connection.
+    pub fn on_unwatched(&mut self, slot: u32) {
+        self.end(slot, CloseReason::Overloaded);
+    }
+}
