@@ -90,7 +90,7 @@ pub fn spawn<S: Shards + 'static>(
     Runtime { tokio: runtime, samples }: Runtime,
     listener: std::net::TcpListener,
     node: Node<S>,
-    webhook::Workers { worker, teller, forwarder }: webhook::Workers,
+    webhook::Workers { worker, event_sender, forwarder }: webhook::Workers,
 ) -> io::Result<Running> {
     listener.set_nonblocking(true)?;
     // Once more, for a longer queue than the standard library's.
@@ -103,7 +103,7 @@ pub fn spawn<S: Shards + 'static>(
         let node: Arc<Node> = Arc::new(node);
         runtime.block_on(async {
             tokio::spawn(worker.run());
-            tokio::spawn(teller.run());
+            tokio::spawn(event_sender.run());
             tokio::spawn(forwarder.run(Arc::new(api::Answered(node.clone()))));
             if let Err(error) = serve(listener, node, samples, stopped).await {
                 tracing::error!(%error, "the admin port failed");

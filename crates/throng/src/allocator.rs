@@ -1,4 +1,4 @@
-//! Returns freed memory to the system. ARCHITECTURE.md says how this was chosen.
+//! Returns freed memory to the system. docs/internals/connection.md says how this was chosen.
 
 #![allow(unsafe_code, reason = "mallopt(3) and malloc_trim(3)")]
 #![cfg_attr(not(target_env = "gnu"), allow(dead_code, unused_imports))]

@@ -6,7 +6,7 @@ mod refresh;
 
 use crate::application::Application;
 use crate::support::*;
-use crate::tokens::kit::*;
+use crate::tokens::support::*;
 use serde_json::{Value, json};
 
 const CONNECT: (&str, &str) = ("THRONG_WEBHOOK_CONNECT", "true");

@@ -1,7 +1,7 @@
 //! Carries clients' events to the application and its responses back, by HTTP.
 //!
 //! A shard hands over each event as a request and gets one response for it. The request waits in the
-//! intake until the control thread puts it into one of the `requests_max` queues of its URL, which
+//! request queue until the control thread puts it into one of the `requests_max` queues of its URL, which
 //! exist while something is in them. Each queue has one HTTP request under way at a time, a batch;
 //! what waits in the queue goes out together in the next batch. All requests of a connection for a
 //! URL are in one queue, and so stay in order, while a slow answer holds up one queue only, and a URL
@@ -15,7 +15,7 @@
 //! fails, whether it was sent or not, and a batch is aborted when all of its requests failed.
 //! Those that came later go on with it.
 //!
-//! What is told (`teller.rs`) and what is forwarded (`forward/`) go other ways, with the same client.
+//! What is told (`event_sender.rs`) and what is forwarded (`forward/`) go other ways, with the same client.
 //!
 //! Bounds, besides those of the configuration: no event joins a batch that has 512 KiB; an answer
 //! may have 1 MiB, and 16 KiB more for each event it answers; unused connections are closed after a
@@ -27,15 +27,15 @@ mod body;
 mod checked;
 mod client;
 mod error;
+mod event_sender;
 mod events;
 mod forward;
 mod gate;
 mod handover;
-mod intake;
 mod queue;
+mod request_queue;
 mod retry;
 mod signature;
-mod teller;
 #[cfg(test)]
 mod tests;
 mod worker;
@@ -49,21 +49,21 @@ use std::time::Duration;
 use shard::{ForwardRequest, Full, Histogram, HookEvent, HookEvents, Webhook, WebhookRequest};
 use tokio::sync::oneshot;
 
+use event_sender::Telling;
 use events::Events;
 use forward::Forwards;
-use intake::{Counts, Intake};
 use queue::{Queue, QueueKey};
-use teller::Telling;
+use request_queue::{Counts, RequestQueue};
 
 pub use self::handover::{EventsPart, Forwarded, Hooks, ToShard};
 #[cfg(any(test, feature = "testing"))]
 pub use checked::check_answer;
 pub use error::ErrorKind;
+pub use event_sender::{EventSender, Told};
 pub use events::{EventLimits, EventStats, EventStore};
 pub use forward::{AnswerCounts, Answers, Forward, ForwardStats, Forwarder, ReplyTo};
-pub use intake::UrlStats;
+pub use request_queue::UrlStats;
 pub use signature::SigningKey;
-pub use teller::{Teller, Told};
 pub use worker::Worker;
 
 /// What stays as it is while the node runs.
@@ -160,7 +160,7 @@ pub struct Stats {
 /// The shards' side: accepts requests.
 pub struct Dispatcher {
     counts: Arc<Counts>,
-    intake: Intake,
+    request_queue: RequestQueue,
     /// Those with something in them. The worker's; others look at what another process is to go on with.
     queues: Mutex<HashMap<QueueKey, Queue>>,
     http_requests: AtomicU64,
@@ -178,7 +178,7 @@ pub struct Workers {
     /// Asks.
     pub worker: Worker,
     /// Tells.
-    pub teller: Teller,
+    pub event_sender: EventSender,
     /// Forwards.
     pub forwarder: Forwarder,
 }
@@ -196,7 +196,7 @@ impl Dispatcher {
         events.set_occupancy(settings.occupancy);
         let queue = events::Queue::new(events.clone(), store, left, node);
         let dispatcher = Arc::new(Dispatcher {
-            intake: Intake::new(&fixed, counts.clone()),
+            request_queue: RequestQueue::new(&fixed, counts.clone()),
             counts,
             queues: Mutex::default(),
             http_requests: AtomicU64::new(0),
@@ -208,9 +208,9 @@ impl Dispatcher {
             told: Mutex::new(Some([ended, forwarded])),
         });
         let worker = Worker::new(dispatcher.clone(), fixed.requests_max);
-        let teller = Teller::new(dispatcher.clone(), done);
+        let event_sender = EventSender::new(dispatcher.clone(), done);
         let forwarder = Forwarder::new(forwards, carried);
-        (dispatcher, Workers { worker, teller, forwarder })
+        (dispatcher, Workers { worker, event_sender, forwarder })
     }
 
     /// Takes new settings.
@@ -219,7 +219,7 @@ impl Dispatcher {
         self.forwards.set(&settings.forwards, &settings.proof());
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
         // The timeout may have become shorter.
-        self.intake.ready.notify_one();
+        self.request_queue.ready.notify_one();
         self.events.ready.notify_one();
     }
 
@@ -255,7 +255,7 @@ impl Dispatcher {
 
     /// The same without waiting.
     pub fn stop(&self) {
-        self.intake.close();
+        self.request_queue.close();
         self.events.close();
         self.forwards.close();
     }
@@ -287,7 +287,7 @@ impl Dispatcher {
     /// What waits for each URL, at most so many of them, those first for which most wait. Names are
     /// without what may be secret.
     pub fn urls(&self, max: usize) -> Vec<(String, UrlStats)> {
-        self.intake.urls(max)
+        self.request_queue.urls(max)
     }
 
     /// From request to response or error, of all that were accepted.
@@ -311,7 +311,7 @@ impl Webhook for Dispatcher {
             let url = request.url.clone().or_else(|| settings.url.clone());
             (request, url)
         };
-        self.intake.put(requests.into_iter().map(with_url).collect())
+        self.request_queue.put(requests.into_iter().map(with_url).collect())
     }
 
     fn forward(&self, request: ForwardRequest) -> Result<(), Full> {

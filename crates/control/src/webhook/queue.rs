@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::body;
 use super::gate::later;
-use super::intake::PendingRequest;
+use super::request_queue::PendingRequest;
 use super::signature::RequestId;
 
 /// No event joins a batch that has so many bytes: servers reject large bodies, often from 1 MiB.
@@ -169,7 +169,7 @@ mod tests {
     use model::Data;
     use shard::{Question, WebhookKind, WebhookRequest};
 
-    use super::super::intake::tests::request;
+    use super::super::request_queue::tests::request;
     use super::super::tests::{ask, ask_with};
     use super::*;
 

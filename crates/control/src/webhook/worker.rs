@@ -1,4 +1,4 @@
-//! Sends what is in the intake, and hands out the responses.
+//! Sends what is in the request queue, and hands out the responses.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use super::answer::{self, Expects, Responses};
 use super::body;
 use super::client::LazyClient;
 use super::error::{ErrorKind, Log, RequestError, shown};
-use super::intake::PendingRequest;
 use super::queue::{Queue, QueueKey};
+use super::request_queue::PendingRequest;
 use super::signature::RequestId;
 use super::{Dispatcher, Settings};
 
@@ -80,7 +80,7 @@ impl Worker {
         loop {
             let due = self.due;
             let woken = tokio::select! {
-                () = dispatcher.intake.ready.notified() => Woken::Ready,
+                () = dispatcher.request_queue.ready.notified() => Woken::Ready,
                 Some(done) = batches.join_next_with_id() => Woken::Done(done),
                 () = until(due) => Woken::Due,
             };
@@ -88,7 +88,7 @@ impl Worker {
             self.stood_still(turn.closed_for());
             let mut touched = match woken {
                 Woken::Ready => {
-                    let Some(requests) = dispatcher.intake.take() else { return };
+                    let Some(requests) = dispatcher.request_queue.take() else { return };
                     self.sort(requests)
                 }
                 Woken::Done(done) => Vec::from_iter(self.finish(done)),
@@ -113,7 +113,7 @@ impl Worker {
         if by > Duration::ZERO {
             let now = Instant::now();
             self.dispatcher.queues().values_mut().for_each(|queue| queue.later(by, now));
-            self.dispatcher.intake.later(by, now);
+            self.dispatcher.request_queue.later(by, now);
             self.due = self.due.and_then(|due| due.checked_add(by));
         }
     }
@@ -325,7 +325,7 @@ impl Worker {
                 "{waiting} events wait for the application ({bytes} bytes){most}, and fill the \
                  queue or their URL's share of it"
             );
-            let url = self.dispatcher.intake.last_rejected();
+            let url = self.dispatcher.request_queue.last_rejected();
             self.log.warn(&RequestError::new(ErrorKind::Full, cause), url.as_deref(), new);
         }
     }
@@ -333,7 +333,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Nobody would take from the intake again.
+        // Nobody would take from the request queue again.
         self.dispatcher.stop();
         let queues = std::mem::take(&mut *self.dispatcher.queues());
         // Their replies are called here, without the lock.

@@ -82,7 +82,7 @@ pub(super) fn op(publication: &Publication, offset: u64, at_ms: u64, retention: 
     })
 }
 
-fn roomy() -> Retention {
+fn spacious() -> Retention {
     Retention { messages_max: 1_000, bytes_max: u64::MAX, seconds_max: 1_000_000, compact: false }
 }
 
@@ -93,10 +93,10 @@ fn ops(offsets: std::ops::RangeInclusive<u64>, retention: Retention) -> Vec<Op> 
 #[test]
 fn retention_is_exact_for_small_limits_and_works_in_bulk_for_large_ones() {
     let mut tables = Tables::new();
-    let one = Retention { messages_max: 1, ..roomy() };
+    let one = Retention { messages_max: 1, ..spacious() };
     tables.apply(0, &ops(1..=3, one), &SweepPlan::default());
     assert_eq!(tables.offsets("t", 0), (vec![3], 2));
-    let hundred = Retention { messages_max: 100, ..roomy() };
+    let hundred = Retention { messages_max: 100, ..spacious() };
     tables.apply(0, &ops(4..=112, hundred), &SweepPlan::default());
     assert_eq!(tables.rows(), 110, "a tenth over is not worth a deletion");
     assert_eq!(tables.offsets("t", 0), ((13..=112).collect(), 12), "and is not read");
@@ -109,10 +109,10 @@ fn retention_is_exact_for_small_limits_and_works_in_bulk_for_large_ones() {
     assert_eq!(tables.after("t", 50, 0).records.len(), 62);
     tables.apply(0, &ops(113..=113, hundred), &SweepPlan::default());
     assert_eq!(tables.offsets("t", 0), ((14..=113).collect(), 13));
-    let bytes = Retention { bytes_max: 40, ..roomy() };
+    let bytes = Retention { bytes_max: 40, ..spacious() };
     tables.apply(0, &ops(114..=114, bytes), &SweepPlan::default());
     assert_eq!(tables.offsets("t", 0), ((110..=114).collect(), 109));
-    let tiny = Retention { bytes_max: 1, ..roomy() };
+    let tiny = Retention { bytes_max: 1, ..spacious() };
     tables.apply(0, &ops(115..=115, tiny), &SweepPlan::default());
     assert_eq!(tables.offsets("t", 0), (vec![115], 114), "the newest stays");
 }
@@ -120,7 +120,7 @@ fn retention_is_exact_for_small_limits_and_works_in_bulk_for_large_ones() {
 #[test]
 fn reads_hide_messages_that_are_too_old_until_a_sweep_deletes_them() {
     let mut tables = Tables::new();
-    let second = Retention { seconds_max: 1, ..roomy() };
+    let second = Retention { seconds_max: 1, ..spacious() };
     tables.apply(0, &ops(1..=20, second), &SweepPlan::default());
     assert_eq!(tables.offsets("t", 1_010), ((11..=20).collect(), 10));
     let before = read::before(&tables.db, "t", u64::MAX, ALL, 1_010).unwrap();
@@ -134,7 +134,7 @@ fn reads_hide_messages_that_are_too_old_until_a_sweep_deletes_them() {
     tables.sweep(5_001 + EMPTY_MS, &["t"]);
     assert_eq!((tables.metadata.forgotten_floor, tables.metadata.empty_topics), (20, 0));
     assert_eq!(tables.after("t", 0, 0).floor, 20, "all topics without a row may have lost that");
-    tables.apply(0, &[op(&publication("u", ""), 21, 0, roomy())], &SweepPlan::default());
+    tables.apply(0, &[op(&publication("u", ""), 21, 0, spacious())], &SweepPlan::default());
     assert_eq!(tables.offsets("u", 0), (vec![21], 20), "a new row does not hide it");
 }
 
@@ -143,7 +143,7 @@ fn an_expired_message_goes_without_raising_the_floor() {
     let mut tables = Tables::new();
     let attributes = Attributes { expires_ms: Some(100), ..Attributes::default() };
     let expires = Publication { attributes: Some(Box::new(attributes)), ..publication("t", "x") };
-    let all = [op(&expires, 1, 0, roomy()), op(&publication("t", "y"), 2, 0, roomy())];
+    let all = [op(&expires, 1, 0, spacious()), op(&publication("t", "y"), 2, 0, spacious())];
     tables.apply(0, &all, &SweepPlan::default());
     assert_eq!(tables.offsets("t", 99), (vec![1, 2], 0));
     assert_eq!(tables.offsets("t", 100), (vec![2], 0));
@@ -166,7 +166,7 @@ fn an_expired_message_goes_without_raising_the_floor() {
 #[test]
 fn a_state_without_an_age_limit_stands() {
     let mut tables = Tables::new();
-    let lasting = Retention { compact: true, seconds_max: u64::MAX, ..roomy() };
+    let lasting = Retention { compact: true, seconds_max: u64::MAX, ..spacious() };
     tables.apply(0, &[op(&keyed("t", "a", "1"), 1, 0, lasting)], &SweepPlan::default());
     tables.sweep(u64::MAX - 1, &["t"]);
     assert_eq!(tables.offsets("t", u64::MAX - 1), (vec![1], 0));
@@ -175,7 +175,7 @@ fn a_state_without_an_age_limit_stands() {
 #[test]
 fn a_compact_topic_retains_the_last_message_of_each_key() {
     let mut tables = Tables::new();
-    let compact = Retention { compact: true, ..roomy() };
+    let compact = Retention { compact: true, ..spacious() };
     let publications = [
         keyed("t", "a", "1"),
         keyed("t", "b", "1"),
@@ -209,7 +209,7 @@ fn a_sweep_deletes_old_idempotency_keys() {
     let mut tables = Tables::new();
     let mut all = Vec::new();
     for offset in 1..=9 {
-        let Op::Append(append) = op(&publication("t", ""), offset, offset * 10, roomy()) else {
+        let Op::Append(append) = op(&publication("t", ""), offset, offset * 10, spacious()) else {
             continue;
         };
         all.push(Op::Append(batch::Append { idempotency_key: Some("k".into()), ..append }));
@@ -237,7 +237,7 @@ fn expiring(publication: Publication, expires_ms: u64) -> Publication {
 fn an_expiry_row_is_deleted_with_its_message() {
     let mut tables = Tables::new();
     let far = |text: &str| expiring(publication("t", text), 1_000_000);
-    let two = Retention { messages_max: 2, ..roomy() };
+    let two = Retention { messages_max: 2, ..spacious() };
     for offset in 1..=9 {
         tables.apply(0, &[op(&far("x"), offset, 0, two)], &SweepPlan::default());
     }
@@ -254,7 +254,7 @@ fn an_expiry_row_is_deleted_with_its_message() {
         &SweepPlan::default(),
     );
     assert_eq!(tables.expiries(), 0, "a deletion");
-    let compact = Retention { compact: true, ..roomy() };
+    let compact = Retention { compact: true, ..spacious() };
     for (offset, json) in [(10, "1"), (11, "null"), (12, "2")] {
         let publication = expiring(keyed("t", "a", json), 1_000_000_000);
         tables.apply(0, &[op(&publication, offset, 0, compact)], &SweepPlan::default());
@@ -269,7 +269,7 @@ fn an_expiry_row_is_deleted_with_its_message() {
 #[test]
 fn an_expired_value_in_a_compact_topic_raises_the_floor() {
     let mut tables = Tables::new();
-    let compact = Retention { compact: true, ..roomy() };
+    let compact = Retention { compact: true, ..spacious() };
     let publications = [
         keyed("t", "a", "1"),
         expiring(keyed("t", "a", "2"), 100),

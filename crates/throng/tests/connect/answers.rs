@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::application::{Act, Application, Reserved};
 use crate::connect::{asking, asking_at, refused};
 use crate::support::*;
-use crate::tokens::kit::*;
+use crate::tokens::support::*;
 
 const SOON: (&str, &str) = ("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "300");
 

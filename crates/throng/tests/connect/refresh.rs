@@ -9,7 +9,7 @@ use tungstenite::Message;
 use crate::application::{Act, Application};
 use crate::connect::{CONNECT, asking};
 use crate::support::*;
-use crate::tokens::kit::*;
+use crate::tokens::support::*;
 
 /// A long-poll session outlives its client's silence: the client polls only where a test reads.
 const LONG_POLLS: (&str, &str) = ("THRONG_TIMEOUTS_LONGPOLL_SECONDS", "60");

@@ -224,7 +224,7 @@ fn a_client_that_takes_all_aliases_is_given_some() {
             assert_eq!((meant, message.payload), (topic, round.to_string()));
         }
     }
-    // ARCHITECTURE.md says how many.
+    // docs/internals/limits.md says how many.
     assert!((1..=64).contains(&known.len()), "{}", known.len());
 }
 

@@ -7,7 +7,7 @@ use std::thread;
 use serde_json::json;
 
 use crate::support::*;
-use crate::tokens::kit::*;
+use crate::tokens::support::*;
 
 /// Serves an empty page at a port of `localhost`, which it returns.
 fn serve_page() -> u16 {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tungstenite::Message;
 
 use crate::application::Application;
-use crate::tokens::kit::*;
+use crate::tokens::support::*;
 
 const NO_SPREAD: (&str, &str) = ("THRONG_AUTH_EXPIRY_SPREAD_SECONDS", "0");
 

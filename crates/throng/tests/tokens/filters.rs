@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::support::*;
-use crate::tokens::kit::*;
+use crate::tokens::support::*;
 
 /// Filters as a URL has them, and whether who may subscribe to `sensors/*` may have them.
 const FILTERS: [(&str, &str, bool); 8] = [

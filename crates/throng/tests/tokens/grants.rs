@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::*;
-use crate::tokens::kit::*;
+use crate::tokens::support::*;
 
 /// The status and the code of a request; of a lasting one that is allowed, 200.
 fn opened(server: &Server, way: Way, query: &str) -> (u16, String) {

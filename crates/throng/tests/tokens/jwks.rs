@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::application::Reserved;
 use crate::support::*;
-use crate::tokens::kit::*;
+use crate::tokens::support::*;
 
 /// A public key in PEM as one of a set.
 fn jwk(pem: &str, id: &str) -> Value {

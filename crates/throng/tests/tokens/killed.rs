@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::*;
-use crate::tokens::kit::*;
+use crate::tokens::support::*;
 
 /// How often the server is killed.
 const ROUNDS: u64 = 6;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::process::{Command, Stdio};
 
 use crate::support::*;
-use crate::tokens::kit::*;
+use crate::tokens::support::*;
 use serde_json::json;
 
 /// A server in a folder of its own, with a configuration there.

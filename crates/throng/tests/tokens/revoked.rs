@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::*;
-use crate::tokens::kit::*;
+use crate::tokens::support::*;
 
 fn revoke(server: &Server, body: Value) -> u64 {
     server.post("/api/revoke", body)["closed"].as_u64().unwrap()
@@ -103,7 +103,8 @@ fn all_tokens_of_before_can_be_revoked_at_once() {
     let token = token(with(everything("new"), json!({"iat": now - 6})));
     assert_eq!(stays.ask(json!({"type": "refresh", "token": token})), "token_revoked");
     // Nor a topic.
-    let topic = crate::tokens::kit::token(json!({"sub": "new", "topic": "room:9", "iat": now - 6}));
+    let topic =
+        crate::tokens::support::token(json!({"sub": "new", "topic": "room:9", "iat": now - 6}));
     let command = json!({"type": "subscribe", "topic": "room:9", "token": topic});
     assert_eq!(stays.ask(command), "token_revoked");
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::support::*;
-use crate::tokens::kit::*;
+use crate::tokens::support::*;
 
 /// What must not be said anywhere.
 const MARK: &str = "s3cret";

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::support::*;
-use crate::tokens::kit::*;
+use crate::tokens::support::*;
 
 /// A server that requires tokens and knows one page of another origin.
 fn server() -> Server {

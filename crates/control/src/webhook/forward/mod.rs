@@ -1,16 +1,16 @@
 //! Carries what clients publish to back ends, and what these answer back: rules of `[[forward]]`.
 //!
-//! Each rule has a lane: a queue of its own, whose messages leave in batches in the order in which they came,
+//! Each rule has a queue: a queue of its own, whose messages leave in batches in the order in which they came,
 //! one HTTP request at a time. A batch that is not taken is sent again, until the time of its messages is
 //! over; then they have failed, and whoever waits for them is told. So a back end that does not answer holds
-//! up its own lane alone, and no message overtakes another.
+//! up its own queue alone, and no message overtakes another.
 //!
 //! A status of 200 to 299 takes a batch, one of 400 to 499 refuses it for good but for 408 and 429, and all
 //! else is a failure that may pass. What an answer says is published by [`Answers`], which knows the node.
 
 mod body;
-mod carrier;
-mod lane;
+mod queue;
+mod sender;
 #[cfg(test)]
 mod tests;
 
@@ -28,10 +28,10 @@ use tokio::time::Instant;
 use super::client::Proof;
 use super::gate::Gate;
 use super::signature::RequestId;
-use carrier::Carrier;
-use lane::Lane;
-pub(super) use lane::Waits;
-pub use lane::{AnswerCounts, ForwardStats};
+use queue::ForwardQueue;
+pub(super) use queue::Waits;
+pub use queue::{AnswerCounts, ForwardStats};
+use sender::ForwardSender;
 
 /// At the end, what waits is sent for so long.
 const END: Duration = Duration::from_secs(3);
@@ -92,16 +92,16 @@ pub(super) struct Restored {
     pub sent_in: Option<RequestId>,
 }
 
-/// The shards' side: the lanes, by their filters.
+/// The shards' side: the queues, by their filters.
 pub(super) struct Forwards {
     /// With what ids begin: that of another run is another.
     node: String,
     gate: Arc<Gate>,
-    lanes: RwLock<HashMap<Arc<str>, Arc<Lane>>>,
+    queues: RwLock<HashMap<Arc<str>, Arc<ForwardQueue>>>,
     /// Those that nobody serves yet.
-    begun: Mutex<Vec<Arc<Lane>>>,
+    begun: Mutex<Vec<Arc<ForwardQueue>>>,
     /// Those whose rules are gone, and which may have something to send yet.
-    closed: Mutex<Vec<Weak<Lane>>>,
+    closed: Mutex<Vec<Weak<ForwardQueue>>>,
     changed: Notify,
     /// The number of the next message.
     pub next: AtomicU64,
@@ -115,7 +115,7 @@ impl Forwards {
         Forwards {
             node,
             gate,
-            lanes: RwLock::default(),
+            queues: RwLock::default(),
             begun: Mutex::default(),
             closed: Mutex::default(),
             changed: Notify::new(),
@@ -126,60 +126,61 @@ impl Forwards {
 
     /// Takes rules in place of those before. What waits for one that is gone is sent yet.
     pub fn set(&self, rules: &[Forward], proof: &Proof) {
-        let mut lanes = self.lanes.write().unwrap_or_else(PoisonError::into_inner);
-        let mut before = std::mem::take(&mut *lanes);
+        let mut queues = self.queues.write().unwrap_or_else(PoisonError::into_inner);
+        let mut before = std::mem::take(&mut *queues);
         for rule in rules {
-            let lane = match before.remove(&rule.filter) {
-                Some(lane) => {
-                    lane.set(rule.clone(), proof.clone());
-                    lane
+            let queue = match before.remove(&rule.filter) {
+                Some(queue) => {
+                    queue.set(rule.clone(), proof.clone());
+                    queue
                 }
                 None => {
-                    let lane = Arc::new(Lane::new(rule.clone(), proof.clone(), self.gate.clone()));
+                    let queue =
+                        Arc::new(ForwardQueue::new(rule.clone(), proof.clone(), self.gate.clone()));
                     let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-                    begun.push(lane.clone());
-                    lane
+                    begun.push(queue.clone());
+                    queue
                 }
             };
-            lanes.insert(rule.filter.clone(), lane);
+            queues.insert(rule.filter.clone(), queue);
         }
-        drop(lanes);
+        drop(queues);
         let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
-        closed.retain(|lane| lane.strong_count() > 0);
-        for lane in before.into_values() {
-            lane.close();
-            closed.push(Arc::downgrade(&lane));
+        closed.retain(|queue| queue.strong_count() > 0);
+        for queue in before.into_values() {
+            queue.close();
+            closed.push(Arc::downgrade(&queue));
         }
         drop(closed);
         self.changed.notify_one();
     }
 
-    /// Puts a message into its lane. For one whose rule is gone there is no room, as in a lane that closes: its
+    /// Puts a message into its queue. For one whose rule is gone there is no room, as in a queue that closes: its
     /// shard has not heard of that yet, and what is published again goes by the rules that are there then.
     pub fn put(&self, request: ForwardRequest) -> Result<(), Full> {
-        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
-        let lane = lanes.get(&request.filter).cloned();
-        drop(lanes);
+        let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
+        let queue = queues.get(&request.filter).cloned();
+        drop(queues);
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let id = format!("{}-{number}", self.node);
-        lane.ok_or(Full)?.put(request, id, number)
+        queue.ok_or(Full)?.put(request, id, number)
     }
 
-    /// All lanes, those included whose rules are gone.
-    pub fn all_lanes(&self) -> Vec<Arc<Lane>> {
-        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+    /// All queues, those included whose rules are gone.
+    pub fn all_queues(&self) -> Vec<Arc<ForwardQueue>> {
+        let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
         let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
-        lanes.values().cloned().chain(closed.iter().filter_map(Weak::upgrade)).collect()
+        queues.values().cloned().chain(closed.iter().filter_map(Weak::upgrade)).collect()
     }
 
     /// Takes in the messages of another process, in their order and without regard to limits. They count as if
     /// they came now. Gives those whose rules are not there.
     pub fn restore(&self, messages: Vec<Restored>) -> Vec<Restored> {
-        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
         let mut homeless = Vec::new();
         for message in messages {
-            match lanes.get(&message.request.filter).cloned() {
-                Some(lane) => lane.restore(message),
+            match queues.get(&message.request.filter).cloned() {
+                Some(queue) => queue.restore(message),
                 None => homeless.push(message),
             }
         }
@@ -193,26 +194,26 @@ impl Forwards {
             end.get_or_insert_with(|| Instant::now() + END);
             is_first
         });
-        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
-        lanes.values().for_each(|lane| lane.close());
+        let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
+        queues.values().for_each(|queue| queue.close());
         self.changed.notify_one();
     }
 
     /// What was counted, by filter.
     pub fn stats(&self) -> Vec<(Arc<str>, ForwardStats)> {
-        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> =
-            lanes.iter().map(|(filter, lane)| (filter.clone(), lane.stats())).collect();
+            queues.iter().map(|(filter, queue)| (filter.clone(), queue.stats())).collect();
         all.sort_by(|(a, _), (b, _)| a.cmp(b));
         all
     }
 
-    fn begun(&self) -> Vec<Arc<Lane>> {
+    fn begun(&self) -> Vec<Arc<ForwardQueue>> {
         std::mem::take(&mut *self.begun.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// The control thread's side: sends what is in the lanes.
+/// The control thread's side: sends what is in the queues.
 pub struct Forwarder {
     forwards: Arc<Forwards>,
     /// Tells that this has ended.
@@ -227,21 +228,26 @@ impl Forwarder {
     /// Runs until the dispatcher is told to stop, and a little longer to send what waits. Needs a tokio
     /// runtime with I/O and time.
     pub async fn run(self, answers: Arc<dyn Answers>) {
-        let mut lanes = JoinSet::new();
+        let mut queues = JoinSet::new();
         let mut end = self.forwards.end.subscribe();
         loop {
-            for lane in self.forwards.begun() {
-                lanes.spawn(
-                    Carrier::new(lane, answers.clone(), end.clone(), self.forwards.gate.clone())
-                        .run(),
+            for queue in self.forwards.begun() {
+                queues.spawn(
+                    ForwardSender::new(
+                        queue,
+                        answers.clone(),
+                        end.clone(),
+                        self.forwards.gate.clone(),
+                    )
+                    .run(),
                 );
             }
-            if end.borrow_and_update().is_some() && lanes.is_empty() {
+            if end.borrow_and_update().is_some() && queues.is_empty() {
                 return;
             }
             tokio::select! {
                 () = self.forwards.changed.notified() => {}
-                Some(_) = lanes.join_next() => {}
+                Some(_) = queues.join_next() => {}
             }
         }
     }
@@ -249,8 +255,8 @@ impl Forwarder {
 
 impl Drop for Forwarder {
     fn drop(&mut self) {
-        // Nobody would take from the lanes again.
+        // Nobody would take from the queues again.
         self.forwards.close();
-        self.forwards.begun().into_iter().for_each(|lane| lane.abandon());
+        self.forwards.begun().into_iter().for_each(|queue| queue.abandon());
     }
 }

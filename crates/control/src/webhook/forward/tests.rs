@@ -4,7 +4,7 @@ use model::{Data, Publication};
 use shard::WebhookResponse;
 use tokio::time::advance;
 
-use super::lane::{Look, Pending};
+use super::queue::{Look, Pending};
 use super::*;
 
 fn rule(filter: &str) -> Forward {
@@ -38,16 +38,16 @@ fn message(data: &str, told: Option<&Arc<AtomicUsize>>) -> ForwardRequest {
     }
 }
 
-fn lane() -> Arc<Lane> {
-    Arc::new(Lane::new(rule("a"), Proof::default(), Arc::default()))
+fn queue() -> Arc<ForwardQueue> {
+    Arc::new(ForwardQueue::new(rule("a"), Proof::default(), Arc::default()))
 }
 
-fn put(lane: &Arc<Lane>, data: &str, told: Option<&Arc<AtomicUsize>>) -> Result<(), Full> {
-    lane.clone().put(message(data, told), data.into(), 0)
+fn put(queue: &Arc<ForwardQueue>, data: &str, told: Option<&Arc<AtomicUsize>>) -> Result<(), Full> {
+    queue.clone().put(message(data, told), data.into(), 0)
 }
 
-fn sent(lane: &Lane) -> Vec<Pending> {
-    match lane.look(Instant::now()) {
+fn sent(queue: &ForwardQueue) -> Vec<Pending> {
+    match queue.look(Instant::now()) {
         Look::Send(batch) => batch.into(),
         Look::Until(_) | Look::Ended => Vec::new(),
     }
@@ -55,47 +55,50 @@ fn sent(lane: &Lane) -> Vec<Pending> {
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_leaves_when_it_is_full_or_has_waited() {
-    let lane = lane();
-    assert!(matches!(lane.look(Instant::now()), Look::Until(None)));
-    put(&lane, "1", None).unwrap();
+    let queue = queue();
+    assert!(matches!(queue.look(Instant::now()), Look::Until(None)));
+    put(&queue, "1", None).unwrap();
     advance(Duration::from_millis(4)).await;
-    put(&lane, "2", None).unwrap();
-    assert!(matches!(lane.look(Instant::now()), Look::Until(Some(_))));
+    put(&queue, "2", None).unwrap();
+    assert!(matches!(queue.look(Instant::now()), Look::Until(Some(_))));
     advance(Duration::from_millis(6)).await;
-    let batch = sent(&lane);
+    let batch = sent(&queue);
     assert_eq!(batch.iter().map(|it| &*it.id).collect::<Vec<_>>(), ["1", "2"]);
-    assert_eq!(lane.stats().waiting, 2, "until they are taken");
+    assert_eq!(queue.stats().waiting, 2, "until they are taken");
     batch.into_iter().for_each(Pending::taken);
-    assert_eq!((lane.stats().waiting, lane.stats().waiting_bytes, lane.stats().taken), (0, 0, 2));
-    (3..7).for_each(|n| put(&lane, &n.to_string(), None).unwrap());
-    assert_eq!(sent(&lane).len(), 3, "as many as a request may carry");
-    assert!(sent(&lane).is_empty());
+    assert_eq!(
+        (queue.stats().waiting, queue.stats().waiting_bytes, queue.stats().taken),
+        (0, 0, 2)
+    );
+    (3..7).for_each(|n| put(&queue, &n.to_string(), None).unwrap());
+    assert_eq!(sent(&queue).len(), 3, "as many as a request may carry");
+    assert!(sent(&queue).is_empty());
     // What waits at the end leaves at once.
-    lane.close();
-    assert_eq!(sent(&lane).len(), 1);
-    assert!(matches!(lane.look(Instant::now()), Look::Ended));
+    queue.close();
+    assert_eq!(sent(&queue).len(), 1);
+    assert!(matches!(queue.look(Instant::now()), Look::Ended));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_full_lane_refuses_who_waits_and_drops_the_rest() {
-    let (lane, told) = (lane(), Arc::new(AtomicUsize::new(0)));
-    (0..4).for_each(|_| put(&lane, "x", Some(&told)).unwrap());
-    assert_eq!(put(&lane, "x", Some(&told)), Err(Full));
-    assert_eq!(put(&lane, "x", None), Err(Full));
-    let stats = lane.stats();
+    let (queue, told) = (queue(), Arc::new(AtomicUsize::new(0)));
+    (0..4).for_each(|_| put(&queue, "x", Some(&told)).unwrap());
+    assert_eq!(put(&queue, "x", Some(&told)), Err(Full));
+    assert_eq!(put(&queue, "x", None), Err(Full));
+    let stats = queue.stats();
     assert_eq!((stats.waiting, stats.refused, stats.dropped), (4, 1, 1));
-    let late = lane.take_late(Instant::now(), Duration::from_secs(1));
+    let late = queue.take_late(Instant::now(), Duration::from_secs(1));
     assert!(late.is_empty());
     advance(Duration::from_secs(2)).await;
-    let late = lane.take_late(Instant::now(), Duration::from_secs(1));
+    let late = queue.take_late(Instant::now(), Duration::from_secs(1));
     assert_eq!(late.len(), 4);
     drop(late);
-    assert_eq!((lane.stats().failed, told.load(Ordering::Relaxed)), (4, 4));
+    assert_eq!((queue.stats().failed, told.load(Ordering::Relaxed)), (4, 4));
     // By bytes, but for one that is alone.
-    put(&lane, &"x".repeat(5_000), None).unwrap();
-    assert_eq!(put(&lane, "x", None), Err(Full));
-    lane.abandon();
-    assert_eq!((lane.stats().waiting_bytes, put(&lane, "x", None)), (0, Err(Full)));
+    put(&queue, &"x".repeat(5_000), None).unwrap();
+    assert_eq!(put(&queue, "x", None), Err(Full));
+    queue.abandon();
+    assert_eq!((queue.stats().waiting_bytes, put(&queue, "x", None)), (0, Err(Full)));
 }
 
 #[tokio::test]
@@ -120,10 +123,10 @@ async fn rules_come_and_go_and_what_is_for_one_that_is_gone_is_refused() {
 #[test]
 fn an_answer_goes_where_its_client_said_or_to_its_user() {
     let reply_to = |request: ForwardRequest| {
-        let lane = lane();
-        lane.clone().put(request, "1".into(), 0).unwrap();
-        lane.close();
-        let to = sent(&lane)[0].reply_to();
+        let queue = queue();
+        queue.clone().put(request, "1".into(), 0).unwrap();
+        queue.close();
+        let to = sent(&queue)[0].reply_to();
         to.map(|to| (to.topic, to.correlation_data))
     };
     let properties = model::Properties {

@@ -19,7 +19,7 @@ use super::{
     texts, transport,
 };
 
-/// Messages that are written while a lane's lock is held once.
+/// Messages that are written while a queue's lock is held once.
 const PIECE: usize = 128;
 
 /// Kinds of keys. They stay for good.
@@ -144,14 +144,14 @@ impl Part for Forwarded {
 
     fn export(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
         let forwards = &self.dispatcher.forwards;
-        for lane in forwards.all_lanes() {
+        for queue in forwards.all_queues() {
             let mut numbers = Vec::new();
-            lane.each(&mut |waits| numbers.push(waits.pending.number));
+            queue.each(&mut |waits| numbers.push(waits.pending.number));
             numbers.sort_unstable();
             for numbers in numbers.chunks(PIECE) {
                 let (Some(first), Some(last)) = (numbers.first(), numbers.last()) else { continue };
                 let mut records = Vec::new();
-                lane.each(&mut |waits| {
+                queue.each(&mut |waits| {
                     let number = waits.pending.number;
                     if (first..=last).contains(&&number) {
                         records.push((number, MessageRecord::new(waits)));
@@ -182,7 +182,7 @@ impl Part for Forwarded {
         Ok(())
     }
 
-    /// All messages wait in their lanes, in their order. Shards must take commands by now.
+    /// All messages wait in their queues, in their order. Shards must take commands by now.
     fn complete(&self) -> Result<(), PartError> {
         let mut restored = Vec::new();
         for (key, value) in self.staged.take() {

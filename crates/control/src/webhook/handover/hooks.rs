@@ -10,8 +10,8 @@ use protocol::request::{ConnectRequest, Credentials};
 use shard::{Connecting, PendingHook, Question, WebhookKind, WebhookRequest};
 
 use super::super::Dispatcher;
-use super::super::intake::{PendingRequest, Restored};
 use super::super::queue::SentIn;
+use super::super::request_queue::{PendingRequest, Restored};
 use super::super::signature::RequestId;
 use super::{
     Id, Staged, ToShard, connection, decode, hook, id_record, names, number, numbered, reply,
@@ -232,7 +232,7 @@ impl Dispatcher {
     /// Looks at all questions without an answer, in no order.
     fn each_question(&self, look: &mut dyn FnMut(&PendingRequest, SentIn<'_>)) {
         self.queues().values().for_each(|queue| queue.each(look));
-        self.intake.each(&mut |request| {
+        self.request_queue.each(&mut |request| {
             let sent_in = request.sent_in.as_ref();
             look(request, sent_in.map(|(id, count)| (id, *count)));
         });
@@ -248,7 +248,7 @@ impl Part for Hooks {
         let mut numbers = Vec::new();
         self.dispatcher.each_question(&mut |request, _| numbers.push(request.number));
         numbers.sort_unstable();
-        // One may be on its way from the intake into a queue, and seen in both.
+        // One may be on its way from the request queue into a queue, and seen in both.
         numbers.dedup();
         for numbers in numbers.chunks(PIECE) {
             let (Some(first), Some(last)) = (numbers.first(), numbers.last()) else { continue };
@@ -285,7 +285,7 @@ impl Part for Hooks {
             let url = url.or_else(|| settings.url.clone());
             restored.push(Restored { ask, url, sent_in });
         }
-        self.dispatcher.intake.restore(restored);
+        self.dispatcher.request_queue.restore(restored);
         Ok(())
     }
 }

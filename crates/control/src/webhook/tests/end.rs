@@ -8,7 +8,7 @@ async fn busy() -> (Arc<App>, Bench) {
     let bench = bench(2, Settings { batch_events_max: 1, ..settings(&app.url) });
     (0..20).for_each(|n| bench.ask(n, n).unwrap());
     app.sizes(2).await;
-    // These are in the intake yet.
+    // These are in the request queue yet.
     (20..30).for_each(|n| bench.ask(n, n).unwrap());
     (app, bench)
 }

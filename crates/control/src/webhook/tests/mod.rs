@@ -324,7 +324,7 @@ async fn a_queue_is_there_while_something_is_in_it() {
     let (dispatcher, Workers { mut worker, .. }) =
         Dispatcher::new(fixed, settings(&app.url), Told::default());
     (0..2).for_each(|_| dispatcher.send(vec![ask(1)]).unwrap());
-    let touched = worker.sort(dispatcher.intake.take().unwrap());
+    let touched = worker.sort(dispatcher.request_queue.take().unwrap());
     let mut batches = tokio::task::JoinSet::new();
     let settings = Settings { batch_events_max: 1, ..settings(&app.url) };
     for waiting in [1, 0] {

@@ -174,7 +174,7 @@ fn a_question_is_written_with_all_that_the_application_is_sent() {
     let parts = [&old, &new].map(|it| Hooks::new(it.clone(), to_shard.clone()));
     assert_eq!(pass(&parts[0], &parts[1], &mut Sent::new()), 1);
     parts[1].complete().unwrap();
-    let taken = new.intake.take().unwrap();
+    let taken = new.request_queue.take().unwrap();
     assert_eq!(
         String::from_utf8(body::write(taken.iter().map(|it| &it.ask))),
         String::from_utf8(body)
@@ -209,7 +209,7 @@ async fn events_go_on_with_their_numbers() {
     new.stand_still();
     let parts = [EventsPart::new(old.clone()), EventsPart::new(new.clone())];
     let mut sent = Sent::new();
-    let teller = tokio::spawn(workers.teller.run());
+    let event_sender = tokio::spawn(workers.event_sender.run());
     // That the node has begun is on its way, and not taken.
     app.sizes(1).await;
     old.tell(0, vec![joined("a"), joined("b")]);
@@ -230,10 +230,10 @@ async fn events_go_on_with_their_numbers() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     // An event without a number, and two topics that are to be told of.
     assert_eq!(pass(&parts[0], &parts[1], &mut sent), 3);
-    teller.abort();
+    event_sender.abort();
     old.end();
     parts[1].complete().unwrap();
-    let teller = tokio::spawn(new_workers.teller.run());
+    let event_sender = tokio::spawn(new_workers.event_sender.run());
     new.tell(0, vec![joined("c")]);
     new.go_on();
     app.gate.add_permits(OPEN / 2);
@@ -257,7 +257,7 @@ async fn events_go_on_with_their_numbers() {
     assert_eq!(ids_of[0], ids_of[1]);
     assert!(ids_of[1..].windows(2).all(|pair| pair[1] == pair[0] + 1), "{ids_of:?}");
     assert_eq!(ids(&app)[0], ids(&app)[1]);
-    teller.abort();
+    event_sender.abort();
 }
 
 struct NoAnswers;

@@ -1,5 +1,5 @@
 //! A new version in the place of a running one: what the old process has is copied to the new one while it
-//! serves, and passed on in one moment. See "Hand-over" in ARCHITECTURE.md.
+//! serves, and passed on in one moment. See docs/internals/upgrades.md.
 
 mod new;
 mod old;

@@ -1,4 +1,4 @@
-//! Sends a lane's messages, and takes the answers.
+//! Sends a queue's messages, and takes the answers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use super::super::gate::Gate;
 use super::super::retry::{Backoff, within};
 use super::super::signature::RequestId;
 use super::super::worker::until;
-use super::lane::{Lane, Look, Pending, UnderWay};
+use super::queue::{ForwardQueue, Look, Pending, UnderWay};
 use super::{Answers, body};
 
 /// The pauses after failures.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 
-/// What serves one lane.
-pub(super) struct Carrier {
-    lane: Arc<Lane>,
+/// What serves one queue.
+pub(super) struct ForwardSender {
+    queue: Arc<ForwardQueue>,
     answers: Arc<dyn Answers>,
     /// When what waits is sent no longer.
     end: watch::Receiver<Option<Instant>>,
@@ -42,29 +42,29 @@ struct Sending {
     is_again: bool,
 }
 
-impl Carrier {
+impl ForwardSender {
     pub fn new(
-        lane: Arc<Lane>,
+        queue: Arc<ForwardQueue>,
         answers: Arc<dyn Answers>,
         end: watch::Receiver<Option<Instant>>,
         gate: Arc<Gate>,
     ) -> Self {
         let (client, log, closed_for) = (LazyClient::new(1), Log::default(), Duration::ZERO);
-        Carrier { lane, answers, end, gate, client, log, closed_for }
+        ForwardSender { queue, answers, end, gate, client, log, closed_for }
     }
 
     /// Runs until nothing can come any more and all was taken or has failed.
     pub async fn run(mut self) {
-        let (gate, lane) = (self.gate.clone(), self.lane.clone());
+        let (gate, queue) = (self.gate.clone(), self.queue.clone());
         loop {
             let due = {
                 let turn = gate.turn().await;
                 self.stood_still(turn.closed_for());
-                match lane.is_under_way() {
+                match queue.is_under_way() {
                     true => None,
-                    false => match lane.look(Instant::now()) {
+                    false => match queue.look(Instant::now()) {
                         Look::Send(batch) => {
-                            lane.begin(batch);
+                            queue.begin(batch);
                             None
                         }
                         Look::Until(due) => Some(due),
@@ -75,7 +75,7 @@ impl Carrier {
             match due {
                 None => self.carry().await,
                 Some(due) => tokio::select! {
-                    () = lane.ready.notified() => {}
+                    () = queue.ready.notified() => {}
                     () = until(due) => {}
                 },
             }
@@ -86,7 +86,7 @@ impl Carrier {
     fn stood_still(&mut self, closed_for: Duration) {
         let by = closed_for - std::mem::replace(&mut self.closed_for, closed_for);
         if by > Duration::ZERO {
-            self.lane.later(by, Instant::now());
+            self.queue.later(by, Instant::now());
         }
     }
 
@@ -97,7 +97,7 @@ impl Carrier {
         loop {
             let request = {
                 let _turn = gate.turn().await;
-                self.lane.under_way(|UnderWay { id, is_again, messages }| {
+                self.queue.under_way(|UnderWay { id, is_again, messages }| {
                     let all = messages.iter().map(|pending| (&*pending.id, &pending.request));
                     let body = body::write(all);
                     let is_again = std::mem::replace(is_again, true);
@@ -118,7 +118,7 @@ impl Carrier {
                     }
                 }
             };
-            if self.lane.is_under_way() {
+            if self.queue.is_under_way() {
                 tokio::select! {
                     () = tokio::time::sleep_until(retry_at) => {}
                     _ = self.end.changed() => {}
@@ -129,9 +129,9 @@ impl Carrier {
 
     /// A request has failed, and is sent again at this time, with those messages that have time.
     fn failed(&self, error: &RequestError, retry_at: Instant) {
-        let (rule, _) = self.lane.rule();
+        let (rule, _) = self.queue.rule();
         let is_over = error.is_final || self.end.borrow().is_some_and(|end| retry_at >= end);
-        let late = self.lane.under_way(|UnderWay { id, is_again, messages }| {
+        let late = self.queue.under_way(|UnderWay { id, is_again, messages }| {
             self.log.warn(error, Some(&rule.url), messages.len() as u64);
             let has_no_time = |it: &&Pending| it.accepted_at + rule.retry < retry_at;
             let late = match is_over {
@@ -147,17 +147,17 @@ impl Carrier {
         late.into_iter().flatten().for_each(|pending| pending.fail(error.kind));
         // Those behind it have waited for it: they are not sent when their time is over.
         let patience = rule.retry.max(rule.timeout);
-        let waited = self.lane.take_late(Instant::now(), patience);
+        let waited = self.queue.take_late(Instant::now(), patience);
         waited.into_iter().for_each(|pending| pending.fail(ErrorKind::Timeout));
     }
 
     async fn send(&mut self, request: Sending) -> Result<Taken, RequestError> {
         let Sending { messages, body, id, is_again } = request;
         let client = self.client.get()?;
-        let (rule, proof) = self.lane.rule();
-        self.lane.requests.fetch_add(1, Ordering::Relaxed);
-        self.lane.retries.fetch_add(u64::from(is_again), Ordering::Relaxed);
-        self.lane.bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
+        let (rule, proof) = self.queue.rule();
+        self.queue.requests.fetch_add(1, Ordering::Relaxed);
+        self.queue.retries.fetch_add(u64::from(is_again), Ordering::Relaxed);
+        self.queue.bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
         let end = *self.end.borrow();
         let request = client.forward(&rule.url, &id, &proof, messages, body);
         within(rule.timeout, end, request).await
@@ -165,27 +165,27 @@ impl Carrier {
 
     /// The back end has taken a batch: what it answers is published, and who waits is told.
     fn took(&mut self, taken: Taken) {
-        let batch = self.lane.take_under_way();
+        let batch = self.queue.take_under_way();
         let by_id: HashMap<&str, &Pending> =
             batch.iter().map(|pending| (&*pending.id, pending)).collect();
         let reply_to = |id: &str| by_id.get(id).and_then(|pending| pending.reply_to());
         let published = match taken {
-            Ok(body) => self.answers.publish(&body, &reply_to, &self.lane.answers),
+            Ok(body) => self.answers.publish(&body, &reply_to, &self.queue.answers),
             Err(error) => {
-                self.lane.answers.rejected.fetch_add(1, Ordering::Relaxed);
+                self.queue.answers.rejected.fetch_add(1, Ordering::Relaxed);
                 Err(error.to_string())
             }
         };
         if let Err(cause) = published {
-            let (rule, _) = self.lane.rule();
+            let (rule, _) = self.queue.rule();
             self.log.warn(&RequestError::new(ErrorKind::Body, cause), Some(&rule.url), 1);
         }
         batch.into_iter().for_each(Pending::taken);
     }
 }
 
-impl Drop for Carrier {
+impl Drop for ForwardSender {
     fn drop(&mut self) {
-        self.lane.abandon();
+        self.queue.abandon();
     }
 }

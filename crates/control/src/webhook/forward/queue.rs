@@ -61,13 +61,13 @@ pub(in crate::webhook) struct Pending {
     pub number: u64,
     pub accepted_at: Instant,
     pub bytes: usize,
-    lane: Arc<Lane>,
+    queue: Arc<ForwardQueue>,
 }
 
 impl Pending {
     /// The back end has taken it.
     pub fn taken(mut self) {
-        self.lane.taken.fetch_add(1, Ordering::Relaxed);
+        self.queue.taken.fetch_add(1, Ordering::Relaxed);
         self.end(WebhookResponse::yes());
     }
 
@@ -87,9 +87,9 @@ impl Pending {
 
     fn end(&mut self, response: WebhookResponse) {
         if !matches!(response, WebhookResponse::Ok { .. }) {
-            self.lane.failed.fetch_add(1, Ordering::Relaxed);
+            self.queue.failed.fetch_add(1, Ordering::Relaxed);
         }
-        self.lane.left(std::mem::take(&mut self.bytes));
+        self.queue.left(std::mem::take(&mut self.bytes));
         if let Some(reply) = self.request.reply.take() {
             reply(response);
         }
@@ -99,14 +99,14 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         // What has ended holds nothing. While all stands still, another process is to end it.
-        if self.bytes > 0 && !self.lane.gate.is_closed() {
+        if self.bytes > 0 && !self.queue.gate.is_closed() {
             self.end(ErrorKind::Stopped.response());
         }
     }
 }
 
 /// A rule's queue.
-pub(in crate::webhook) struct Lane {
+pub(in crate::webhook) struct ForwardQueue {
     state: Mutex<State>,
     gate: Arc<Gate>,
     /// Notified when there is something to look at.
@@ -149,7 +149,7 @@ pub(in crate::webhook) struct Waits<'a> {
     pub sent_in: Option<&'a RequestId>,
 }
 
-/// What is to be done in a lane.
+/// What is to be done in a queue.
 pub(super) enum Look {
     /// These messages are to be sent.
     Send(VecDeque<Pending>),
@@ -159,7 +159,7 @@ pub(super) enum Look {
     Ended,
 }
 
-impl Lane {
+impl ForwardQueue {
     pub fn new(rule: Forward, proof: Proof, gate: Arc<Gate>) -> Self {
         let state = State {
             rule: rule.into(),
@@ -170,7 +170,7 @@ impl Lane {
             held: 0,
             held_bytes: 0,
         };
-        Lane {
+        ForwardQueue {
             state: state.into(),
             gate,
             ready: Notify::new(),
@@ -233,9 +233,9 @@ impl Lane {
             return Err(Full);
         }
         (state.held, state.held_bytes) = (state.held + 1, state.held_bytes + bytes);
-        let lane = self.clone();
+        let queue = self.clone();
         let accepted_at = Instant::now();
-        state.waiting.push_back(Pending { request, id, number, accepted_at, bytes, lane });
+        state.waiting.push_back(Pending { request, id, number, accepted_at, bytes, queue });
         let waiting = state.waiting.len();
         // A wake-up is a system call: only what begins or fills a batch wakes.
         let wakes = waiting == 1 || waiting == state.rule.batch_messages_max;
@@ -304,8 +304,8 @@ impl Lane {
     pub fn restore(self: Arc<Self>, message: Restored) {
         let Restored { request, id, number, sent_in } = message;
         let bytes = body::held_bytes(&request);
-        let (lane, accepted_at) = (self.clone(), Instant::now());
-        let pending = Pending { request, id, number, accepted_at, bytes, lane };
+        let (queue, accepted_at) = (self.clone(), Instant::now());
+        let pending = Pending { request, id, number, accepted_at, bytes, queue };
         let mut state = self.lock();
         (state.held, state.held_bytes) = (state.held + 1, state.held_bytes + bytes);
         match (sent_in, &mut state.under_way) {

@@ -21,7 +21,7 @@ const GATHER: Duration = Duration::from_millis(10);
 /// At the end, what waits is sent for so long.
 const END: Duration = Duration::from_secs(3);
 
-/// What is told, and what is not taken yet. The teller's; others look at what another process is to go on with.
+/// What is told, and what is not taken yet. The event sender's; others look at what another process is to go on with.
 pub(super) struct Telling(Mutex<Queue>);
 
 impl Telling {
@@ -35,7 +35,7 @@ impl Telling {
 }
 
 /// The control thread's side: tells the application what has happened.
-pub struct Teller {
+pub struct EventSender {
     dispatcher: Arc<Dispatcher>,
     client: LazyClient,
     log: Log,
@@ -43,7 +43,7 @@ pub struct Teller {
     _done: Option<tokio::sync::oneshot::Sender<()>>,
 }
 
-/// What a teller begins with.
+/// What a event sender begins with.
 #[derive(Default)]
 pub struct Told {
     /// Where events survive.
@@ -54,10 +54,10 @@ pub struct Told {
     pub node: String,
 }
 
-impl Teller {
+impl EventSender {
     pub(super) fn new(dispatcher: Arc<Dispatcher>, done: tokio::sync::oneshot::Sender<()>) -> Self {
         let (client, log) = (LazyClient::new(1), Log::default());
-        Teller { dispatcher, client, log, _done: Some(done) }
+        EventSender { dispatcher, client, log, _done: Some(done) }
     }
 
     /// Runs until [`Dispatcher::stop`], and a little longer to send what waits. Needs a tokio runtime with

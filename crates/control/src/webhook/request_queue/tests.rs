@@ -1,4 +1,4 @@
-//! The bounds of the intake.
+//! The bounds of the request queue.
 
 use model::Data;
 
@@ -41,23 +41,23 @@ fn fixed(events_max: usize, per_url_max: usize, bytes_max: usize) -> Fixed {
 }
 
 #[test]
-fn the_intake_is_bounded_in_bytes_too() {
+fn the_request_queue_is_bounded_in_bytes_too() {
     let counts = Arc::new(Counts::default());
     let sized = |bytes: usize| ask_with(1, Data::Text("x".repeat(bytes).into()));
     let names = body::held_bytes(&sized(0));
     // Of which a quarter is reserved.
-    let intake = Intake::new(&fixed(20, 20, 2666), counts.clone());
+    let request_queue = RequestQueue::new(&fixed(20, 20, 2666), counts.clone());
     let held = || counts.waiting_bytes.load(Ordering::Relaxed);
-    let took = |bytes: usize| intake.put(vec![(sized(bytes), None)]).is_ok();
+    let took = |bytes: usize| request_queue.put(vec![(sized(bytes), None)]).is_ok();
     assert!(took(600 - names) && took(400 - names));
     assert_eq!(held(), 1000);
     assert!(!took(0), "it has a topic and an event at least");
-    let mut taken = intake.take().unwrap();
+    let mut taken = request_queue.take().unwrap();
     assert!(!took(0), "those that are under way hold memory, too");
     taken.pop_front().unwrap().fail(ErrorKind::Timeout);
     assert_eq!(held(), 400);
     assert!(took(500 - names) && !took(201 - names));
-    drop((taken, intake.take()));
+    drop((taken, request_queue.take()));
     assert_eq!((held(), counts.waiting.load(Ordering::Relaxed)), (0, 0));
     assert!(took(5000) && !took(0), "a large one is taken alone");
     assert_eq!(counts.accepted.load(Ordering::Relaxed), 4);
@@ -69,32 +69,34 @@ fn however_many_urls_hang_the_next_one_has_room() {
     let sized = || ask_with(1, Data::Text("x".repeat(1000).into()));
     let bytes = body::held_bytes(&sized());
     for fixed in [fixed(1024, 1024, usize::MAX), fixed(usize::MAX, 1024, 1024 * bytes)] {
-        let intake = Intake::new(&fixed, Arc::default());
+        let request_queue = RequestQueue::new(&fixed, Arc::default());
         let took = |url: &str| {
             let url: Arc<str> = url.into();
-            (0..).take_while(|_| intake.put(vec![(sized(), Some(url.clone()))]).is_ok()).count()
+            (0..)
+                .take_while(|_| request_queue.put(vec![(sized(), Some(url.clone()))]).is_ok())
+                .count()
         };
         let taken: Vec<_> = (0..14).map(|n| took(&format!("http://hangs/{n}"))).collect();
         // Half of what is free of three quarters, each time, and never less than is reserved.
         assert_eq!(taken[..6], [384, 192, 96, 48, 24, 16]);
         assert_eq!(taken[6..], [16; 8]);
         assert_eq!(took("http://answers"), 16);
-        let urls = intake.urls(2);
+        let urls = request_queue.urls(2);
         assert_eq!((urls.len(), urls[0].0.as_str()), (2, "http://hangs/0"));
         let held = (384 * bytes) as u64;
         assert_eq!(urls[0].1, UrlStats { waiting: 384, waiting_bytes: held, rejected: 1 });
-        assert_eq!(intake.last_rejected().as_deref(), Some("http://answers"));
-        drop(intake.take());
-        assert_eq!(intake.urls(2)[0].1.waiting, 0);
+        assert_eq!(request_queue.last_rejected().as_deref(), Some("http://answers"));
+        drop(request_queue.take());
+        assert_eq!(request_queue.urls(2)[0].1.waiting, 0);
     }
 }
 
 #[test]
 fn with_the_defaults_each_of_many_urls_has_its_part_and_the_bound_holds() {
-    let intake = Intake::new(&fixed(20_000, 10_000, 128 << 20), Arc::default());
+    let request_queue = RequestQueue::new(&fixed(20_000, 10_000, 128 << 20), Arc::default());
     let took = |n: usize| {
         let url: Arc<str> = format!("http://hangs/{n}").into();
-        (0..).take_while(|_| intake.put(vec![(ask(1), Some(url.clone()))]).is_ok()).count()
+        (0..).take_while(|_| request_queue.put(vec![(ask(1), Some(url.clone()))]).is_ok()).count()
     };
     let taken: Vec<_> = (0..200).map(took).collect();
     assert_eq!(taken[0], 7_500);
@@ -104,19 +106,19 @@ fn with_the_defaults_each_of_many_urls_has_its_part_and_the_bound_holds() {
 
 #[test]
 fn a_url_has_its_own_bound() {
-    let intake = Intake::new(&fixed(100, 3, 1 << 20), Arc::default());
-    let put = |url: &str| intake.put(vec![(ask(1), Some(url.into()))]).is_ok();
+    let request_queue = RequestQueue::new(&fixed(100, 3, 1 << 20), Arc::default());
+    let put = |url: &str| request_queue.put(vec![(ask(1), Some(url.into()))]).is_ok();
     assert_eq!([(); 5].map(|()| put("a")), [true, true, true, false, false]);
     assert!(put("b"));
-    intake.take().unwrap().pop_front().unwrap().fail(ErrorKind::Timeout);
+    request_queue.take().unwrap().pop_front().unwrap().fail(ErrorKind::Timeout);
     assert!(put("a"));
 }
 
 #[test]
 fn requests_that_belong_together_are_taken_or_rejected_together() {
-    let intake = Intake::new(&fixed(100, 3, 1 << 20), Arc::default());
+    let request_queue = RequestQueue::new(&fixed(100, 3, 1 << 20), Arc::default());
     let put = |urls: &[&str]| {
-        intake
+        request_queue
             .put(urls.iter().map(|url| (ask(1), Some(format!("http://{url}/").into()))).collect())
             .is_ok()
     };
@@ -125,20 +127,20 @@ fn requests_that_belong_together_are_taken_or_rejected_together() {
     assert!(put(&["b", "b", "a"]) && !put(&["c", "b"]) && put(&["c"]));
     let rejected = |url: &str| {
         let url = format!("http://{url}/");
-        intake.urls(9).into_iter().find(|(it, _)| *it == url).unwrap().1
+        request_queue.urls(9).into_iter().find(|(it, _)| *it == url).unwrap().1
     };
     assert_eq!((rejected("a").rejected, rejected("b").rejected), (3, 2));
-    assert_eq!(intake.take().unwrap().len(), 7);
+    assert_eq!(request_queue.take().unwrap().len(), 7);
 }
 
 #[test]
 fn urls_of_former_configurations_are_forgotten() {
-    let intake = Intake::new(&fixed(9, 9, 1 << 20), Arc::default());
+    let request_queue = RequestQueue::new(&fixed(9, 9, 1 << 20), Arc::default());
     for n in 0..3 * URLS_MAX {
-        intake.put(vec![(ask(1), Some(format!("http://a/{n}").into()))]).unwrap();
-        drop(intake.take());
+        request_queue.put(vec![(ask(1), Some(format!("http://a/{n}").into()))]).unwrap();
+        drop(request_queue.take());
     }
-    assert!(intake.urls(usize::MAX).len() <= URLS_MAX);
+    assert!(request_queue.urls(usize::MAX).len() <= URLS_MAX);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The intake, into which shards put their requests, and the one response of each request.
+//! The request queue, into which shards put their requests, and the one response of each request.
 
 #[cfg(test)]
 pub(super) mod tests;
@@ -55,7 +55,7 @@ pub struct UrlStats {
 /// the node shuts down, unless another process is to answer it.
 pub(super) struct PendingRequest {
     pub ask: WebhookRequest,
-    /// When a shard put it into the intake.
+    /// When a shard put it into the request queue.
     pub accepted_at: Instant,
     /// Where to send it; nowhere if no URL was configured when it came.
     pub url: Option<Arc<str>>,
@@ -121,7 +121,7 @@ pub(super) struct Restored {
 }
 
 /// The way from the shards to the control thread.
-pub(super) struct Intake {
+pub(super) struct RequestQueue {
     events: Bound,
     events_per_url_max: usize,
     bytes: Bound,
@@ -202,8 +202,8 @@ impl State {
     }
 }
 
-impl Intake {
-    /// An intake with the bounds of all URLs and of each.
+impl RequestQueue {
+    /// An request queue with the bounds of all URLs and of each.
     pub fn new(fixed: &Fixed, counts: Arc<Counts>) -> Self {
         let state = State {
             open: true,
@@ -212,7 +212,7 @@ impl Intake {
             shares: HashMap::new(),
             rejected: None,
         };
-        Intake {
+        RequestQueue {
             events: Bound::new(fixed.queue_events_max, URL_EVENTS),
             events_per_url_max: fixed.queue_events_per_url_max,
             bytes: Bound::new(fixed.queue_bytes_max, URL_BYTES),
