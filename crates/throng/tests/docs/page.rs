@@ -278,13 +278,13 @@ impl Runner<'_> {
 
     /// Leaves a block running, and waits until it has connected, listens, or has printed something.
     fn leave(&mut self, text: &str) -> Result<(), String> {
-        let before = self.connections();
+        let before = self.opened();
         let speaks = |port: &u16| TcpStream::connect(("127.0.0.1", *port)).is_ok();
         // On the others something listens already.
         self.silent_ports.retain(|port| !speaks(port));
         let listener = self.shell.leave(&self.real(text));
         let end = Instant::now() + TIMEOUT;
-        while self.connections() <= before && listener.text().is_empty() {
+        while self.opened() <= before && listener.text().is_empty() {
             if self.silent_ports.iter().any(speaks) {
                 break;
             }
@@ -323,25 +323,30 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Connections that clients hold, or 0 where the port asks for a key.
-    fn connections(&self) -> u64 {
+    /// How many connections have taken up a transport, ever, or 0 where the port asks for a key.
+    fn opened(&self) -> u64 {
         let Some(server) = &self.server else { return 0 };
         let address = ([127, 0, 0, 1], server.admin).into();
-        let (_, stats) = crate::support::json(address, "GET", "/api/stats", None, "");
-        stats["connections"].as_u64().unwrap_or(0)
+        let (_, metrics) = crate::support::text(address, "GET", "/metrics", None, "");
+        let opened = metrics.lines().filter(|it| it.starts_with("throng_connections_opened_total"));
+        let count =
+            opened.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>();
+        // All shards answer this: the turn in which a connection subscribed is over then.
+        crate::support::text(address, "GET", "/api/topics", None, "");
+        count as u64
     }
 
     fn js(&mut self, text: &str) -> Result<(), String> {
         self.counts.run += 1;
         self.need_server();
-        let before = self.connections();
+        let before = self.opened();
         let js = self.real(text);
         let browser = self.browser.get_or_insert_with(Browser::start);
         browser.run(&js)?;
         // What the page opens must stand before something is published to it.
         if ["EventSource(", "WebSocket(", "new Socket("].iter().any(|it| js.contains(it)) {
             let end = Instant::now() + TIMEOUT;
-            while self.connections() <= before {
+            while self.opened() <= before {
                 if Instant::now() > end {
                     return Err(format!("it opens no connection:\n{js}"));
                 }
