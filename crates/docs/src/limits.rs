@@ -1,5 +1,5 @@
 //! The page of limits: those that are settings, from the configuration's tables, with what happens beyond
-//! each and where it shows; those that are not, from the table of ARCHITECTURE.md.
+//! each and where it shows; those that are not, from the table of docs/internals/limits.md.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use config::{Absent, FORWARD_KEYS, KEY_KEYS, Kind, SETTINGS, TOPIC_KEYS, TableKe
 const TEXT: &str = include_str!("limits.md");
 
 /// Where the fixed limits stand.
-const ARCHITECTURE: &str = include_str!("../../../ARCHITECTURE.md");
+const FIXED: &str = include_str!("../../../docs/internals/limits.md");
 
 /// A limit that is a setting.
 struct Row {
@@ -334,7 +334,7 @@ const ROWS: &[Row] = &[
 /// The page.
 ///
 /// # Errors
-/// When a row is of no setting, or ARCHITECTURE.md has no table.
+/// When a row is of no setting, or docs/internals/limits.md has no table.
 pub fn page() -> Result<String, String> {
     Ok(TEXT
         .replace("{{SETTINGS}}", settings()?.trim_end())
@@ -402,15 +402,16 @@ fn settings() -> Result<String, String> {
 }
 
 fn fixed() -> Result<String, String> {
-    let (_, rest) = ARCHITECTURE
-        .split_once("Fixed limits:\n")
-        .ok_or("ARCHITECTURE.md has no table of fixed limits")?;
+    let (_, rest) = FIXED
+        .split_once("## Fixed limits\n")
+        .ok_or("docs/internals/limits.md has no table of fixed limits")?;
     let mut out = "| limit | value |\n| --- | --- |\n".to_owned();
-    let rows = rest.trim_start().lines().take_while(|line| line.starts_with('|'));
+    let rows = rest.lines().skip_while(|line| !line.starts_with('|'));
+    let rows = rows.take_while(|line| line.starts_with('|'));
     for row in rows.skip(2) {
         let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
         let [limit, value, _] = cells.as_slice() else {
-            return Err(format!("ARCHITECTURE.md: {row} has not three cells"));
+            return Err(format!("docs/internals/limits.md: {row} has not three cells"));
         };
         let _ = writeln!(out, "| {limit} | {value} |");
     }

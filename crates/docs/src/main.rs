@@ -1,5 +1,6 @@
 //! Writes the pages of `docs/` that follow from the code: the settings, the calls of the API, who may
-//! call what, the limits, the command line. `cargo run -p docs` writes them; a test fails when they are not what the code says.
+//! call what, the limits, the command line, every `unsafe`. `cargo run -p docs` writes them; a test fails when they are
+//! not what the code says.
 //!
 //! What people write on these pages stands in the Markdown files beside this one.
 
@@ -12,6 +13,7 @@ mod command_line;
 mod configuration;
 mod limits;
 #[cfg(test)]
+mod named_files;
 mod unsafe_code;
 
 use std::path::PathBuf;
@@ -21,7 +23,7 @@ use std::process::ExitCode;
 const COMMAND: &str = "cargo run -p docs";
 
 /// The pages by name.
-fn pages() -> Result<[(&'static str, String); 6], String> {
+fn pages() -> Result<[(&'static str, String); 7], String> {
     Ok([
         ("configuration.md", whole(&configuration::page())),
         ("api.md", whole(&api::page(&control::openapi(), include_str!("api.md"))?)),
@@ -29,6 +31,7 @@ fn pages() -> Result<[(&'static str, String); 6], String> {
         ("access.md", whole(&access::page())),
         ("limits.md", whole(&limits::page()?)),
         ("command-line.md", whole(&command_line::page(throng::command()))),
+        ("internals/unsafe.md", whole(&unsafe_code::page()?)),
     ])
 }
 

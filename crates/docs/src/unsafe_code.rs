@@ -1,22 +1,46 @@
-//! Every `unsafe` of the workspace has a row in ARCHITECTURE.md, which says why it must be and why it is
-//! sound; a new one without a row fails here.
+//! The page of every `unsafe` of the workspace, made from the sources: where it stands, why the file has
+//! any, and why it is sound. The texts are the `reason` of the file's `unsafe_code` attribute and the first
+//! sentence of the comment `SAFETY`, which clippy requires at each block.
 
-use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// Crates with `unsafe`; all others forbid it.
-const WITH: [&str; 6] = ["bench", "flood", "shard", "store", "throng", "tune"];
+const TEXT: &str = include_str!("unsafe.md");
 
-/// How often the keyword stands in a function, by the function's file and name.
-type Found = BTreeMap<(String, String), usize>;
+/// One place with the keyword.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    /// The file, from `crates/` on.
+    file: String,
+    function: String,
+    /// Why the file has `unsafe`: the reason of its attribute.
+    why: String,
+    /// Why this is sound.
+    sound: String,
+}
+
+/// The page.
+///
+/// # Errors
+/// When a place has no comment that says why it is sound, or its file no reason.
+pub fn page() -> Result<String, String> {
+    let mut table =
+        "| file | function | why it must be | why it is sound |\n| --- | --- | --- | --- |\n"
+            .to_owned();
+    for Place { file, function, why, sound } in places()? {
+        let _ = writeln!(table, "| `{file}` | `{function}` | {why} | {sound} |");
+    }
+    Ok(TEXT.replace("{{PLACES}}", table.trim_end()))
+}
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
+/// The Rust files below a folder.
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten() {
-        let path = entry.unwrap().path();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
         let name = path.file_name().unwrap_or_default();
         if path.is_dir() && name != "node_modules" && name != "target" {
             sources(&path, found);
@@ -26,22 +50,38 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+/// All places, by file.
+fn places() -> Result<Vec<Place>, String> {
+    let (root, mut files, mut found) = (root(), Vec::new(), Vec::new());
+    for folder in ["crates", "examples", "fuzz"] {
+        sources(&root.join(folder), &mut files);
+    }
+    files.sort();
+    for path in files {
+        // This file speaks of the keyword.
+        if path.ends_with("docs/src/unsafe_code.rs") {
+            continue;
+        }
+        let name = path.strip_prefix(&root).unwrap_or(&path).display().to_string();
+        let name = name.strip_prefix("crates/").unwrap_or(&name);
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{name}: {error}"))?;
+        in_text(name, &text, &mut found)?;
+    }
+    Ok(found)
+}
+
 /// Whether the keyword stands in a line, where what follows it is a block or an item.
-fn has_keyword(line: &str) -> usize {
+fn has_keyword(line: &str) -> bool {
     let code = line.split("//").next().unwrap_or_default();
     let is_word = |c: char| c.is_alphanumeric() || "_-'\"`".contains(c);
-    code.match_indices("unsafe")
-        .filter(|(at, word)| {
-            let (before, after) = (&code[..*at], &code[at + word.len()..]);
-            let follows = after.trim_start();
-            let is_item = ["{", "fn ", "impl ", "impl<", "trait ", "extern ", "mod "]
-                .iter()
-                .any(|start| follows.starts_with(start));
-            !before.ends_with(is_word)
-                && !after.starts_with(is_word)
-                && (is_item || follows.is_empty())
-        })
-        .count()
+    code.match_indices("unsafe").any(|(at, word)| {
+        let (before, after) = (&code[..at], &code[at + word.len()..]);
+        let follows = after.trim_start();
+        let is_item = ["{", "fn ", "impl ", "impl<", "trait ", "extern ", "mod "]
+            .iter()
+            .any(|start| follows.starts_with(start));
+        !before.ends_with(is_word) && !after.starts_with(is_word) && (is_item || follows.is_empty())
+    })
 }
 
 /// The name of the function that begins in a line.
@@ -56,93 +96,107 @@ fn function(line: &str) -> Option<&str> {
     (is_start && !name.is_empty()).then_some(name)
 }
 
-fn in_text(file: &str, text: &str, found: &mut Found) {
-    let mut name = "";
-    for line in text.lines() {
+fn in_text(file: &str, text: &str, found: &mut Vec<Place>) -> Result<(), String> {
+    let (mut name, mut why) = ("", None);
+    let lines: Vec<&str> = text.lines().collect();
+    for (at, line) in lines.iter().enumerate() {
         name = function(line).unwrap_or(name);
-        let count = has_keyword(line);
-        if count > 0 {
-            *found.entry((file.to_owned(), name.to_owned())).or_default() += count;
+        why = reason(&lines[at..]).or(why);
+        if has_keyword(line) {
+            let of = || format!("{file}, {name}");
+            let why = why.ok_or_else(|| format!("{}: unsafe_code has no reason", of()))?;
+            let sound = safety(&lines[..at]).ok_or_else(|| format!("{}: no SAFETY", of()))?;
+            let (file, function) = (file.to_owned(), name.to_owned());
+            found.push(Place { file, function, why: why.to_owned(), sound });
         }
     }
+    Ok(())
 }
 
-/// What the sources have.
-fn in_sources() -> Found {
-    let (root, mut files, mut found) = (root(), Vec::new(), Found::new());
-    for folder in ["crates", "examples", "fuzz"] {
-        sources(&root.join(folder), &mut files);
+/// The reason of an attribute `expect(unsafe_code, reason = "…")` that begins in the first of these lines.
+fn reason<'a>(lines: &[&'a str]) -> Option<&'a str> {
+    let first = lines.first()?.trim_start();
+    let is_attribute =
+        first.starts_with('#') && (first.contains("expect(") || first.contains("allow("));
+    if !is_attribute || !lines.iter().take(2).any(|line| line.contains("unsafe_code")) {
+        return None;
     }
-    assert!(files.len() > 300, "{}", files.len());
-    for path in files {
-        // This file speaks of the keyword.
-        if path.ends_with("docs/src/unsafe_code.rs") {
-            continue;
+    let line = lines.iter().take(4).find(|line| line.contains("reason = \""))?;
+    line.split('"').nth(1)
+}
+
+/// The first sentence of the nearest comment `SAFETY:` or chapter `# Safety` above, which no other
+/// statement separates from the place by more than a few lines.
+fn safety(above: &[&str]) -> Option<String> {
+    let comment = |line: &str| {
+        let line = line.trim_start().trim_start_matches('/');
+        line.trim().to_owned()
+    };
+    let is_start = |line: &&str| {
+        let text = comment(line);
+        line.trim_start().starts_with("//") && (text.starts_with("SAFETY:") || text == "# Safety")
+    };
+    // An attribute or the beginning of the statement may stand between.
+    let start = above.iter().rposition(is_start).filter(|at| above.len() - at <= 8)?;
+    let lines = above[start..].iter().take_while(|line| line.trim_start().starts_with("//"));
+    let text: Vec<String> = lines.map(|line| comment(line)).collect();
+    let text = text.join(" ");
+    let text = text.trim_start_matches("SAFETY:").trim_start_matches("# Safety").trim();
+    let sentence = text.split_once(". ").map_or(text, |(sentence, _)| sentence);
+    let sentence = sentence.trim_end_matches('.');
+    (sentence.len() > 5 && !sentence.starts_with("as above")).then(|| sentence.replace('|', "\\|"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Crates with `unsafe`; all others forbid it.
+    const WITH: [&str; 6] = ["bench", "flood", "shard", "store", "throng", "tune"];
+
+    #[test]
+    fn all_other_crates_forbid_it() {
+        let mut crates = 0;
+        for entry in std::fs::read_dir(root().join("crates")).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            let entry = ["src/lib.rs", "src/main.rs"].map(|file| path.join(file));
+            let Some(entry) = entry.iter().find(|file| file.exists()) else { continue };
+            crates += 1;
+            let text = std::fs::read_to_string(entry).unwrap();
+            assert_eq!(text.contains("#![forbid(unsafe_code)]"), !WITH.contains(&&*name), "{name}");
         }
-        let name = path.strip_prefix(&root).unwrap().to_str().unwrap();
-        let name = name.strip_prefix("crates/").unwrap_or(name);
-        in_text(name, &std::fs::read_to_string(&path).unwrap(), &mut found);
+        assert!(crates > 20, "{crates}");
     }
-    found
-}
 
-/// What the table has: `file`, `function` (with a count if there are several), and two reasons.
-fn in_table() -> Found {
-    let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
-    let (_, chapter) = text.split_once("\n## Every `unsafe`\n").expect("the chapter");
-    let chapter = chapter.split("\n## ").next().unwrap();
-    let rows = chapter.lines().filter(|line| line.starts_with("| `"));
-    rows.map(|row| {
-        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
-        let [file, place, why, sound] = cells.as_slice() else { panic!("{row}") };
-        assert!(why.len() > 5 && sound.len() > 5, "{row}");
-        let (function, count) = match place.split_once(" × ") {
-            Some((function, count)) => (function, count.parse().expect(row)),
-            None => (*place, 1),
+    #[test]
+    fn every_place_is_found() {
+        let places = places().unwrap();
+        assert!(places.len() > 25, "{}", places.len());
+        for crate_name in WITH {
+            assert!(places.iter().any(|place| place.file.starts_with(crate_name)), "{crate_name}");
+        }
+    }
+
+    #[test]
+    fn the_keyword_is_found_where_it_is_one() {
+        let text = "#![expect(unsafe_code, reason = \"a call\")]\n\
+                    pub(super) fn a() {\n  // SAFETY: it is\n  // borrowed. For long.\n  unsafe { x() };\n\
+                    // unsafe { }\n  let unsafe_x = 'unsafe-inline';\n}\n\
+                    /// # Safety\n/// Nothing is handed on.\npub unsafe fn b() {}\n\
+                    fn c() { \"unsafe\" }\n";
+        let mut found = Vec::new();
+        in_text("f.rs", text, &mut found).unwrap();
+        let place = |function: &str, sound: &str| Place {
+            file: "f.rs".into(),
+            function: function.into(),
+            why: "a call".into(),
+            sound: sound.into(),
         };
-        ((file.replace('`', ""), function.replace('`', "")), count)
-    })
-    .collect()
-}
-
-#[test]
-fn every_unsafe_has_a_row() {
-    let (code, table) = (in_sources(), in_table());
-    for (place, count) in &code {
-        let listed = table.get(place);
-        assert_eq!(
-            listed,
-            Some(count),
-            "{place:?}: say in ARCHITECTURE.md (Every `unsafe`) why it must be, and why it is sound"
-        );
+        assert_eq!(found, [place("a", "it is borrowed"), place("b", "Nothing is handed on")]);
+        let bare = "#![expect(unsafe_code, reason = \"a call\")]\nfn a() {\n  unsafe { x() };\n}\n";
+        assert!(in_text("f.rs", bare, &mut found).is_err_and(|error| error.contains("f.rs, a")));
+        let vague = bare.replace("unsafe {", "// SAFETY: as above.\nunsafe {");
+        assert!(in_text("f.rs", &vague, &mut found).is_err());
     }
-    for place in table.keys() {
-        assert!(code.contains_key(place), "{place:?} of ARCHITECTURE.md is there no longer");
-    }
-}
-
-#[test]
-fn all_other_crates_forbid_it() {
-    let mut crates = 0;
-    for entry in std::fs::read_dir(root().join("crates")).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        let entry = ["src/lib.rs", "src/main.rs"].map(|file| path.join(file));
-        let Some(entry) = entry.iter().find(|file| file.exists()) else { continue };
-        crates += 1;
-        let forbids = std::fs::read_to_string(entry).unwrap().contains("#![forbid(unsafe_code)]");
-        assert_eq!(forbids, !WITH.contains(&&*name), "{name}");
-    }
-    assert!(crates > 20, "{crates}");
-}
-
-#[test]
-fn the_keyword_is_found_where_it_is_one() {
-    let text = "pub(super) fn a() {\n  unsafe { x() };\n  // unsafe { }\n  let unsafe_x = 'unsafe-inline';\n\
-                  let f = unsafe {\n}\npub unsafe fn b() {}\n#![allow(unsafe_code)]\nunsafe impl S for X {}\n\
-                  fn c() { \"unsafe\" }\n";
-    let mut found = Found::new();
-    in_text("f.rs", text, &mut found);
-    let count = |name: &str| found.get(&("f.rs".to_owned(), name.to_owned())).copied();
-    assert_eq!((count("a"), count("b"), count("c")), (Some(2), Some(2), None));
 }

@@ -182,7 +182,7 @@ mod tests {
         }
         assert_eq!(personal(&fits).len(), PERSONAL_BYTES_MAX);
         assert!(BAD_USER.contains(&format!("1 to {NAME_BYTES_MAX} bytes")));
-        let text = include_str!("../../../ARCHITECTURE.md");
+        let text = include_str!("../../../docs/internals/limits.md");
         let row = text.lines().find(|line| line.starts_with("| name of a topic"));
         assert!(row.is_some_and(|row| row.contains(&format!("| {NAME_BYTES_MAX} bytes |"))));
         let text = include_str!("../../../docs/glossary.md");

@@ -67,6 +67,15 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
+/// The pages about the inside: they have links, and nothing to run.
+fn internals(root: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(root.join("docs/internals")).unwrap();
+    let names = entries.map(|entry| Path::new("docs/internals").join(entry.unwrap().file_name()));
+    let pages: Vec<PathBuf> = names.collect();
+    assert!(pages.len() > 20, "{pages:?}");
+    pages
+}
+
 fn run(path: &str) {
     let root = root();
     let text = std::fs::read_to_string(root.join(path)).unwrap();
@@ -82,6 +91,10 @@ fn run(path: &str) {
 fn every_page_is_run_and_in_the_summary() {
     let root = root();
     let summary = std::fs::read_to_string(root.join("docs/SUMMARY.md")).unwrap();
+    for page in internals(&root) {
+        let link = page.strip_prefix("docs").unwrap().display().to_string();
+        assert!(summary.contains(&format!("]({link})")), "docs/SUMMARY.md has no {link}");
+    }
     let mut found = BTreeSet::new();
     for entry in std::fs::read_dir(root.join("docs")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
@@ -99,6 +112,7 @@ fn every_page_is_run_and_in_the_summary() {
 fn links_lead_somewhere() {
     let root = root();
     let mut pages: Vec<PathBuf> = PAGES.iter().map(PathBuf::from).collect();
+    pages.extend(internals(&root));
     for more in [
         "docs/SUMMARY.md",
         "ARCHITECTURE.md",
