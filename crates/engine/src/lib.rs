@@ -41,9 +41,10 @@ mod webhook;
 pub use auth::credentials::Expiry;
 pub use connection::peers::Arrival;
 pub use connection::reject::{Refused, refuse};
+pub use core::answer::Answer;
 pub use core::command::{
-    Answer, Command, ConnectionInfo, LoggedIn, LoginError, PendingHook, PresenceQuery, Revocation,
-    SessionAnswer, SessionRequest, Target, TopicInfo,
+    Command, ConnectionInfo, LoggedIn, LoginError, PresenceQuery, Revocation, SessionAnswer,
+    SessionRequest, Target, TopicInfo,
 };
 pub use core::handle::{Addresses, Handle, Queue, Shared};
 pub use core::metrics::{Counter, Histogram, Limited, Metrics, Refusal};
@@ -53,12 +54,14 @@ pub use core::settings::{SILENCE_SECONDS_MAX, Settings};
 pub use core::shrink::Shrink;
 pub use delivery::backpressure::{FULL_US_MAX, SCAN_ITEMS, SCAN_US, SHORTAGE_US, Waiting};
 pub use delivery::outbox::{Chunk, Outbox, Piece, Room};
-pub use engine::{Config, Engine, Owed, OwedMember};
+pub use engine::{Config, Engine};
+pub use handover::fanouts::{Owed, OwedMember};
 pub use handover::value::{ImportError, VERSION as RECORD_VERSION};
 pub use mqtt::MqttInfo;
 pub use protocol::Listener;
 pub use webhook::events::{HookEvent, HookEvents, Whose};
 pub use webhook::forward_rule::{ForwardRequest, ForwardRule, Forwards};
+pub use webhook::pending_hook::PendingHook;
 pub use webhook::{
     Changes, Connecting, Full, HookPlace, Question, Refusal as HookRefusal, Webhook, WebhookKind,
     WebhookRequest, WebhookResponse,

@@ -7,8 +7,8 @@
 use auth::{Principal, Source, TokenMark};
 use model::Name;
 
-use crate::core::command::PendingHook;
 use crate::engine::Engine;
+use crate::webhook::pending_hook::PendingHook;
 use crate::webhook::request::{Ask, ask};
 use crate::webhook::{Question, WebhookKind, WebhookResponse};
 

@@ -3,7 +3,7 @@
 use minicbor::{Decode, Encode};
 use protocol::request::TokenPurpose;
 
-use crate::core::command::Answer;
+use crate::core::answer::Answer;
 use crate::handover::value::AnswerRecord;
 
 /// A token that waits for the keys of its issuer.

@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use auth::TokenMark;
 use broker::Delivery;
-use model::{CloseReason, ConnectionId, Name, Publication};
+use model::{CloseReason, ConnectionId, Name};
 use protocol::phoenix::ClientMessage;
-use protocol::request::Subscribe;
 use sessions::{Author, Listing, Token};
 
+use crate::core::answer::Answer;
 use crate::core::reply::Reply;
 use crate::core::settings::Settings;
-use crate::mqtt::{MqttAck, MqttFound, MqttInfo};
+use crate::mqtt::{MqttFound, MqttInfo};
 use crate::webhook::WebhookResponse;
+use crate::webhook::pending_hook::PendingHook;
 
 /// One thing for a shard to do, taken from its mailbox in order.
 pub enum Command {
@@ -290,21 +291,6 @@ pub enum Command {
     },
 }
 
-/// How a client's publish, or its request for a page of history, is answered.
-#[derive(Debug)]
-pub enum Answer {
-    /// As an HTTP request.
-    Http(protocol::request::Respond),
-    /// As a WebSocket's command with this id.
-    Id(Box<str>),
-    /// As a Phoenix client's message.
-    Phoenix(Box<ClientMessage>),
-    /// As a message of an MQTT client.
-    Mqtt(MqttAck),
-    /// As AUTH of an MQTT client, with this method.
-    MqttAuth(Box<str>),
-}
-
 /// Why a connection asks who is in a topic.
 #[derive(Debug)]
 pub enum PresenceQuery {
@@ -401,29 +387,6 @@ pub struct ConnectionInfo {
     pub outbox_bytes: usize,
     /// What else is known of an MQTT client.
     pub mqtt: Option<Box<MqttInfo>>,
-}
-
-/// What waits for the application's answer.
-#[derive(Debug)]
-pub enum PendingHook {
-    /// A Phoenix client that wants to join, with the number of the request.
-    Join(u32, Box<ClientMessage>),
-    /// A request that is held, with the number of the question and the topic that it is about.
-    Hold(u32, Name),
-    /// A request that is held until it is known who makes it, with the number of the question.
-    Connect(u32),
-    /// A connection that ends at this time, in seconds since 1970, unless it may stay.
-    Refresh(u32),
-    /// A client that wants to enter a topic by a command, with the number of the question.
-    Subscribe(u32, Box<Subscribe>),
-    /// An MQTT client that subscribes, with the number of the question and the filter's place in it.
-    Mqtt(u32, usize),
-    /// A message whose answer is the application's.
-    Message(Answer),
-    /// A message that is published if the application allows it.
-    Publish(Box<Publication>, Answer),
-    /// A message that a back end is to take, and whether it is published then.
-    Forward(Box<Publication>, bool, Answer),
 }
 
 /// What a session's shard is asked.

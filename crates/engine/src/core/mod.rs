@@ -1,6 +1,7 @@
 //! What every part of an engine uses: its connections and topics, the services that it calls, and the
 //! outputs that wait for its driver.
 
+pub(crate) mod answer;
 pub(crate) mod command;
 pub(crate) mod count;
 pub(crate) mod handle;

@@ -10,11 +10,13 @@ use protocol::{ProtocolRef, data, http};
 
 use crate::connection::Phase;
 use crate::core::Core;
-use crate::core::command::{Answer, Command, PendingHook};
+use crate::core::answer::Answer;
+use crate::core::command::Command;
 use crate::core::metrics::Limited;
 use crate::core::responses::{acknowledged_json, answer, phoenix_published};
 use crate::engine::Engine;
 use crate::mqtt::MqttAck;
+use crate::webhook::pending_hook::PendingHook;
 use crate::webhook::request::{Ask, ask, busy, kind};
 use crate::webhook::{Changes, Question, Refusal, WebhookResponse};
 

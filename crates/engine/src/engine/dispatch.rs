@@ -13,7 +13,7 @@ use protocol::{Delivery, ProtocolRef, Reader, Recognised, Request, http};
 use crate::auth::principal::principal;
 use crate::connection::{Flag, PendingToken, Phase};
 use crate::core::Core;
-use crate::core::command::Answer;
+use crate::core::answer::Answer;
 use crate::core::count::count;
 use crate::core::log::code_of;
 use crate::core::metrics::{Counter, Limited, Metrics};

@@ -11,13 +11,15 @@ use protocol::Delivery;
 
 use super::sweep::Drain;
 use crate::core::Core;
-use crate::core::command::{Answer, Command, ConnectionInfo, PendingHook, Target, TopicInfo};
+use crate::core::answer::Answer;
+use crate::core::command::{Command, ConnectionInfo, Target, TopicInfo};
 use crate::core::count::count;
 use crate::core::output::{Describe, Output};
 use crate::core::reply::Reply;
 use crate::engine::Engine;
 use crate::handover::standstill;
 use crate::webhook::WebhookResponse;
+use crate::webhook::pending_hook::PendingHook;
 use crate::webhook::request;
 
 /// Messages that may wait in the shard's fan-outs. With more, the mailbox is left to fill up, and

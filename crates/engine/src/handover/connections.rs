@@ -1,7 +1,7 @@
 //! Connections on their way from one engine to another: what all parts hold of each.
 
 use std::cell::LazyCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -11,63 +11,11 @@ use protocol::Delivery;
 use crate::connection::lifecycle::Extent;
 use crate::connection::{ColdState, Connection, Flag, wrapping_s};
 use crate::engine::Engine;
-use crate::handover::record::{MessagePlace, Record};
+use crate::handover::message_key::MessageKey;
+use crate::handover::record::Record;
+use crate::handover::restarts::Restart;
 use crate::handover::value::{ImportError, Text, Who};
 use crate::mqtt::MqttRecord;
-
-/// No engine has so many slots. A record that says otherwise is damaged.
-pub(crate) const SLOTS_MAX: u32 = 1 << 28;
-
-/// An engine may have so many slots more than when it was written out.
-const MORE_SLOTS: u32 = 1 << 20;
-
-/// Connections that came from another engine, and have not gone on yet.
-#[derive(Default)]
-pub(crate) struct Restarts {
-    /// By slot, those that have something to go on with.
-    waiting: BTreeMap<u32, Restart>,
-    /// All of their slots were below this.
-    pub slots_end: u32,
-    /// The engine's record has come.
-    pub has_engine: bool,
-    /// What changes all the time, by slot: see [`Engine::export_vitals`].
-    pub vitals: Vec<u8>,
-    /// The messages that are owed by several lists, so that each is there once.
-    pub owed: HashMap<OwedKey, Arc<Envelope>>,
-}
-
-/// What tells a message from all others: the topic's hash, its position, and when it was published.
-pub(crate) type OwedKey = (u64, u32, u64, u64);
-
-/// What a connection that came from another engine has to go on with.
-#[derive(Default)]
-struct Restart {
-    /// Its poll had asked the history for a piece.
-    reads_poll: bool,
-    /// It had asked the history for the next piece of a catch-up.
-    reads: bool,
-    /// What came to it by one of its lists, and others have still for it.
-    came: Option<Vec<MessagePlace>>,
-    /// The same of an MQTT client's subscriptions that are no more.
-    already_delivered: Vec<MessagePlace>,
-}
-
-impl Restarts {
-    fn insert(&mut self, slot: u32, restart: Restart) {
-        let Restart { reads_poll, reads, came, already_delivered } = &restart;
-        if *reads_poll || *reads || came.is_some() || !already_delivered.is_empty() {
-            self.waiting.insert(slot, restart);
-        }
-    }
-
-    /// All slots must be below this.
-    fn slots_max(&self) -> u32 {
-        match self.has_engine {
-            true => self.slots_end.saturating_add(MORE_SLOTS).min(SLOTS_MAX),
-            false => 0,
-        }
-    }
-}
 
 /// What [`Engine::export_vitals`] writes of a slot, in bytes.
 const VITALS_BYTES: usize = 3;
@@ -304,7 +252,7 @@ impl Engine {
     }
 
     /// Those of the messages that lists owe to a connection that are at these places.
-    fn find_owed(&self, slot: u32, places: &[MessagePlace]) -> Vec<Arc<Envelope>> {
+    fn find_owed(&self, slot: u32, places: &[MessageKey]) -> Vec<Arc<Envelope>> {
         if places.is_empty() {
             return Vec::new();
         }

@@ -47,7 +47,9 @@
 
 pub(crate) mod connections;
 pub(crate) mod fanouts;
+pub(crate) mod message_key;
 pub(crate) mod record;
+pub(crate) mod restarts;
 pub(crate) mod standstill;
 #[cfg(test)]
 mod tests;
@@ -59,8 +61,8 @@ use minicbor::{Decode, Encode};
 use crate::core::count::count;
 use crate::engine::Engine;
 use crate::engine::sweep::STRIPES;
-use crate::handover::connections::SLOTS_MAX;
 use crate::handover::record::Record;
+use crate::handover::restarts::SLOTS_MAX;
 use crate::handover::value::{ImportError, VERSION};
 
 /// The version and the length.

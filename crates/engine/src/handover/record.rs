@@ -1,11 +1,12 @@
 //! What a record says of a connection.
 
 use minicbor::{Decode, Encode};
-use model::{Message, Name, Position};
+use model::Name;
 
 use crate::connection::ColdRecord;
 use crate::connection::peers::ProxiedRecord;
 use crate::delivery::conflation::WaitingRecord;
+use crate::handover::message_key::MessageKey;
 use crate::handover::value::{Text, Who};
 use crate::limits::rates::RatesRecord;
 use crate::mqtt::MqttRecord;
@@ -74,27 +75,5 @@ pub(crate) struct Record {
     pub mqtt: Option<MqttRecord>,
     /// Messages that came by one of its lists, and others have still for it.
     #[n(22)]
-    pub came: Option<Vec<MessagePlace>>,
-}
-
-/// Which message it is, without its content.
-#[derive(Encode, Decode)]
-#[cbor(map)]
-pub(crate) struct MessagePlace {
-    #[n(0)]
-    topic: Text<Name>,
-    #[n(1)]
-    id: Text<Position>,
-}
-
-impl MessagePlace {
-    /// That of a message.
-    pub fn of(message: &Message) -> Self {
-        MessagePlace { topic: Text(message.publication.topic.clone()), id: Text(message.id) }
-    }
-
-    /// Whether it is the place of this message.
-    pub fn is_of(&self, message: &Message) -> bool {
-        self.id.0 == message.id && self.topic.0 == message.publication.topic
-    }
+    pub came: Option<Vec<MessageKey>>,
 }

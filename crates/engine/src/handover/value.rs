@@ -14,7 +14,7 @@ use model::{Name, Qos, RecoveryGap};
 use protocol::phoenix::ClientMessage;
 use protocol::request::Respond;
 
-use crate::core::command::Answer;
+use crate::core::answer::Answer;
 use crate::mqtt::MqttAck;
 
 /// The version of the format of records.

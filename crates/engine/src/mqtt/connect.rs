@@ -17,6 +17,13 @@ use crate::core::command::Command;
 use crate::core::metrics::Limited;
 use crate::engine::Engine;
 
+impl Core {
+    /// A client's details, made where there are none.
+    pub(super) fn mqtt_details(&mut self, slot: u32) -> Option<&mut Details> {
+        self.mqtt.details_or_new(slot, self.hub.topics_of(slot))
+    }
+}
+
 impl Engine {
     /// A client may come in: its session is taken up, or a new one begins.
     pub(crate) fn mqtt_connect(&mut self, slot: u32, connect: Box<Connect>, out: &mut Vec<u8>) {

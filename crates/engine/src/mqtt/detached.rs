@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use model::{ConnectionId, Name, Qos};
 use sessions::{Ended, Session};
 
-use super::state::MqttAck;
+use super::ack::MqttAck;
 use crate::core::Core;
 use crate::engine::Engine;
 

@@ -5,6 +5,7 @@
 //! several subscriptions) is in its details. Sessions of clients that are away are in the registry
 //! (crate `sessions`), which also says who has which.
 
+mod ack;
 mod catchup;
 mod connect;
 mod deliver;
@@ -20,8 +21,9 @@ mod simulation;
 mod state;
 mod subscribe;
 
+pub use ack::MqttAck;
 pub(crate) use connect::author;
 pub use info::MqttInfo;
 pub(crate) use record::MqttRecord;
+pub use state::Found as MqttFound;
 pub(crate) use state::{Clients, Row};
-pub use state::{Found as MqttFound, MqttAck};

@@ -7,10 +7,10 @@ use protocol::mqtt::{Confirm, ConfirmKind, Incoming, Mqtt, Publish, ReasonCode};
 use protocol::request::{Acknowledgement, Secret, TokenPurpose};
 use sessions::{Confirmed, Incoming as Arrival, Subscription};
 
-use super::state::MqttAck;
+use super::ack::MqttAck;
 use crate::connection::PendingToken;
 use crate::core::Core;
-use crate::core::command::Answer;
+use crate::core::answer::Answer;
 use crate::core::metrics::Limited;
 use crate::engine::Engine;
 

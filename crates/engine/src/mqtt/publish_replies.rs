@@ -7,7 +7,7 @@ use model::{CloseReason, Name, Publication, Qos};
 use protocol::mqtt::{ConfirmKind, Incoming, Mqtt, ReasonCode, Told};
 use sessions::{Part, ProgressRecord, Subscription, session_mark};
 
-use super::state::MqttAck;
+use super::ack::MqttAck;
 use crate::core::Core;
 use crate::engine::Engine;
 

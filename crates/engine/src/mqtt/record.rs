@@ -10,7 +10,7 @@ use sessions::record::PublicationRecord;
 use sessions::{ProgressRecord, Session, SessionRecord, SubscriptionOptions};
 
 use super::state::{Behind, Clients, Details, PendingSubscribe, Row, Target, Waiting, Work};
-use crate::handover::record::MessagePlace;
+use crate::handover::message_key::MessageKey;
 use crate::handover::value::Text;
 
 /// An MQTT client.
@@ -76,7 +76,7 @@ struct DetailsRecord {
     writing: Option<Vec<u16>>,
     /// Messages that a subscription has delivered which is no more, and that others have still for it.
     #[n(18)]
-    already_delivered: Option<Vec<MessagePlace>>,
+    already_delivered: Option<Vec<MessageKey>>,
 }
 
 /// A message that waits for its turn.
@@ -144,7 +144,7 @@ impl MqttRecord {
     }
 
     /// What was delivered to it, which is looked for later.
-    pub fn take_already_delivered(&mut self) -> Vec<MessagePlace> {
+    pub fn take_already_delivered(&mut self) -> Vec<MessageKey> {
         let already_delivered =
             self.details.as_mut().and_then(|details| details.already_delivered.take());
         already_delivered.unwrap_or_default()
@@ -240,9 +240,8 @@ impl Details {
             reads: reading.is_some(),
             forwarding: Some(forwarding.clone()).filter(|ids| !ids.is_empty()),
             writing: Some(writing.clone()).filter(|ids| !ids.is_empty()),
-            already_delivered: (!already_delivered.is_empty()).then(|| {
-                already_delivered.iter().map(|message| MessagePlace::of(message)).collect()
-            }),
+            already_delivered: (!already_delivered.is_empty())
+                .then(|| already_delivered.iter().map(|message| MessageKey::of(message)).collect()),
             shared: Some(shared).filter(|all| !all.is_empty()).map(|all| {
                 all.iter().map(|(id, waiting)| (*id, WaitingRecord::new(waiting))).collect()
             }),

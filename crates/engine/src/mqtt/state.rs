@@ -12,7 +12,6 @@ use sessions::{Place, Session, Subscription, SubscriptionOptions, Will};
 use tables::{PageTable, Slab};
 
 use super::detached::Leaving;
-use crate::core::Core;
 
 /// The clients of an engine, by slot.
 #[derive(Default)]
@@ -250,19 +249,6 @@ pub(crate) struct Way {
     pub ids: Vec<u32>,
 }
 
-/// How a message of a client is confirmed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MqttAck {
-    /// The packet identifier; 0 with QoS 0.
-    pub id: u16,
-    /// How surely it was sent.
-    pub qos: Qos,
-    /// What is known of it is stored with the message.
-    pub with: bool,
-    /// It is to be its topic's retained message.
-    pub retain: bool,
-}
-
 impl Row {
     pub fn new(key: Name, keep_alive_s: u16) -> Self {
         Row { key, keep_alive_s, only: NONE, target: Target::Topic, details: NO_DETAILS }
@@ -283,13 +269,6 @@ impl Row {
     /// Sets what [`Row::only_bits`] gave.
     pub fn set_only_bits(&mut self, only: Option<(u8, Target)>) {
         (self.only, self.target) = only.unwrap_or((NONE, Target::Topic));
-    }
-}
-
-impl Core {
-    /// A client's details, made where there are none.
-    pub(super) fn mqtt_details(&mut self, slot: u32) -> Option<&mut Details> {
-        self.mqtt.details_or_new(slot, self.hub.topics_of(slot))
     }
 }
 
@@ -326,7 +305,7 @@ impl Clients {
     }
 
     /// The same, made where there are none: `topics` are those in which the client is.
-    fn details_or_new<'a>(
+    pub(super) fn details_or_new<'a>(
         &mut self,
         slot: u32,
         topics: impl Iterator<Item = &'a Name>,

@@ -10,10 +10,10 @@ use sessions::{Backlog, Replay, Subscription, SubscriptionOptions};
 use super::shared_groups::has_left;
 use super::state::{Details, PendingSubscribe};
 use crate::core::Core;
-use crate::core::command::PendingHook;
 use crate::core::metrics::Limited;
 use crate::engine::Engine;
 use crate::webhook::WebhookResponse;
+use crate::webhook::pending_hook::PendingHook;
 use crate::webhook::request::{Ask, ask};
 
 impl Engine {

@@ -15,13 +15,14 @@ use protocol::request::{Acknowledgement, TokenPurpose};
 use protocol::{Delivery, ProtocolRef, wildcards};
 
 use crate::connection::PendingToken;
-use crate::core::command::{Answer, PendingHook};
+use crate::core::answer::Answer;
 use crate::core::metrics::Limited;
 use crate::core::responses::{NO_USER, NOTHING, acknowledged_json, answer, refuse, say};
 use crate::engine::Engine;
 use crate::limits::quota::over_message;
 use crate::recovery::ReplyTo;
 use crate::webhook::WebhookResponse;
+use crate::webhook::pending_hook::PendingHook;
 use crate::webhook::request::{Ask, ask, busy};
 
 impl Engine {

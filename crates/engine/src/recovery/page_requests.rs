@@ -7,7 +7,7 @@ use protocol::phoenix::{Content, Status};
 use protocol::request::PageRequest;
 
 use crate::core::Core;
-use crate::core::command::Answer;
+use crate::core::answer::Answer;
 use crate::core::responses::{answer, refuse};
 use crate::engine::Engine;
 use crate::recovery::pages::PageResult;

@@ -16,7 +16,8 @@ use protocol::history::{NO_HISTORY, PageHead, page};
 use protocol::request::PageRequest;
 
 use crate::core::Core;
-use crate::core::command::{Answer, Command};
+use crate::core::answer::Answer;
+use crate::core::command::Command;
 use crate::core::count::count;
 use crate::core::shrink::Shrink;
 use crate::handover::value::{AnswerRecord, Text};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use model::Envelope;
 
 use crate::core::shrink::Shrink;
-use crate::handover::record::MessagePlace;
+use crate::handover::message_key::MessageKey;
 
 /// The connections that have filters and are no MQTT clients, and what has come to them by one of their lists
 /// while others have it still for them. Hardly ever anything.
@@ -59,9 +59,9 @@ impl Dedup {
     }
 
     /// Writes out what has come to a connection, if anything has.
-    pub fn export(&self, slot: u32) -> Option<Vec<MessagePlace>> {
+    pub fn export(&self, slot: u32) -> Option<Vec<MessageKey>> {
         let known = self.by_slot.get(&slot).filter(|known| !known.is_empty())?;
-        Some(known.iter().map(|message| MessagePlace::of(message)).collect())
+        Some(known.iter().map(|message| MessageKey::of(message)).collect())
     }
 
     /// Takes up what has come to a connection that has a filter.

@@ -6,12 +6,12 @@ use protocol::request::Subscribe;
 use protocol::{ProtocolRef, data};
 
 use crate::connection::Subscribing;
-use crate::core::command::PendingHook;
 use crate::core::metrics::Limited;
 use crate::core::responses::{NOT_SUBSCRIBED, named};
 use crate::engine::Engine;
 use crate::limits::quota::over_message;
 use crate::recovery::ReplyTo;
+use crate::webhook::pending_hook::PendingHook;
 use crate::webhook::request::{Ask, ask, busy};
 use crate::webhook::{Refusal, WebhookResponse};
 

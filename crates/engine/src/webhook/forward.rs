@@ -8,11 +8,13 @@ use model::{Name, Publication, TopicKind};
 use protocol::mqtt::ReasonCode;
 
 use crate::core::Core;
-use crate::core::command::{Answer, Command, PendingHook};
+use crate::core::answer::Answer;
+use crate::core::command::Command;
 use crate::delivery::publish::{Sent, is_exactly_once};
 use crate::engine::Engine;
 use crate::mqtt::{MqttAck, Row};
 use crate::webhook::forward_rule::{ForwardRequest, ForwardRule};
+use crate::webhook::pending_hook::PendingHook;
 use crate::webhook::request::{HOOKS_PENDING_MAX, busy};
 use crate::webhook::{Full, HookPlace, Refusal, WebhookResponse};
 

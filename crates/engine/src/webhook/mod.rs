@@ -5,6 +5,7 @@ pub(crate) mod forward;
 pub(crate) mod forward_rule;
 pub(crate) mod notify;
 pub(crate) mod pending;
+pub(crate) mod pending_hook;
 pub(crate) mod record;
 pub(crate) mod request;
 
@@ -15,11 +16,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use model::{ConnectionId, Data, Name};
 use protocol::request::{Admission, ConnectRequest};
 
-use crate::core::command::PendingHook;
 use crate::core::reply::Reply;
 use crate::core::settings::Settings;
 use crate::webhook::events::HookEvent;
 use crate::webhook::forward_rule::ForwardRequest;
+use crate::webhook::pending_hook::PendingHook;
 
 /// Carries requests to the application. Called on a shard's thread: must not block.
 pub trait Webhook: Send + Sync {

@@ -6,8 +6,8 @@ use protocol::http::{Rejection, UNAUTHORIZED};
 use protocol::request::{ConnectRequest, ConnectVerdict, Verdict};
 
 use crate::connection::{Held, Phase};
-use crate::core::command::PendingHook;
 use crate::engine::Engine;
+use crate::webhook::pending_hook::PendingHook;
 use crate::webhook::request::{Ask, Unasked, ask, busy};
 use crate::webhook::{Connecting, Question, Refusal, WebhookKind, WebhookResponse};
 

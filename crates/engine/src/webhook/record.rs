@@ -8,8 +8,8 @@ use minicbor::{Decode, Encode};
 use model::Name;
 use protocol::request::Subscribe;
 
-use crate::core::command::PendingHook;
 use crate::handover::value::{AnswerRecord, ImportError, Message, Text};
+use crate::webhook::pending_hook::PendingHook;
 
 #[derive(Encode, Decode)]
 enum HookRecord {
@@ -131,7 +131,7 @@ mod tests {
     use protocol::request::Respond;
 
     use super::*;
-    use crate::core::command::Answer;
+    use crate::core::answer::Answer;
     use crate::mqtt::MqttAck;
 
     fn message() -> ClientMessage {

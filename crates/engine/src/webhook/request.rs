@@ -4,8 +4,9 @@ use auth::Hook;
 use model::Name;
 
 use crate::core::Core;
-use crate::core::command::{Command, PendingHook};
+use crate::core::command::Command;
 use crate::core::count::count;
+use crate::webhook::pending_hook::PendingHook;
 use crate::webhook::{Full, HookPlace, Question, Refusal, WebhookKind, WebhookRequest};
 
 /// Requests about one connection that the application has not answered: more are refused, so that no

@@ -1,0 +1,20 @@
+//! Where the answer to what a client asked goes.
+
+use protocol::phoenix::ClientMessage;
+
+use crate::mqtt::MqttAck;
+
+/// How a client's publish, or its request for a page of history, is answered.
+#[derive(Debug)]
+pub enum Answer {
+    /// As an HTTP request.
+    Http(protocol::request::Respond),
+    /// As a WebSocket's command with this id.
+    Id(Box<str>),
+    /// As a Phoenix client's message.
+    Phoenix(Box<ClientMessage>),
+    /// As a message of an MQTT client.
+    Mqtt(MqttAck),
+    /// As AUTH of an MQTT client, with this method.
+    MqttAuth(Box<str>),
+}

@@ -1,0 +1,30 @@
+//! Requests that wait for a response of the application.
+
+use model::{Name, Publication};
+use protocol::phoenix::ClientMessage;
+use protocol::request::Subscribe;
+
+use crate::core::answer::Answer;
+
+/// What waits for the application's answer.
+#[derive(Debug)]
+pub enum PendingHook {
+    /// A Phoenix client that wants to join, with the number of the request.
+    Join(u32, Box<ClientMessage>),
+    /// A request that is held, with the number of the question and the topic that it is about.
+    Hold(u32, Name),
+    /// A request that is held until it is known who makes it, with the number of the question.
+    Connect(u32),
+    /// A connection that ends at this time, in seconds since 1970, unless it may stay.
+    Refresh(u32),
+    /// A client that wants to enter a topic by a command, with the number of the question.
+    Subscribe(u32, Box<Subscribe>),
+    /// An MQTT client that subscribes, with the number of the question and the filter's place in it.
+    Mqtt(u32, usize),
+    /// A message whose answer is the application's.
+    Message(Answer),
+    /// A message that is published if the application allows it.
+    Publish(Box<Publication>, Answer),
+    /// A message that a back end is to take, and whether it is published then.
+    Forward(Box<Publication>, bool, Answer),
+}
