@@ -11,9 +11,13 @@ mod api;
 mod checklist;
 mod command_line;
 mod configuration;
+#[cfg(test)]
+mod imports;
 mod limits;
 #[cfg(test)]
 mod named_files;
+#[cfg(test)]
+mod names;
 mod unsafe_code;
 
 use std::path::PathBuf;

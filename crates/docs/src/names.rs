@@ -1,0 +1,98 @@
+//! Names in the sources are the terms of docs/internals/glossary.md: words that the project has given up come back
+//! in no identifier and no name of a file.
+
+use std::path::{Path, PathBuf};
+
+/// Words that are given up, and what stands in their place. The list grows with each word that the sources lose.
+const GIVEN_UP: &[(&str, &str)] = &[
+    ("badge", "grant set"),
+    ("badges", "grant sets"),
+    ("brought", "delivered"),
+    ("intake", "request queue"),
+    ("kit", "support"),
+    ("overlaps", "dedup"),
+    ("parked", "pending"),
+    ("roomy", "shrink"),
+    ("special", "per member"),
+    ("teller", "event sender"),
+    ("tidy", "shrink"),
+];
+
+/// The words of an identifier or a file name: `PollOver` and `poll_over` have the same.
+fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut was_lower = false;
+    for c in name.chars() {
+        let begins = c.is_uppercase() && was_lower;
+        if !c.is_alphanumeric() || begins {
+            words.push(String::new());
+        }
+        if c.is_alphanumeric() {
+            words.last_mut().expect("there is one").extend(c.to_lowercase());
+        }
+        was_lower = c.is_lowercase();
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// The code of a file, without its comments and without what stands in quotes.
+fn code(text: &str) -> String {
+    let mut code = String::new();
+    for line in text.lines().map(|line| line.split("//").next().unwrap_or_default()) {
+        code.extend(line.split('"').step_by(2).flat_map(|part| [part, " "]));
+        code.push('\n');
+    }
+    code
+}
+
+/// What a name is called that is given up, with the word to take.
+fn given_up(name: &str) -> Option<(&'static str, &'static str)> {
+    let words = words(name);
+    GIVEN_UP.iter().find(|(word, _)| words.iter().any(|it| it == word)).copied()
+}
+
+fn find_files(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && !path.ends_with("target") {
+            find_files(&path, files);
+        } else if path.extension().is_some_and(|it| it == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+#[test]
+fn no_name_has_a_word_that_is_given_up() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut files = Vec::new();
+    find_files(&crates, &mut files);
+    let mut found = Vec::new();
+    for path in &files {
+        let shown = path.strip_prefix(&crates).unwrap().display();
+        let stem = path.file_stem().and_then(|it| it.to_str()).unwrap();
+        let text = code(&std::fs::read_to_string(path).unwrap());
+        let is_part = |c: char| c.is_alphanumeric() || c == '_';
+        let mut names: Vec<&str> = text.split(|c| !is_part(c)).chain([stem]).collect();
+        names.sort_unstable();
+        names.dedup();
+        for (name, (word, instead)) in names.iter().filter_map(|it| Some((it, given_up(it)?))) {
+            found.push(format!("{shown}: {name} has \"{word}\": say \"{instead}\""));
+        }
+    }
+    assert!(files.len() > 500, "{}", files.len());
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn words_of_names_are_found_in_each_form() {
+    assert_eq!(words("PollOver"), ["poll", "over"]);
+    assert_eq!(words("SHRINK_DUE_US"), ["shrink", "due", "us"]);
+    assert_eq!(given_up("GrantBadge"), Some(("badge", "grant set")));
+    assert_eq!(given_up("badger"), None);
+    assert_eq!(
+        code("a = \"x\"; // y\nb").split_whitespace().collect::<Vec<_>>(),
+        ["a", "=", ";", "b"]
+    );
+}
