@@ -317,6 +317,10 @@ impl Engine {
                 details.work.reading = Some(reading);
                 Step::Stop
             }
+            Err(error) if matches!(reading.reads, Reads::Source) && is_lasting(&error) => {
+                self.mqtt_found(slot, reading.reads, Found::Gone, out);
+                Step::More
+            }
             Err(_) => {
                 self.mqtt_flush(slot, out);
                 self.say_goodbye(slot, CloseReason::Overloaded);
@@ -346,6 +350,7 @@ impl Engine {
             (Reads::Source, Found::Piece(piece)) => {
                 self.mqtt_found_source(slot, piece.messages.into_iter().next(), out);
             }
+            (Reads::Source, Found::Gone) => self.mqtt_found_source(slot, None, out),
             (Reads::Piece, Found::Piece(piece)) => self.mqtt_found_piece(slot, piece, out),
             (Reads::Backlog, Found::Piece(piece)) => self.mqtt_found_backlog(slot, &piece, out),
             (Reads::Topics(mut topics), Found::Topics(more, top)) => {
@@ -362,7 +367,8 @@ impl Engine {
                 }
             }
             (Reads::Source | Reads::Piece | Reads::Backlog, Found::Topics(..))
-            | (Reads::Topics(_), Found::Piece(_)) => {}
+            | (Reads::Topics(_), Found::Piece(_))
+            | (Reads::Topics(_) | Reads::Piece | Reads::Backlog, Found::Gone) => {}
         }
     }
 
@@ -467,6 +473,15 @@ fn is_topic(message: &Arc<Envelope>) -> bool {
     check_name(&message.publication.topic).is_ok()
 }
 
+/// Whether a message can't be read later either: its topic is no longer retained, or is damaged on disk. A client that
+/// were closed for it would be closed again each time it comes back.
+fn is_lasting(error: &HistoryError) -> bool {
+    match error {
+        HistoryError::NoHistory | HistoryError::Damaged(_) => true,
+        HistoryError::Busy | HistoryError::Unavailable(_) => false,
+    }
+}
+
 /// Reads messages of the history.
 fn read(
     core: &mut Core,
@@ -478,8 +493,12 @@ fn read(
         return Ok(Answer::Later);
     };
     let (handle, number) = (core.handle.clone(), reading.number);
+    let reads_source = matches!(reading.reads, Reads::Source);
     let completion = Completion::of(&reading.asker, move |piece: Result<Piece, _>| {
-        let found = piece.ok().map(Found::Piece);
+        let found = match piece {
+            Ok(piece) => Some(Found::Piece(piece)),
+            Err(error) => (reads_source && is_lasting(&error)).then_some(Found::Gone),
+        };
         handle.send(Command::MqttRead { slot, serial, number, found });
     });
     Ok(match core.history.read(pull, completion)? {

@@ -230,6 +230,8 @@ pub enum Found {
     Piece(Piece),
     /// The topics that its filters match: all that have messages up to this offset.
     Topics(Vec<(TopicCursor, u64)>, u64),
+    /// The message that it was to be sent can't be read, now or later.
+    Gone,
 }
 
 /// SUBSCRIBE whose answer waits for the application.

@@ -284,6 +284,28 @@ fn what_a_kept_session_leaves_when_it_ends_another_member_gets() {
     });
 }
 
+/// The topic is retained for the session alone, as long as it subscribes. What it has not confirmed then is gone.
+#[test]
+fn an_unconfirmed_message_of_a_topic_that_is_no_longer_retained_ends_no_connection() {
+    with_and_without_store(|server| {
+        let mut kept = Connect::kept(V5, "kept").open(server.client);
+        kept.subscribe(&[filter("work/0", 1)]);
+        publish(server.client, 1, 1);
+        assert_eq!(kept.unconfirmed().payload, "0");
+        assert_eq!(kept.unsubscribe(&["work/0"]), [0]);
+        cut(server, kept);
+        server.until("the history has dropped the topic", |server| {
+            server.metric("throng_mqtt_session_messages") == 0.0
+        });
+        let mut kept = Connect::kept(V5, "kept").open(server.client);
+        assert!(kept.session_present);
+        server.until("the message is gone", |server| {
+            server.metric("throng_mqtt_messages_gone_total") == 1.0
+        });
+        kept.is_quiet();
+    });
+}
+
 #[test]
 fn what_waits_for_a_member_that_leaves_its_group_another_one_gets() {
     with_and_without_store(|server| {
