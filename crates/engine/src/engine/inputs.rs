@@ -1,5 +1,5 @@
-//! All inputs of an engine that come from sockets: what the driver saw of a connection. The effects are in
-//! [`Engine::poll_outputs`] afterwards. An input for a slot without a connection does nothing.
+//! All inputs of an engine that come from sockets: what the driver saw of a connection. What is to be done then is in
+//! [`Engine::poll_outputs`]. An input for a slot without a connection does nothing.
 
 use std::net::IpAddr;
 
@@ -83,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// The driver says where a request for a session comes from. Its token is in the answer.
+    /// The driver replies to [`Output::Address`](crate::Output::Address): the peer of a request that opens a Phoenix session.
     pub fn on_address(&mut self, slot: u32, address: Option<IpAddr>) {
         let known = self.core.peers.address(slot);
         let address = known.or(address);

@@ -56,7 +56,7 @@ pub struct Engine {
     pub(crate) recovery: Recovery,
     /// How much connections ask of others.
     pub(crate) rates: Rates,
-    /// What a logout leaves alone.
+    /// Topics that clients entered themselves: a logout leaves them alone.
     pub(crate) explicit: ExplicitTopics,
     /// The pages of history that connections wait for.
     pub(crate) pages: Pages,
