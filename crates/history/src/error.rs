@@ -32,6 +32,14 @@ impl HistoryError {
             HistoryError::NoHistory => "no_history",
         }
     }
+
+    /// True when a later read fails as well: the topic is no longer retained, or is damaged on disk.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            HistoryError::NoHistory | HistoryError::Damaged(_) => true,
+            HistoryError::Busy | HistoryError::Unavailable(_) => false,
+        }
+    }
 }
 
 impl From<HistoryError> for PublishError {

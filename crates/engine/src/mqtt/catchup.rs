@@ -317,7 +317,8 @@ impl Engine {
                 details.work.reading = Some(reading);
                 Step::Stop
             }
-            Err(error) if matches!(reading.reads, Reads::Source) && is_lasting(&error) => {
+            // A client that is closed for it would be closed again each time it returns.
+            Err(error) if matches!(reading.reads, Reads::Source) && error.is_lasting() => {
                 self.mqtt_found(slot, reading.reads, Found::Gone, out);
                 Step::More
             }
@@ -473,15 +474,6 @@ fn is_topic(message: &Arc<Envelope>) -> bool {
     check_name(&message.publication.topic).is_ok()
 }
 
-/// Whether a message can't be read later either: its topic is no longer retained, or is damaged on disk. A client that
-/// were closed for it would be closed again each time it comes back.
-fn is_lasting(error: &HistoryError) -> bool {
-    match error {
-        HistoryError::NoHistory | HistoryError::Damaged(_) => true,
-        HistoryError::Busy | HistoryError::Unavailable(_) => false,
-    }
-}
-
 /// Reads messages of the history.
 fn read(
     core: &mut Core,
@@ -497,7 +489,7 @@ fn read(
     let completion = Completion::of(&reading.asker, move |piece: Result<Piece, _>| {
         let found = match piece {
             Ok(piece) => Some(Found::Piece(piece)),
-            Err(error) => (reads_source && is_lasting(&error)).then_some(Found::Gone),
+            Err(error) => (reads_source && error.is_lasting()).then_some(Found::Gone),
         };
         handle.send(Command::MqttRead { slot, serial, number, found });
     });

@@ -283,11 +283,11 @@ impl Core {
     ) -> bool {
         let messages = match found {
             Ok(piece) => piece.messages,
-            Err(HistoryError::Busy | HistoryError::Unavailable(_)) => {
+            Err(error) if error.is_lasting() => Vec::new(),
+            Err(_) => {
                 self.shared.mqtt_sessions.on_redispatched(number, false);
                 return false;
             }
-            Err(HistoryError::Damaged(_) | HistoryError::NoHistory) => Vec::new(),
         };
         if !self.shared.mqtt_sessions.on_redispatched(number, true) {
             return false;
