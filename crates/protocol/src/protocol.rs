@@ -282,22 +282,7 @@ impl Capabilities {
         Capabilities { ids_resume: false, acknowledges: false, joins: false };
 }
 
-impl dyn Protocol {
-    /// See [`Capabilities::ids_resume`].
-    pub fn ids_resume(&self) -> bool {
-        self.capabilities().ids_resume
-    }
-
-    /// See [`Capabilities::acknowledges`].
-    pub fn acknowledges(&self) -> bool {
-        self.capabilities().acknowledges
-    }
-
-    /// See [`Capabilities::joins`].
-    pub fn joins(&self) -> bool {
-        self.capabilities().joins
-    }
-}
+impl dyn Protocol {}
 
 /// What a request came to: a JSON object, or the code and the message of an error.
 pub type ReplyResult<'a> = Result<&'a str, (&'a str, &'a str)>;

@@ -128,7 +128,7 @@ impl Engine {
     /// What the user's topics had before comes now, as at the connect. A Phoenix client follows what
     /// it joins.
     pub(crate) fn catch_up_user(&mut self, slot: u32, topics: &[Name], out: &mut Vec<u8>) {
-        let joins = self.core.protocol(slot).is_none_or(|protocol| protocol.joins());
+        let joins = self.core.protocol(slot).is_none_or(|protocol| protocol.capabilities().joins);
         if !joins && !topics.is_empty() && self.core.history().retains_any() {
             self.recover(|recovery, core| {
                 recovery.begin(core, slot, topics, &ResumeRequest::default(), ReplyTo::Line, out)

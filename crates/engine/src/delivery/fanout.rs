@@ -77,7 +77,9 @@ impl Engine {
                 continue;
             }
             if self.recovery.catchups.is_per_member(slot, connection, care, &left_out)
-                || (dedup && self.core.dedup.holds(slot) && !protocols.of(encoding).joins())
+                || (dedup
+                    && self.core.dedup.holds(slot)
+                    && !protocols.of(encoding).capabilities().joins)
             {
                 per_member.push(slot);
                 continue;
@@ -98,7 +100,7 @@ impl Engine {
             let mut group = std::mem::take(&mut self.groups[number]);
             let protocol = protocols.of(encoding);
             let codecs = &mut self.core.codecs;
-            let bytes = match list.filter(|_| by_filter && protocol.joins()) {
+            let bytes = match list.filter(|_| by_filter && protocol.capabilities().joins) {
                 Some(list) => encode_by(slice.messages(), list, protocol, codecs),
                 None => encode(slice.messages(), protocol, codecs),
             };

@@ -297,7 +297,7 @@ impl Engine {
             self.recovery.catchups.choose(&mut self.core, slot, None, &open.tags);
             // Where clients join, they catch up with what they join.
             let asks = self.core.history().retains_any() || !open.resume.is_empty();
-            if asks && !protocol.joins() {
+            if asks && !protocol.capabilities().joins {
                 let topics: Vec<Name> = self.core.hub.topics_of(slot).cloned().collect();
                 self.recover(|recovery, core| {
                     recovery.begin(core, slot, &topics, &open.resume, ReplyTo::Line, out)

@@ -546,7 +546,7 @@ impl Engine {
         let Some(protocol) = self.core.protocol(slot) else {
             return;
         };
-        if protocol.joins() {
+        if protocol.capabilities().joins {
             let hash = self.core.broker.hash(topic);
             let end = self.phoenix_end_join(slot, protocol, topic, hash, out);
             out.extend_from_slice(&end);

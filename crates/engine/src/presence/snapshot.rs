@@ -33,8 +33,9 @@ impl Core {
     /// The connection has entered a topic with presence, and is told who is there as soon as it has been
     /// told that, by [`Core::send_due_lists`]. A poll asks for itself, and a Phoenix client joins.
     pub(crate) fn owe_list(&mut self, slot: u32, topic: &str) {
-        let told =
-            |protocol: ProtocolRef| protocol.delivery() == Delivery::Pushed && !protocol.joins();
+        let told = |protocol: ProtocolRef| {
+            protocol.delivery() == Delivery::Pushed && !protocol.capabilities().joins
+        };
         if self.protocol(slot).is_some_and(told) {
             self.is_list_due(slot, topic);
         }
@@ -85,7 +86,7 @@ impl Core {
     /// Under which ref a member gets a topic's list: a Phoenix client's join has one, and all others
     /// the empty one. Nothing for who is no member.
     fn listed_as(&self, slot: u32, protocol: ProtocolRef, topic: &str) -> Option<String> {
-        if !protocol.joins() {
+        if !protocol.capabilities().joins {
             return self.hub.topics_of(slot).any(|name| name == topic).then(String::new);
         }
         let hash = self.broker.hash(topic);
@@ -127,7 +128,7 @@ impl Core {
             }
         }
         for (event, json) in lists {
-            if protocol.joins() {
+            if protocol.capabilities().joins {
                 say(protocol, out, |serializer, out| {
                     serializer.push(join_ref, topic, event, Content::Json(&json), out)
                 });

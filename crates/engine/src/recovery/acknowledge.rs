@@ -314,7 +314,8 @@ impl Recovery {
         if self.is_done(core, slot, number, message) {
             return Next::Pass;
         }
-        let acknowledges = core.protocol(slot).is_some_and(|protocol| protocol.acknowledges());
+        let acknowledges =
+            core.protocol(slot).is_some_and(|protocol| protocol.capabilities().acknowledges);
         let by_slot = &mut self.catchups.by_slot;
         let Some((_, acks)) = acks_of(by_slot.get_mut(&slot), number) else {
             return Next::Wait;

@@ -291,7 +291,7 @@ impl Recovery {
 
     /// The same for topics that nobody asked anything about, and that the connection got into.
     pub(crate) fn begin_now(&mut self, core: &mut Core, slot: u32, topics: &[Name]) {
-        if core.protocol(slot).is_some_and(|protocol| protocol.joins()) {
+        if core.protocol(slot).is_some_and(|protocol| protocol.capabilities().joins) {
             // Its client catches up with what it joins.
             return;
         }
@@ -353,7 +353,7 @@ impl Recovery {
     /// Where ids are what a client returns with, those of a connection that is in topics with history say
     /// how far it has everything.
     fn become_recoverable(&mut self, core: &mut Core, slot: u32, any: bool, plain: usize) {
-        if !any || !core.protocol(slot).is_some_and(|protocol| protocol.ids_resume()) {
+        if !any || !core.protocol(slot).is_some_and(|protocol| protocol.capabilities().ids_resume) {
             return;
         }
         // Topics that it leaves count on: what it comes back with may name them.

@@ -98,11 +98,12 @@ impl Recovery {
         if matching.is_empty() {
             return 0;
         }
-        let bytes = match list.filter(|list| protocol.joins() && of_filter(list).is_some()) {
-            Some(list) => encode_by(matching.iter(), list, protocol, &mut core.codecs),
-            None if resumable => self.catchups.with_positions(core, slot, protocol, &matching),
-            None => encode(matching.iter(), protocol, &mut core.codecs),
-        };
+        let bytes =
+            match list.filter(|list| protocol.capabilities().joins && of_filter(list).is_some()) {
+                Some(list) => encode_by(matching.iter(), list, protocol, &mut core.codecs),
+                None if resumable => self.catchups.with_positions(core, slot, protocol, &matching),
+                None => encode(matching.iter(), protocol, &mut core.codecs),
+            };
         if bytes.is_empty() {
             return 0;
         }

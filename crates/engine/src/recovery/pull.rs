@@ -286,7 +286,7 @@ impl Recovery {
         else {
             return;
         };
-        if protocol.joins() {
+        if protocol.capabilities().joins {
             // It learns of gaps when it joins: it comes back.
             return self.dismiss(core, slot, CloseReason::SlowConsumer, out);
         }
@@ -399,7 +399,7 @@ impl Recovery {
             }
             ReplyTo::Line => {
                 let retained = !reply.numbers.is_empty();
-                if reply.says_gaps() || (retained && !protocol.ids_resume()) {
+                if reply.says_gaps() || (retained && !protocol.capabilities().ids_resume) {
                     let mut text = Vec::new();
                     protocol::json::recovery(&since, gaps, &mut text);
                     protocol.recovery(&text, &mut core.codecs, out);

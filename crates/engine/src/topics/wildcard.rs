@@ -91,7 +91,7 @@ impl Core {
     }
 
     fn has_channels(&self, slot: u32) -> bool {
-        self.protocol(slot).is_some_and(|protocol| protocol.joins())
+        self.protocol(slot).is_some_and(|protocol| protocol.capabilities().joins)
     }
 }
 
