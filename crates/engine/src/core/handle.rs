@@ -102,6 +102,7 @@ pub struct Shared {
     pub retained: Arc<dyn Retained>,
     /// When the node's clock began, in microseconds since 1970.
     clock_began_us: AtomicU64,
+    /// The same by the time by which ages are counted.
     ages_began_us: AtomicU64,
 }
 
@@ -135,9 +136,9 @@ impl Shared {
         }
     }
 
-    /// It is now so late by the node's clock, by the time of day, and by the time by which ages are counted before something
-    /// is deleted, in microseconds; the last two since 1970. To be told now and then, for the time of day is set right at
-    /// times.
+    /// Sets the time, in microseconds: by the node's clock, the time of day since 1970, and the time since 1970 by which
+    /// ages are counted before something is deleted. The control thread calls it now and then, since the time of day may
+    /// be corrected.
     pub fn set_time(&self, now_us: u64, unix_us: u64, age_us: u64) {
         self.clock_began_us.store(unix_us.saturating_sub(now_us), Ordering::Relaxed);
         self.ages_began_us.store(age_us.saturating_sub(now_us), Ordering::Relaxed);

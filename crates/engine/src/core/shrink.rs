@@ -1,11 +1,11 @@
-//! What a crowd leaves behind when it is gone: room in tables, which goes back once a second.
+//! Gives memory back after a spike: collections that have become far too large shrink.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// A collection that keeps its room until it is told otherwise.
+/// A collection that keeps its memory until it is told to shrink.
 pub trait Shrink {
-    /// Gives most of the room back where it has become far too large. Copies what is left, which
-    /// is little.
+    /// Gives most of the memory back when the collection uses a small part of it. Copies what is left,
+    /// which is little.
     fn shrink(&mut self);
 }
 

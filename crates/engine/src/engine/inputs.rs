@@ -32,7 +32,7 @@ impl Engine {
                 connection.enter(Phase::Request);
                 connection.last_received_s = now_s;
             }
-            // A client that must beat by itself is heard by whole packets.
+            // An MQTT client counts as alive by whole packets: see `mqtt_received`.
             Phase::Open if protocols.delivery(connection.encoding) == Delivery::Subscribed => {}
             Phase::Open if !held => connection.last_received_s = now_s,
             Phase::Request | Phase::Idle | Phase::Waiting | Phase::Open => {}
@@ -73,8 +73,8 @@ impl Engine {
         }
     }
 
-    /// The peer of a connection that is left unread has shut its side. Its input has its turn later,
-    /// and so has the end behind it; but nobody waits for an answer whose reader is gone.
+    /// The peer has shut its side while the driver leaves the socket unread. The driver reads the rest, and the end,
+    /// later. A request that waits for its reply ends now: its reader is gone.
     pub fn on_hung_up(&mut self, slot: u32) {
         let found = self.core.table.get(slot);
         let waits = found.is_some_and(|connection| connection.phase() == Phase::Waiting);
@@ -129,7 +129,8 @@ impl Engine {
         self.core.enter(slot, Phase::HalfClosed);
     }
 
-    /// Everything has left, after [`Output::Close`](crate::Output::Close), and nothing more is waited for.
+    /// All bytes have left after [`Output::Close`](crate::Output::Close), and the peer has closed too or is not waited for.
+    /// It counts with the reason for which the close began, and as [`CloseReason::Internal`] if there is none.
     pub fn on_ended(&mut self, slot: u32) {
         self.end(slot, CloseReason::Internal);
     }

@@ -346,9 +346,9 @@ fn run_command(engine: &mut Engine, command: Command) {
             let here = is_same(&engine.core, slot, serial);
             let is_counted = !matches!(hook, PendingHook::Forward(_, _, Answer::Mqtt(_)));
             if here && is_counted {
-                request::answered(&mut engine.core, slot);
+                request::on_reply(&mut engine.core, slot);
             }
-            answered(engine, here.then_some(slot), hook, response);
+            on_webhook_reply(engine, here.then_some(slot), hook, response);
         }
         Command::Session { session, request, from } => {
             engine.session_request(session, request, from);
@@ -417,8 +417,13 @@ fn run_command(engine: &mut Engine, command: Command) {
     }
 }
 
-/// The application has answered what a connection asked, which has ended where no slot is given.
-fn answered(engine: &mut Engine, slot: Option<u32>, hook: PendingHook, response: WebhookResponse) {
+/// The application has replied to a request of a connection. Without a slot the connection has ended.
+fn on_webhook_reply(
+    engine: &mut Engine,
+    slot: Option<u32>,
+    hook: PendingHook,
+    response: WebhookResponse,
+) {
     match (hook, slot) {
         (PendingHook::Publish(publication, to), slot) => {
             engine.on_publish_decided(slot, *publication, to, response);

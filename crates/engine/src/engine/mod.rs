@@ -22,7 +22,7 @@ pub(crate) mod dispatch;
 mod inputs;
 pub(crate) mod mailbox;
 mod receive;
-pub(crate) mod shrink;
+mod second;
 pub(crate) mod sweep;
 
 use std::sync::Arc;
@@ -62,19 +62,21 @@ pub struct Engine {
     pub(crate) pages: Pages,
     /// How many connections were opened, as a number that wraps around.
     pub(crate) serial: u32,
-    /// Connections beyond the limit of their address that may be health checks.
+    /// Connections beyond the limit of their address. They are open, since they may be health checks.
     pub(crate) reserved: u32,
     /// Connections that came from another engine, and have not gone on yet.
     pub(crate) restarts: Restarts,
     /// By encoding.
     pub(crate) heartbeats: [Arc<[u8]>; Encoding::MAX],
+    /// Replies to the input that is processed. The buffer is used again.
     pub(crate) out: Vec<u8>,
     /// Slots by encoding, while a slice or a stripe is gathered.
     pub(crate) groups: Vec<Vec<u32>>,
     pub(crate) sweep: sweep::Sweep,
+    /// The drain, once it has begun.
     pub(crate) drain: Option<sweep::Drain>,
-    /// When tables are to be tidied next.
-    pub(crate) shrink_due_us: u64,
+    /// When the work of each second is due next, in microseconds of the node's clock.
+    pub(crate) second_due_us: u64,
 }
 
 /// What an engine is made from.
@@ -163,7 +165,7 @@ impl Engine {
             groups: vec![Vec::new(); Encoding::MAX],
             sweep: Sweep::at(config.now_us),
             drain: None,
-            shrink_due_us: 0,
+            second_due_us: 0,
         }
     }
 
@@ -267,7 +269,7 @@ impl Engine {
         self.recover(|recovery, core| recovery.serve_due(core));
     }
 
-    /// Connections beyond the limit of their address that may be health checks.
+    /// Connections beyond the limit of their address. They are open, since they may be health checks.
     pub fn reserved(&self) -> u32 {
         self.reserved
     }

@@ -4,7 +4,7 @@
 use model::{CloseReason, Encoding};
 use protocol::{Delivery, Liveness};
 
-use super::shrink::shrink;
+use super::second::each_second;
 use crate::auth::credentials::TokenDue;
 use crate::connection::{ColdState, Connection, Flag, Phase};
 use crate::core::Core;
@@ -193,7 +193,7 @@ impl Engine {
         forget_topics(&mut self.core);
         self.recover(|recovery, core| recovery.deliver_again(core));
         self.core.publish_presence();
-        shrink(self);
+        each_second(self);
         if let Some(mut drain) = self.drain.take() {
             drain.end_some(self);
             self.drain = Some(drain);

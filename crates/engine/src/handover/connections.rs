@@ -37,7 +37,7 @@ impl Engine {
             groups: _,
             sweep: _,
             drain: _,
-            shrink_due_us: _,
+            second_due_us: _,
         } = self;
         let connection = core.table.get(slot)?;
         let protocol = core.shared.protocols.of(connection.encoding);

@@ -16,12 +16,12 @@ pub(crate) struct MessageKey {
 }
 
 impl MessageKey {
-    /// That of a message.
+    /// The key of a message.
     pub fn of(message: &Message) -> Self {
         MessageKey { topic: Text(message.publication.topic.clone()), id: Text(message.id) }
     }
 
-    /// Whether it is the place of this message.
+    /// True when it is the key of this message.
     pub fn is_of(&self, message: &Message) -> bool {
         self.id.0 == message.id && self.topic.0 == message.publication.topic
     }

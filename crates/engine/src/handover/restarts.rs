@@ -22,7 +22,7 @@ pub(crate) struct Restarts {
     pub slots_end: u32,
     /// The engine's record has come.
     pub has_engine: bool,
-    /// What changes all the time, by slot: see [`Engine::export_vitals`].
+    /// What changes all the time, by slot: `Engine::export_vitals` writes it.
     pub vitals: Vec<u8>,
     /// The messages that are owed by several lists, so that each is there once.
     pub owed: HashMap<OwedKey, Arc<Envelope>>,
@@ -38,9 +38,9 @@ pub(crate) struct Restart {
     pub reads_poll: bool,
     /// It had asked the history for the next piece of a catch-up.
     pub reads: bool,
-    /// What came to it by one of its lists, and others have still for it.
+    /// Messages that one list has delivered, and others still have for it.
     pub came: Option<Vec<MessageKey>>,
-    /// The same of an MQTT client's subscriptions that are no more.
+    /// Messages that an MQTT client's ended subscriptions have delivered, and others still have for it.
     pub already_delivered: Vec<MessageKey>,
 }
 

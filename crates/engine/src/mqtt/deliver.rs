@@ -148,8 +148,8 @@ impl Core {
             && (publication.except_session().is_none() || publication.except_session() != mark())
     }
 
-    /// What the hub has still for a client, by all lists or by a topic's. What one list has delivered
-    /// already may wait in another.
+    /// The messages that the hub still has for a client, by all lists or by a topic's. A message that one list has
+    /// delivered may still wait in another.
     pub(super) fn mqtt_owed(&self, slot: u32, topic: Option<(u64, &str)>) -> Vec<Arc<Envelope>> {
         let mut owed: Vec<Arc<Envelope>> =
             self.hub.owed(slot, topic).into_iter().cloned().collect();
@@ -171,8 +171,8 @@ impl Core {
         owed
     }
 
-    /// What subscriptions other than this one have still for a client, and this one has delivered: nobody
-    /// would know that without it.
+    /// The messages that this subscription has delivered and others still have for the client. When the subscription
+    /// ends, this list keeps them from coming twice.
     pub(super) fn mqtt_already_delivered(&self, slot: u32, name: &str) -> Vec<Arc<Envelope>> {
         let Some(details) = self.mqtt.details(slot) else { return Vec::new() };
         let is_delivered = |message: &&Arc<Envelope>| {

@@ -9,13 +9,13 @@ mod ack;
 mod catchup;
 mod connect;
 mod deliver;
-pub(crate) mod detached;
-pub(crate) mod disconnect;
+mod detached;
+mod disconnect;
 mod info;
 mod packets;
-pub(crate) mod publish_replies;
+mod publish_replies;
 mod record;
-pub(crate) mod shared_groups;
+mod shared_groups;
 #[cfg(test)]
 mod simulation;
 mod state;

@@ -23,7 +23,7 @@ impl Engine {
                 let is_known = self.core.mqtt.has(slot);
                 if is_known {
                     // A second CONNECT (MQTT 5.0, section 3.1).
-                    return self.mqtt_break_off_reading(slot, ReasonCode::ProtocolError, out);
+                    return self.mqtt_break_off(slot, ReasonCode::ProtocolError, out);
                 }
                 self.rates.has_joined(&mut self.core, slot);
                 self.mqtt_connect(slot, connect, out);
@@ -52,10 +52,6 @@ impl Engine {
         }
     }
 
-    fn mqtt_break_off_reading(&mut self, slot: u32, reason: ReasonCode, out: &mut Vec<u8>) {
-        self.mqtt_break_off(slot, reason, out);
-    }
-
     fn mqtt_disconnect(
         &mut self,
         slot: u32,
@@ -68,7 +64,7 @@ impl Engine {
             match seconds {
                 // A session that was to end with its connection does (MQTT 5.0, section 3.14.2.2.2).
                 Some(1..) if details.session.seconds == 0 => {
-                    return self.mqtt_break_off_reading(slot, ReasonCode::ProtocolError, out);
+                    return self.mqtt_break_off(slot, ReasonCode::ProtocolError, out);
                 }
                 Some(seconds) => details.session.seconds = sessions.seconds(seconds),
                 None => {}
@@ -77,7 +73,7 @@ impl Engine {
                 details.will = None;
             }
         } else if seconds.is_some_and(|seconds| seconds > 0) {
-            return self.mqtt_break_off_reading(slot, ReasonCode::ProtocolError, out);
+            return self.mqtt_break_off(slot, ReasonCode::ProtocolError, out);
         }
         self.close_after(slot, CloseReason::ByClient, out);
     }
@@ -86,7 +82,7 @@ impl Engine {
     fn mqtt_authenticate(&mut self, slot: u32, method: &str, token: Box<str>, out: &mut Vec<u8>) {
         let details = self.core.mqtt.details(slot);
         if details.and_then(|details| details.method.as_deref()) != Some(method) {
-            return self.mqtt_break_off_reading(slot, ReasonCode::BadAuthenticationMethod, out);
+            return self.mqtt_break_off(slot, ReasonCode::BadAuthenticationMethod, out);
         }
         let answer = Answer::MqttAuth(method.into());
         let pending = PendingToken { token, purpose: TokenPurpose::Refresh, answer };
@@ -96,7 +92,7 @@ impl Engine {
     fn mqtt_publish(&mut self, slot: u32, publish: Publish, out: &mut Vec<u8>) {
         let Publish { id, alias, mut publication } = publish;
         if let Err(reason) = self.mqtt_resolve_alias(slot, alias, &mut publication.topic) {
-            return self.mqtt_break_off_reading(slot, reason, out);
+            return self.mqtt_break_off(slot, reason, out);
         }
         let core = &self.core;
         let settings = core.settings.clone();
@@ -104,17 +100,17 @@ impl Engine {
         let tells_limits = core.mqtt_protocol(slot).is_some_and(Mqtt::tells_limits);
         let retains = settings.mqtt().is_some_and(|own| own.retained_messages_max > 0);
         if publication.retain && !retains && tells_limits {
-            return self.mqtt_break_off_reading(slot, ReasonCode::RetainNotSupported, out);
+            return self.mqtt_break_off(slot, ReasonCode::RetainNotSupported, out);
         }
         if publication.data.bytes() > settings.session.message_bytes_max {
             core.metrics.limited[Limited::MessageBytes as usize].add(1);
-            return self.mqtt_break_off_reading(slot, ReasonCode::PacketTooLarge, out);
+            return self.mqtt_break_off(slot, ReasonCode::PacketTooLarge, out);
         }
         let qos = publication.qos;
         if !qos.is_confirmed() && publication.properties().is_some_and(|it| it.check().is_err()) {
             // Nobody could say why it was not published.
             core.metrics.limited[Limited::MessageBytes as usize].add(1);
-            return self.mqtt_break_off_reading(slot, ReasonCode::PacketTooLarge, out);
+            return self.mqtt_break_off(slot, ReasonCode::PacketTooLarge, out);
         }
         if qos.is_confirmed() && !self.mqtt_take_in(slot, id, qos, out) {
             return;
@@ -124,7 +120,7 @@ impl Engine {
             Ok(consent) => consent,
             // Nothing else can say so.
             Err(reason) if qos == Qos::AtMostOnce => {
-                return self.mqtt_break_off_reading(slot, reason, out);
+                return self.mqtt_break_off(slot, reason, out);
             }
             Err(reason) => return self.mqtt_published(slot, ack, Err(reason), out),
         };
@@ -200,7 +196,7 @@ impl Engine {
         match arrival {
             Arrival::New => true,
             Arrival::TooMany => {
-                self.mqtt_break_off_reading(slot, ReasonCode::ReceiveMaximumExceeded, out);
+                self.mqtt_break_off(slot, ReasonCode::ReceiveMaximumExceeded, out);
                 false
             }
             Arrival::Again => {
@@ -307,9 +303,7 @@ impl Engine {
                 self.charge_command(slot, out);
             }
             Confirmed::Unknown => self.mqtt_unknown(slot, confirm, out),
-            Confirmed::Mismatched => {
-                self.mqtt_break_off_reading(slot, ReasonCode::ProtocolError, out)
-            }
+            Confirmed::Mismatched => self.mqtt_break_off(slot, ReasonCode::ProtocolError, out),
         }
     }
 

@@ -130,8 +130,8 @@ impl Engine {
         self.close_after(slot, close_reason(reason), out);
     }
 
-    /// What is done once a second: progress is stored that has changed, and the first engine ends sessions
-    /// whose time is over, and gives others what sessions have left.
+    /// Stores progress that has changed, once a second. The first engine also ends sessions whose time is over, and
+    /// gives the messages that sessions have left to other members of their groups.
     pub(crate) fn mqtt_second(&mut self) {
         let now_s = self.core.unix_s();
         self.core.mqtt_save_some(now_s);

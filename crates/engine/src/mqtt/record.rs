@@ -74,7 +74,7 @@ struct DetailsRecord {
     /// Packet identifiers of messages that are on their way to the disk.
     #[n(17)]
     writing: Option<Vec<u16>>,
-    /// Messages that a subscription has delivered which is no more, and that others have still for it.
+    /// Messages that an ended subscription has delivered, and that others still have for the client.
     #[n(18)]
     already_delivered: Option<Vec<MessageKey>>,
 }
@@ -143,7 +143,7 @@ impl MqttRecord {
         &self.key
     }
 
-    /// What was delivered to it, which is looked for later.
+    /// Takes the messages that ended subscriptions have delivered: the importer finds them later.
     pub fn take_already_delivered(&mut self) -> Vec<MessageKey> {
         let already_delivered =
             self.details.as_mut().and_then(|details| details.already_delivered.take());

@@ -120,7 +120,7 @@ pub(crate) struct Details {
     pub shared: Vec<(u16, Waiting)>,
     /// What is read of the history for it.
     pub work: Work,
-    /// Messages that a subscription has delivered which is no more, and that others have still for it.
+    /// Messages that an ended subscription has delivered, and that others still have for the client.
     pub already_delivered: Vec<Arc<Envelope>>,
     /// Messages with QoS 1 of its own that are not confirmed yet.
     pub publishing: u16,

@@ -280,11 +280,11 @@ impl Engine {
             results.into_iter().map(|result| result.unwrap_or(refused)).collect();
         let mut packet = Vec::new();
         mqtt.subscribed(subscribe.id, &results, &core.mqtt_limits(slot), &mut packet);
-        self.mqtt_suback_kept(slot, packet, out);
+        self.mqtt_reply_when_stored(slot, packet, out);
     }
 
     /// Answers a client about its subscriptions: when they are stored, if they outlive its connection.
-    fn mqtt_suback_kept(&mut self, slot: u32, packet: Vec<u8>, out: &mut Vec<u8>) {
+    fn mqtt_reply_when_stored(&mut self, slot: u32, packet: Vec<u8>, out: &mut Vec<u8>) {
         let core = &mut self.core;
         let sessions = core.shared.mqtt_sessions.clone();
         let details = core.mqtt.details_mut(slot).filter(|it| it.session.outlives());
@@ -324,7 +324,7 @@ impl Engine {
         let sessions = self.core.shared.mqtt_sessions.clone();
         let topics = self.core.mqtt_left_topics(slot);
         topics.iter().for_each(|topic| sessions.interests().add(topic));
-        self.mqtt_suback_kept(slot, packet, out);
+        self.mqtt_reply_when_stored(slot, packet, out);
         // After its subscriptions: of messages that a crash in between leaves it is seen later that it has left the group.
         if !self.core.mqtt_leave_refs(slot, has_left) {
             self.say_goodbye(slot, CloseReason::Overloaded);

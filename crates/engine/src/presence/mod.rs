@@ -1,6 +1,11 @@
 //! Who is in the topics with presence: the shard enters its connections into the registry of all
 //! shards, and the first shard publishes what the registry has to say to the members.
 
+pub(crate) mod entries;
+pub(crate) mod snapshot;
+#[cfg(test)]
+mod tests;
+
 use model::{Data, Name, Publication, TopicKind};
 use presence::{Answer, Completion, List, Snapshot};
 use protocol::request::{ReplyTo, Respond};
@@ -202,11 +207,6 @@ fn presence_json(topic: &str, list: List) -> String {
         users.as_deref().unwrap_or("null")
     )
 }
-
-pub(crate) mod entries;
-pub(crate) mod snapshot;
-#[cfg(test)]
-mod tests;
 
 /// Brings a list to this shard's mailbox.
 fn listed_later(core: &Core, slot: u32, query: PresenceQuery) -> Completion<List> {

@@ -14,13 +14,13 @@ mod acknowledge;
 mod handover;
 pub(crate) mod page_requests;
 pub(crate) mod pages;
-pub(crate) mod per_member;
+mod per_member;
 mod position;
 mod pull;
 mod request;
 #[cfg(test)]
 pub(crate) mod simulation;
-pub(crate) mod verify;
+mod verify;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 

@@ -71,7 +71,7 @@ impl Dedup {
         }
     }
 
-    /// Gives room back that a crowd has left.
+    /// Gives memory back after a spike.
     pub fn shrink(&mut self) {
         self.by_slot.shrink();
     }

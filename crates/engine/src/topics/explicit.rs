@@ -47,7 +47,7 @@ impl ExplicitTopics {
         topics.filter_map(|hash| name(*hash).map(Text)).collect()
     }
 
-    /// Gives room back that a crowd has left.
+    /// Gives memory back after a spike.
     pub fn shrink(&mut self) {
         self.0.shrink();
     }

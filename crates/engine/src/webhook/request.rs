@@ -102,8 +102,8 @@ pub(crate) fn ask(core: &mut Core, slot: u32, asks: Vec<Ask>) -> Result<(), Unas
     Ok(())
 }
 
-/// One of a connection's questions was answered.
-pub(crate) fn answered(core: &mut Core, slot: u32) {
+/// The application has replied to one of a connection's requests.
+pub(crate) fn on_reply(core: &mut Core, slot: u32) {
     if let Some(cold) = core.table.cold_mut(slot) {
         cold.hooks_pending = cold.hooks_pending.saturating_sub(1);
     }

@@ -1,17 +1,22 @@
-//! What a crowd leaves behind when it is gone, and goes back once a second.
+//! What an engine does once a second: it gives memory back after a spike, and stores the progress of MQTT sessions.
 
 use crate::core::shrink::Shrink;
 use crate::engine::Engine;
 
 const EVERY_US: u64 = 1_000_000;
 
-/// Gives back, once a second, what was held for connections that are gone. What is left to do
-/// is never much: the large tables are in pages that go back by themselves.
-pub(super) fn shrink(engine: &mut Engine) {
-    if engine.core.now_us < engine.shrink_due_us {
+pub(super) fn each_second(engine: &mut Engine) {
+    if engine.core.now_us < engine.second_due_us {
         return;
     }
-    engine.shrink_due_us = engine.core.now_us + EVERY_US;
+    engine.second_due_us = engine.core.now_us + EVERY_US;
+    engine.mqtt_second();
+    shrink(engine);
+}
+
+/// Shrinks all tables that connections have left. That is never much: the large tables are in pages that are freed by
+/// themselves.
+fn shrink(engine: &mut Engine) {
     engine.core.table.shrink();
     engine.core.hub.shrink();
     engine.core.joins.shrink();
@@ -19,7 +24,6 @@ pub(super) fn shrink(engine: &mut Engine) {
     engine.core.entries.shrink();
     engine.core.credentials.shrink();
     engine.core.mqtt.shrink();
-    engine.mqtt_second();
     engine.core.snapshots_due.shrink();
     engine.core.peers.shrink();
     engine.core.conflation.shrink();
