@@ -64,8 +64,8 @@ pub trait Sessions: Send + Sync {
     /// about once a second.
     fn sweep(&self, now_s: u64) -> Vec<Will>;
 
-    /// A session leaves messages to other members of its groups, in order. The store was given before how the session
-    /// is without them.
+    /// A session leaves messages to other members of its groups, in order. The caller has stored the session without
+    /// them before.
     fn redispatch(&self, key: &str, messages: Vec<Source>);
 
     /// The next message that a session has left, also one that has ended here ([`Session::redispatched`]), once the
@@ -78,7 +78,7 @@ pub trait Sessions: Send + Sync {
     /// for no member.
     fn on_redispatched(&self, number: u64, is_done: bool) -> bool;
 
-    /// How many messages that sessions have left found no room since this was asked last.
+    /// How many messages that sessions have left were dropped since the last call.
     fn take_redispatch_dropped(&self) -> u64;
 
     /// Ends the session of a client that is away; gives its will. Nothing where there is none.

@@ -1,7 +1,7 @@
 //! Messages that sessions leave to other members of their groups.
 //!
 //! A crash must not bring a session back with messages that another member has. So a message waits until the store
-//! has what became of the session.
+//! has written that the session has it no longer.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use model::Name;
 use crate::flow::Source;
 use crate::interests::Interests;
 
-/// Messages that are noted. What sessions leave beyond is for no member.
+/// The most messages that are noted. More are dropped, and counted.
 const MESSAGES_MAX: usize = 1 << 17;
 
 /// The messages, by numbers in their order.
@@ -28,11 +28,11 @@ struct Messages {
     next: u64,
     /// The store may still have them in these sessions, by key.
     unsettled: BTreeMap<u64, (Name, Source)>,
-    /// The store was asked about some of those.
+    /// The store has been asked to confirm some of those.
     is_settling: bool,
     /// Another member may have these.
     ready: BTreeMap<u64, Source>,
-    /// The one of those that is on its way there.
+    /// The one of those that the history reads now, to give it to a member.
     taken: Option<u64>,
     dropped: u64,
 }
@@ -71,8 +71,8 @@ impl Redispatch {
         }
     }
 
-    /// The messages that the store is to be asked about: those of sessions that it was given. None while it is asked
-    /// about others.
+    /// Returns the messages that the store is asked to confirm: those whose sessions it was given. None while it is
+    /// asked about others.
     pub fn begin(&self, is_unstored: impl Fn(&str) -> bool) -> Vec<u64> {
         let messages = &mut *self.messages();
         if messages.is_settling {
@@ -85,7 +85,7 @@ impl Redispatch {
         numbers
     }
 
-    /// The store has what it was given before it was asked about these messages, or can't write.
+    /// The store has written what it was given before these messages, or can't write.
     pub fn on_settled(
         &self,
         numbers: &[u64],
@@ -134,7 +134,7 @@ impl Redispatch {
         messages.unsettled.is_empty() && messages.ready.is_empty()
     }
 
-    /// How many found no room since this was asked last.
+    /// How many were dropped since the last call.
     pub fn take_dropped(&self) -> u64 {
         std::mem::take(&mut self.messages().dropped)
     }
