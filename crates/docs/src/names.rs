@@ -15,6 +15,7 @@ const GIVEN_UP: &[(&str, &str)] = &[
     ("roomy", "shrink"),
     ("special", "per member"),
     ("teller", "event sender"),
+    ("telling", "event queue"),
     ("tidy", "shrink"),
 ];
 

@@ -596,7 +596,7 @@ pub fn webhook() -> (Arc<Dispatcher>, webhook::Workers) {
         occupancy: Duration::ZERO,
         forwards: Vec::new(),
     };
-    Dispatcher::new(fixed, settings, webhook::Told::default())
+    Dispatcher::new(fixed, settings, webhook::EventStart::default())
 }
 
 impl Bench {

@@ -1,4 +1,4 @@
-//! Sends the events that the application is told.
+//! Sends events to the application.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,12 +21,12 @@ const GATHER: Duration = Duration::from_millis(10);
 /// At the end, what waits is sent for so long.
 const END: Duration = Duration::from_secs(3);
 
-/// What is told, and what is not taken yet. The event sender's; others look at what another process is to go on with.
-pub(super) struct Telling(Mutex<Queue>);
+/// The events that the application has not taken yet. The event sender works on them, and a hand-over exports them.
+pub(super) struct SharedEventQueue(Mutex<Queue>);
 
-impl Telling {
+impl SharedEventQueue {
     pub fn new(queue: Queue) -> Self {
-        Telling(Mutex::new(queue))
+        SharedEventQueue(Mutex::new(queue))
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Queue> {
@@ -43,9 +43,9 @@ pub struct EventSender {
     _done: Option<tokio::sync::oneshot::Sender<()>>,
 }
 
-/// What a event sender begins with.
+/// What the event sender begins with.
 #[derive(Default)]
-pub struct Told {
+pub struct EventStart {
     /// Where events survive.
     pub store: Option<Arc<dyn EventStore>>,
     /// What the process before this one has left there: numbers, and what was written.
@@ -73,7 +73,7 @@ impl EventSender {
                 let _turn = dispatcher.counts.gate.turn().await;
                 // What was put in before is collected below.
                 let is_over = dispatcher.events.is_closed();
-                let mut queue = dispatcher.telling.lock();
+                let mut queue = dispatcher.event_queue.lock();
                 if !queue.begun && settings.tells() {
                     queue.begin();
                 }
@@ -96,13 +96,13 @@ impl EventSender {
                 let _turn = dispatcher.counts.gate.turn().await;
                 match sent {
                     Ok(()) => {
-                        dispatcher.telling.lock().taken(&batch);
+                        dispatcher.event_queue.lock().taken(&batch);
                         backoff.reset();
                         not_before = now;
                     }
                     Err(error) => {
                         self.log.warn(&error, Some(&url), batch.events as u64);
-                        dispatcher.telling.lock().failed();
+                        dispatcher.event_queue.lock().failed();
                         not_before = backoff.retry_at();
                     }
                 }
@@ -150,7 +150,7 @@ impl EventSender {
                 () = super::worker::until(due) => {}
             }
             let _turn = self.dispatcher.counts.gate.turn().await;
-            due = self.dispatcher.telling.lock().collect(self.dispatcher.settings().events);
+            due = self.dispatcher.event_queue.lock().collect(self.dispatcher.settings().events);
         }
     }
 }

@@ -49,7 +49,7 @@ use std::time::Duration;
 use shard::{ForwardRequest, Full, Histogram, HookEvent, HookEvents, Webhook, WebhookRequest};
 use tokio::sync::oneshot;
 
-use event_sender::Telling;
+use event_sender::SharedEventQueue;
 use events::Events;
 use forward::Forwards;
 use queue::{Queue, QueueKey};
@@ -59,7 +59,7 @@ pub use self::handover::{EventsPart, Forwarded, Hooks, ToShard};
 #[cfg(any(test, feature = "testing"))]
 pub use checked::check_answer;
 pub use error::ErrorKind;
-pub use event_sender::{EventSender, Told};
+pub use event_sender::{EventSender, EventStart};
 pub use events::{EventLimits, EventStats, EventStore};
 pub use forward::{AnswerCounts, Answers, Forward, ForwardStats, Forwarder, ReplyTo};
 pub use request_queue::UrlStats;
@@ -167,7 +167,7 @@ pub struct Dispatcher {
     latency: Histogram,
     settings: RwLock<Arc<Settings>>,
     events: Arc<Events>,
-    telling: Telling,
+    event_queue: SharedEventQueue,
     forwards: Arc<Forwards>,
     /// Come when all that could be told was, and all that could be forwarded.
     told: Mutex<Option<[oneshot::Receiver<()>; 2]>>,
@@ -185,11 +185,11 @@ pub struct Workers {
 
 impl Dispatcher {
     /// The dispatcher accepts requests and events at once; they are sent while the workers run.
-    pub fn new(fixed: Fixed, settings: Settings, told: Told) -> (Arc<Dispatcher>, Workers) {
+    pub fn new(fixed: Fixed, settings: Settings, start: EventStart) -> (Arc<Dispatcher>, Workers) {
         let counts = Arc::new(Counts::default());
         let (done, ended) = oneshot::channel();
         let (carried, forwarded) = oneshot::channel();
-        let Told { store, left, node } = told;
+        let EventStart { store, left, node } = start;
         let forwards = Arc::new(Forwards::new(node.clone(), counts.gate.clone()));
         forwards.set(&settings.forwards, &settings.proof());
         let events = Arc::new(Events::new(fixed.events));
@@ -202,7 +202,7 @@ impl Dispatcher {
             http_requests: AtomicU64::new(0),
             latency: Histogram::default(),
             settings: RwLock::new(Arc::new(settings)),
-            telling: Telling::new(queue),
+            event_queue: SharedEventQueue::new(queue),
             events,
             forwards: forwards.clone(),
             told: Mutex::new(Some([ended, forwarded])),

@@ -1,5 +1,5 @@
-//! What the senders of events and of forwarded messages do alike: one request after the other, each within
-//! its time, and again after ever longer pauses until it is taken.
+//! Retries of the senders of events and of forwarded messages: each request has a time limit, and is sent again
+//! after ever longer pauses until it is taken.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ impl Backoff {
         Backoff { min, max, next: min }
     }
 
-    /// The next failure is the first one again.
+    /// Begins again with the shortest pause.
     pub fn reset(&mut self) {
         self.next = self.min;
     }
 
-    /// A request has just failed: returns when it is sent again.
+    /// Returns when a request that has just failed is sent again, and doubles the next pause.
     pub fn retry_at(&mut self) -> Instant {
         let at = Instant::now() + self.next;
         self.next = (self.next * 2).min(self.max);
@@ -33,7 +33,7 @@ impl Backoff {
     }
 }
 
-/// Waits for the answer to a request for so long, but not beyond the end of the node.
+/// Waits for the reply to a request, at most for `timeout` and not beyond `end`, the end of the node.
 pub(super) async fn within<T>(
     timeout: Duration,
     end: Option<Instant>,

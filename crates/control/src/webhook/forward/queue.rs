@@ -109,7 +109,7 @@ impl Drop for Pending {
 pub(in crate::webhook) struct ForwardQueue {
     state: Mutex<State>,
     gate: Arc<Gate>,
-    /// Notified when there is something to look at.
+    /// Notified when there is something to poll.
     pub ready: Notify,
     pub taken: AtomicU64,
     failed: AtomicU64,
@@ -149,13 +149,13 @@ pub(in crate::webhook) struct Waits<'a> {
     pub sent_in: Option<&'a RequestId>,
 }
 
-/// What is to be done in a queue.
-pub(super) enum Look {
-    /// These messages are to be sent.
+/// What the sender of a queue does next.
+pub(super) enum NextStep {
+    /// It sends these messages.
     Send(VecDeque<Pending>),
-    /// Something is to be looked at then, if nothing comes before.
+    /// It polls again at this time, or when a message comes.
     Until(Option<Instant>),
-    /// Nothing will come any more.
+    /// It ends: no message will come.
     Ended,
 }
 
@@ -246,16 +246,16 @@ impl ForwardQueue {
         Ok(())
     }
 
-    /// What is to be done now.
-    pub(super) fn look(&self, now: Instant) -> Look {
+    /// Says what the sender does next.
+    pub(super) fn poll(&self, now: Instant) -> NextStep {
         let mut state = self.lock();
         let Some(first) = state.waiting.front() else {
-            return if state.open { Look::Until(None) } else { Look::Ended };
+            return if state.open { NextStep::Until(None) } else { NextStep::Ended };
         };
         let due = first.accepted_at + state.rule.batch_wait;
         let max = state.rule.batch_messages_max.max(1);
         if state.open && state.waiting.len() < max && due > now {
-            return Look::Until(Some(due));
+            return NextStep::Until(Some(due));
         }
         let mut bytes = 0;
         let fitting = state.waiting.iter().take(max).take_while(|pending| {
@@ -264,7 +264,7 @@ impl ForwardQueue {
             room
         });
         let fitting = fitting.count();
-        Look::Send(state.waiting.drain(..fitting).collect())
+        NextStep::Send(state.waiting.drain(..fitting).collect())
     }
 
     /// Messages are under way until they are taken, or their time is over.

@@ -14,7 +14,7 @@ use super::super::gate::Gate;
 use super::super::retry::{Backoff, within};
 use super::super::signature::RequestId;
 use super::super::worker::until;
-use super::queue::{ForwardQueue, Look, Pending, UnderWay};
+use super::queue::{ForwardQueue, NextStep, Pending, UnderWay};
 use super::{Answers, body};
 
 /// The pauses after failures.
@@ -62,18 +62,18 @@ impl ForwardSender {
                 self.stood_still(turn.closed_for());
                 match queue.is_under_way() {
                     true => None,
-                    false => match queue.look(Instant::now()) {
-                        Look::Send(batch) => {
+                    false => match queue.poll(Instant::now()) {
+                        NextStep::Send(batch) => {
                             queue.begin(batch);
                             None
                         }
-                        Look::Until(due) => Some(due),
-                        Look::Ended => return,
+                        NextStep::Until(due) => Some(due),
+                        NextStep::Ended => return,
                     },
                 }
             };
             match due {
-                None => self.carry().await,
+                None => self.send_until_taken().await,
                 Some(due) => tokio::select! {
                     () = queue.ready.notified() => {}
                     () = until(due) => {}
@@ -91,7 +91,7 @@ impl ForwardSender {
     }
 
     /// Sends what is under way until it is taken, or the time of its messages is over.
-    async fn carry(&mut self) {
+    async fn send_until_taken(&mut self) {
         let gate = self.gate.clone();
         let mut backoff = BACKOFF;
         loop {

@@ -4,7 +4,7 @@ use model::{Data, Publication};
 use shard::WebhookResponse;
 use tokio::time::advance;
 
-use super::queue::{Look, Pending};
+use super::queue::{NextStep, Pending};
 use super::*;
 
 fn rule(filter: &str) -> Forward {
@@ -47,20 +47,20 @@ fn put(queue: &Arc<ForwardQueue>, data: &str, told: Option<&Arc<AtomicUsize>>) -
 }
 
 fn sent(queue: &ForwardQueue) -> Vec<Pending> {
-    match queue.look(Instant::now()) {
-        Look::Send(batch) => batch.into(),
-        Look::Until(_) | Look::Ended => Vec::new(),
+    match queue.poll(Instant::now()) {
+        NextStep::Send(batch) => batch.into(),
+        NextStep::Until(_) | NextStep::Ended => Vec::new(),
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_leaves_when_it_is_full_or_has_waited() {
     let queue = queue();
-    assert!(matches!(queue.look(Instant::now()), Look::Until(None)));
+    assert!(matches!(queue.poll(Instant::now()), NextStep::Until(None)));
     put(&queue, "1", None).unwrap();
     advance(Duration::from_millis(4)).await;
     put(&queue, "2", None).unwrap();
-    assert!(matches!(queue.look(Instant::now()), Look::Until(Some(_))));
+    assert!(matches!(queue.poll(Instant::now()), NextStep::Until(Some(_))));
     advance(Duration::from_millis(6)).await;
     let batch = sent(&queue);
     assert_eq!(batch.iter().map(|it| &*it.id).collect::<Vec<_>>(), ["1", "2"]);
@@ -76,7 +76,7 @@ async fn a_batch_leaves_when_it_is_full_or_has_waited() {
     // What waits at the end leaves at once.
     queue.close();
     assert_eq!(sent(&queue).len(), 1);
-    assert!(matches!(queue.look(Instant::now()), Look::Ended));
+    assert!(matches!(queue.poll(Instant::now()), NextStep::Ended));
 }
 
 #[tokio::test(start_paused = true)]

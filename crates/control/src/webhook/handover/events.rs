@@ -150,7 +150,7 @@ impl Part for EventsPart {
     }
 
     fn export(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
-        let (events, queue) = (&self.dispatcher.events, &self.dispatcher.telling);
+        let (events, queue) = (&self.dispatcher.events, &self.dispatcher.event_queue);
         let mut after = None;
         loop {
             let some = queue.lock().after(after, PIECE, |event| (event.number, row(event)));
@@ -233,7 +233,7 @@ impl Part for EventsPart {
         let size = |events| usize::try_from(events).unwrap_or(usize::MAX);
         let again = again.map(|(events, lost)| (size(events), lost));
         let state = QueueState { next, lost, begun, again };
-        self.dispatcher.telling.lock().restore(waiting, state);
+        self.dispatcher.event_queue.lock().restore(waiting, state);
         self.dispatcher.events.restore(unnumbered);
         Ok(())
     }

@@ -4,9 +4,9 @@
 //! While the process serves, all of this changes all the time. What is written down while
 //! [all stands still](super::Dispatcher::stand_still) is whole and goes on in its order.
 
+mod events;
 mod forwarded;
 mod hooks;
-mod told;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,9 +17,9 @@ use shard::{Command, PendingHook, Reply, WebhookResponse};
 
 use handover::PartError;
 
+pub use events::EventsPart;
 pub use forwarded::Forwarded;
 pub use hooks::Hooks;
-pub use told::EventsPart;
 
 /// Leaves a command in a shard's mailbox.
 pub type ToShard = Arc<dyn Fn(u16, Command) + Send + Sync>;

@@ -51,7 +51,7 @@ fn a_runtime_that_ends_leaves_nobody_waiting() {
     // Nor does a worker that never ran.
     let fixed = fixed(9, 1);
     let (dispatcher, Workers { worker, .. }) =
-        Dispatcher::new(fixed, settings(""), Told::default());
+        Dispatcher::new(fixed, settings(""), EventStart::default());
     dispatcher.send(vec![ask(1)]).unwrap();
     drop(worker);
     assert_eq!(dispatcher.stats().unanswered[ErrorKind::Stopped as usize], 1);

@@ -171,7 +171,8 @@ fn fixed(queue_events_max: usize, requests_max: usize) -> Fixed {
 
 fn bench(requests_max: usize, settings: Settings) -> Bench {
     let fixed = fixed(2666, requests_max);
-    let (dispatcher, Workers { worker, .. }) = Dispatcher::new(fixed, settings, Told::default());
+    let (dispatcher, Workers { worker, .. }) =
+        Dispatcher::new(fixed, settings, EventStart::default());
     let (sender, responses) = mpsc::unbounded_channel();
     Bench { dispatcher, worker: tokio::spawn(worker.run()), sender, responses }
 }
@@ -322,7 +323,7 @@ async fn a_queue_is_there_while_something_is_in_it() {
     let app = app(OPEN, echo).await;
     let fixed = fixed(9, 2);
     let (dispatcher, Workers { mut worker, .. }) =
-        Dispatcher::new(fixed, settings(&app.url), Told::default());
+        Dispatcher::new(fixed, settings(&app.url), EventStart::default());
     (0..2).for_each(|_| dispatcher.send(vec![ask(1)]).unwrap());
     let touched = worker.sort(dispatcher.request_queue.take().unwrap());
     let mut batches = tokio::task::JoinSet::new();
@@ -432,7 +433,7 @@ async fn a_full_queue_takes_no_more_until_something_is_answered() {
     let app = app(0, echo).await;
     let fixed = fixed(4, 1);
     let (dispatcher, Workers { worker, .. }) =
-        Dispatcher::new(fixed, settings(&app.url), Told::default());
+        Dispatcher::new(fixed, settings(&app.url), EventStart::default());
     let (sender, responses) = mpsc::unbounded_channel();
     let mut bench = Bench { dispatcher, worker: tokio::spawn(worker.run()), sender, responses };
     assert_eq!([1, 2, 3].map(|n| bench.ask(n, n)), [Ok(()), Ok(()), Err(Full)]);

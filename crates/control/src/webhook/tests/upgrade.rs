@@ -47,7 +47,7 @@ fn dispatcher(settings: Settings) -> (Arc<Dispatcher>, Workers) {
     Dispatcher::new(
         fixed(2666, 1),
         settings,
-        super::Told { node: "n1".into(), ..Default::default() },
+        super::EventStart { node: "n1".into(), ..Default::default() },
     )
 }
 
@@ -214,7 +214,7 @@ async fn events_go_on_with_their_numbers() {
     app.sizes(1).await;
     old.tell(0, vec![joined("a"), joined("b")]);
     old.tell(0, vec![HookEvent::Occupied("t".into())]);
-    let waiting = || old.telling.lock().after(None, 9, |_| ()).len();
+    let waiting = || old.event_queue.lock().after(None, 9, |_| ()).len();
     until("the events wait", || waiting() == 4).await;
     // Three events wait, one topic is occupied, and there is a state.
     assert_eq!(pass(&parts[0], &parts[1], &mut sent), 4 + 1 + 1);

@@ -102,7 +102,7 @@ impl Services {
         kept.retained.set_clock(shared.unix_ms(0));
         let left = found.reader.as_ref().map(storage::events).transpose()?;
         let saved = store.clone().map(storage::SavedEvents);
-        let told = control::webhook::Told {
+        let start = control::webhook::EventStart {
             store: saved.map(|saved| Arc::new(saved) as Arc<dyn control::webhook::EventStore>),
             left: left.unwrap_or_default(),
             node: node.to_string(),
@@ -110,7 +110,7 @@ impl Services {
         let (webhook, workers) = control::webhook::Dispatcher::new(
             settings::webhook_fixed(config),
             settings::webhook(config),
-            told,
+            start,
         );
         let services = Services {
             started,

@@ -101,9 +101,9 @@ impl Process {
         let subscriptions = Arc::new(subscriptions::Subscriptions::new(false));
         let revocations = Arc::<token::Revocations>::default();
         let access = control::Access::new(settings::access(config));
-        let told = control::webhook::Told { node: NODE.to_string(), ..Default::default() };
+        let start = control::webhook::EventStart { node: NODE.to_string(), ..Default::default() };
         let (webhook, workers) =
-            Dispatcher::new(settings::webhook_fixed(config), settings::webhook(config), told);
+            Dispatcher::new(settings::webhook_fixed(config), settings::webhook(config), start);
         let parts = all(Services {
             broker: &broker,
             history: &history,
