@@ -128,9 +128,9 @@ mod tests {
             assert!(any_matches(&patterns, &who, topic), "{topic}");
         }
         assert!(!any_matches(&patterns, &who, "room:{sub}"));
-        let nobody = Principal::anonymous(Vec::new());
-        assert!(any_matches(&patterns, &nobody, "news"));
-        assert!(!any_matches(&patterns, &nobody, "room:al"));
+        let anonymous = Principal::anonymous(Vec::new());
+        assert!(any_matches(&patterns, &anonymous, "news"));
+        assert!(!any_matches(&patterns, &anonymous, "room:al"));
         assert!(!any_matches(&[], &who, "news"));
     }
 

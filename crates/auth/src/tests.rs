@@ -163,7 +163,7 @@ fn a_token_may_do_what_both_rules_and_grants_allow() {
 }
 
 #[test]
-fn whom_the_application_has_named_becomes_nobody_else() {
+fn a_client_named_by_the_application_stays_that_user() {
     let policy = policy();
     let al = Principal { source: Source::Hook, ..Principal::anonymous(users(&["al"])) };
     for (action, name, want) in [

@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_full_inbox_nobody_gets_the_message_and_no_offset_is_drawn() {
+    fn with_a_full_inbox_no_member_gets_the_message_and_no_offset_is_drawn() {
         let (inbox, local) = broker(10);
         inbox.full.store(true, Ordering::Relaxed);
         assert_eq!(local.publish(publication("a"), None), Err(PublishError::Overloaded));

@@ -272,7 +272,7 @@ fn answers_to_commands_say_where_a_topic_is_entered_and_what_is_acknowledged() {
 }
 
 #[test]
-fn a_topic_can_not_look_like_an_id() {
+fn a_topic_can_not_pass_for_an_id() {
     let topic = r#"a","id":"b\"#;
     let publication = Publication::new(topic, Data::Text("x".into()));
     let message = Message::new(publication, Position { epoch: Epoch(10), offset: 7 }, 0, 0);
@@ -282,7 +282,7 @@ fn a_topic_can_not_look_like_an_id() {
 }
 
 #[test]
-fn what_was_published_can_not_look_like_an_id() {
+fn a_published_text_can_not_pass_for_an_id() {
     let data = Data::Json(r#"{"a":"b","id":"zz"}"#.into());
     let id = Position { epoch: Epoch(10), offset: 7 };
     let message = Message::new(Publication::new(r#"a"b\"#, data), id, 0, 0).passing();

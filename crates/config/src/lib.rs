@@ -193,8 +193,8 @@ impl Config {
     pub fn is_open_to_mqtt(&self) -> bool {
         let local = |address: SocketAddr| address.ip().to_canonical().is_loopback();
         let is_local = self.mqtt.listen.is_some_and(local) && local(self.client.listen);
-        let knows_nobody = !self.webhook.connect && !self.auth.required && !self.has_tokens();
-        is_local && !self.has_proxy() && knows_nobody
+        let takes_all_users = !self.webhook.connect && !self.auth.required && !self.has_tokens();
+        is_local && !self.has_proxy() && takes_all_users
     }
 
     /// True when a setting says that a proxy stands before the client port: so others than this machine may be

@@ -335,7 +335,7 @@ fn a_reload_never_leaves_a_listener_open_without_its_key() {
 }
 
 #[test]
-fn a_reload_never_opens_a_listener_to_whom_nobody_knows() {
+fn a_reload_never_opens_a_listener_to_unknown_clients() {
     let key = "[auth]\nhmac_key = \"0123456789abcdef0123456789abcdef\"\n";
     let hook = "[webhook]\nurl = \"http://a/b\"\nconnect = true\n";
     let open = "[client]\nlisten = \"0.0.0.0:8000\"\n";

@@ -21,8 +21,8 @@ const FETCH_MAX: Duration = Duration::from_secs(5);
 /// The largest set of keys, in bytes.
 const SET_BYTES_MAX: usize = 256 << 10;
 
-/// How often is looked whether keys are due.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often the server checks whether keys are due.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Fetches keys as long as the node runs.
 pub(crate) async fn fetch(node: Arc<Node>) {
@@ -42,7 +42,7 @@ pub(crate) async fn fetch(node: Arc<Node>) {
             jwks.end(unix_seconds());
         }
         // What is due or wanted meanwhile is seen.
-        let _ = timeout(LOOK, node.keys.woken()).await;
+        let _ = timeout(POLL_INTERVAL, node.keys.woken()).await;
     }
 }
 

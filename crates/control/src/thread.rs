@@ -28,8 +28,8 @@ pub struct Running {
 /// time in which a connection may begin one.
 const FORWARD_MAX: Duration = Duration::from_secs(40);
 
-/// Between two looks whether all connections are gone.
-const FORWARD_LOOK: Duration = Duration::from_millis(10);
+/// Between two checks whether all connections are gone.
+const FORWARD_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Running {
     /// Ends the requests that are under way, and the thread.
@@ -51,7 +51,7 @@ impl Running {
             _ => false,
         };
         while has_work() {
-            std::thread::sleep(FORWARD_LOOK);
+            std::thread::sleep(FORWARD_POLL_INTERVAL);
         }
         self.stop();
     }

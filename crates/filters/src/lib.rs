@@ -13,7 +13,7 @@ mod names;
 mod tests;
 mod trie;
 
-pub use names::{LOOKS_MAX, NameMap, Page};
+pub use names::{NameMap, Page, SCANNED_MAX};
 pub use trie::FilterTrie;
 
 use std::num::NonZeroU32;

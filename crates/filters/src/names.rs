@@ -7,7 +7,7 @@ use model::Name;
 use model::filter::has_wildcard;
 
 /// How many names a page passes over that don't match, before it ends.
-pub const LOOKS_MAX: usize = 1_024;
+pub const SCANNED_MAX: usize = 1_024;
 
 /// Values under topics' names, in the order of the names' bytes. All names below a level are next to each
 /// other in it, so a filter is looked up by a seek for each run of names that it does not match.
@@ -75,7 +75,7 @@ impl<V> NameMap<V> {
     }
 
     /// Returns names that a filter matches, from behind `after`: up to `limit` (at least 1), and fewer
-    /// where [`LOOKS_MAX`] others had to be passed over. Names may come and go between two pages: those that
+    /// where [`SCANNED_MAX`] others had to be passed over. Names may come and go between two pages: those that
     /// stay are in one page each.
     ///
     /// ```
@@ -98,18 +98,18 @@ impl<V> NameMap<V> {
         }
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut range = self.names.range::<str, _>((from, Bound::Unbounded));
-        let (mut looks, mut to) = (0, String::new());
+        let (mut scanned, mut to) = (0, String::new());
         while let Some((name, value)) = range.next() {
             match judge(filter, name, &mut to) {
                 Verdict::Match => page.found.push((name, value)),
-                Verdict::Next => looks += 1,
+                Verdict::Next => scanned += 1,
                 Verdict::Seek => {
-                    looks += 1;
+                    scanned += 1;
                     range = self.names.range::<str, _>((Bound::Included(&*to), Bound::Unbounded));
                 }
                 Verdict::End => break,
             }
-            if page.found.len() >= limit.max(1) || looks >= LOOKS_MAX {
+            if page.found.len() >= limit.max(1) || scanned >= SCANNED_MAX {
                 page.after = Some(name);
                 break;
             }

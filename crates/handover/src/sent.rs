@@ -41,8 +41,8 @@ pub enum Change {
     Same,
 }
 
-/// Records that are looked at for one that is not where it is looked for at first.
-const LOOKED: usize = 4;
+/// Records that are scanned for one that is not in its first position.
+const SCANNED: usize = 4;
 
 impl Sent {
     /// Nothing was sent yet.
@@ -76,7 +76,7 @@ impl Sent {
 
     fn find(&mut self, id: u64) -> Option<&mut Record> {
         let is = |record: &Record| record.id == id && !record.is_gone;
-        let near = self.records.iter().skip(self.next).take(LOOKED).position(is);
+        let near = self.records.iter().skip(self.next).take(SCANNED).position(is);
         let place = match near {
             Some(near) => self.next + near,
             None => usize::try_from(*self.places.get(&id)?).ok()?,

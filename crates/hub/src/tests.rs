@@ -251,7 +251,7 @@ fn one_that_stays_gets_every_broadcast_of_thousands() {
 }
 
 #[test]
-fn a_broadcast_reaches_whoever_came_billions_of_connections_ago() {
+fn a_broadcast_reaches_a_client_that_came_billions_of_connections_ago() {
     let billions =
         [1 << 31, (1 << 31) + 1, (1 << 32) - 1, 1 << 32, (1 << 32) + 1, 3 << 31, 1 << 40];
     for later in billions {
@@ -328,7 +328,7 @@ fn hash_of(number: u32) -> u64 {
 }
 
 #[test]
-fn nobody_misses_a_message_and_nobody_gets_one_twice() {
+fn no_member_misses_a_message_or_gets_one_twice() {
     if let Ok(seed) = std::env::var("HUB_SEED") {
         return run(seed.parse().unwrap(), STEPS);
     }

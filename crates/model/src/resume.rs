@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_that_nobody_knows_is_a_log_that_is_no_more() {
+    fn an_unknown_partition_is_a_log_that_is_no_more() {
         for text in [
             "5f3a91c2.7:1042",
             "5f3a91c2.0:1042",

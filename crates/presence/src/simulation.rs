@@ -211,7 +211,7 @@ impl Simulation {
                     self.update(&topic, &member);
                 }
             }
-            12..14 => self.look_on(topic),
+            12..14 => self.add_viewer(topic),
             14..19 => self.now_us += self.random.below(700),
             19..22 => self.publish_some(3),
             22..24 => {
@@ -340,7 +340,7 @@ impl Simulation {
     }
 
     /// A client comes, or loses its connection, or is back and is given the list again.
-    fn look_on(&mut self, topic: String) {
+    fn add_viewer(&mut self, topic: String) {
         let state = self.state(&topic, None);
         let others: Vec<_> = (0..self.viewers.len())
             .filter(|n| self.viewers[*n].topic == topic)
@@ -387,7 +387,7 @@ impl Simulation {
             self.publish(&mut batch, stuck_one_in);
             // A client that looks on now gets nothing of it: the list must have what it says.
             match self.random.below(4) {
-                0 => self.look_on(batch.topic().to_string()),
+                0 => self.add_viewer(batch.topic().to_string()),
                 1 => self.enter(batch.topic().to_string(), 9),
                 2 => self.leave(&batch.topic().clone()),
                 _ => (),

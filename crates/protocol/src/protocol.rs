@@ -305,8 +305,8 @@ pub enum Delivery {
 /// Who has to say something, and how often. All in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
-    /// Nobody. A request has its own times.
-    Nobody,
+    /// Neither side. A request has its own time-outs.
+    Unchecked,
     /// The server, after so long a silence of its own.
     ServerInSilence {
         /// Longest silence.
@@ -487,7 +487,7 @@ impl Protocols {
 
     /// Who has to say something on a connection of each encoding.
     pub fn liveness(&self, settings: &Settings) -> [Liveness; Encoding::MAX] {
-        self.table.map(|protocol| protocol.map_or(Liveness::Nobody, |it| it.liveness(settings)))
+        self.table.map(|protocol| protocol.map_or(Liveness::Unchecked, |it| it.liveness(settings)))
     }
 
     /// How an encoding is delivered.

@@ -52,7 +52,7 @@ mod tests {
     use crate::protocol::Protocol;
 
     #[test]
-    fn nobody_may_publish_events_of_the_server_and_the_platforms() {
+    fn no_client_may_publish_events_of_the_server_and_the_platforms() {
         for event in [
             RECOVERY,
             STATE_COMPLETE,

@@ -512,7 +512,7 @@ impl Protocol for Own {
     }
 
     fn liveness(&self, _: &Settings) -> Liveness {
-        Liveness::Nobody
+        Liveness::Unchecked
     }
 
     fn recognise(&self, first: &[u8]) -> Recognised {

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn packet_identifiers_go_round_and_are_nobody_elses() {
+    fn packet_identifiers_go_round_and_are_not_shared() {
         let mut flow = Flow { last_id: u16::MAX - 1, ..Flow::default() };
         let mut send = || flow.send(Qos::AtLeastOnce, None, 9).unwrap();
         assert_eq!([send(), send(), send()], [u16::MAX, 1, 2]);

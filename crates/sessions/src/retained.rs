@@ -228,13 +228,13 @@ impl LocalRetained {
 
     /// Removes what has expired of at most `limit` messages behind a name. Gives where to go on.
     fn sweep_some(&self, now_ms: u64, after: Option<&str>, limit: usize) -> Option<Name> {
-        let (held, mut looked, mut expired, mut last) = (self.read(), 0, Vec::new(), None);
+        let (held, mut scanned, mut expired, mut last) = (self.read(), 0, Vec::new(), None);
         for (name, message) in held.names.behind(after).take(limit) {
-            looked += 1;
+            scanned += 1;
             last = Some(name);
             expired.extend(message.is_expired(now_ms).then(|| Name::from(name)));
         }
-        let next = last.filter(|_| looked == limit).map(Name::from);
+        let next = last.filter(|_| scanned == limit).map(Name::from);
         drop(held);
         for topic in expired {
             let mut held = self.write();

@@ -58,7 +58,7 @@ fn sessions_of_clients_that_are_away_are_listed_in_pages() {
 }
 
 #[test]
-fn who_lets_go_later_keeps_nobody_from_its_place() {
+fn who_lets_go_later_keeps_no_other_from_its_place() {
     let sessions = Local::new(NODE, Arc::default(), None);
     let (old, later, new) = (id(3), id(900), ConnectionId { serial: 8, ..id(3) });
     let claim = |by| sessions.claim(Claim { key: "a", by, clean: false });

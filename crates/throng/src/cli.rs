@@ -239,10 +239,10 @@ mod tests {
 
     use super::*;
 
-    fn visit(command: &mut clap::Command, look: &mut dyn FnMut(&mut clap::Command)) {
-        look(command);
+    fn visit(command: &mut clap::Command, each: &mut dyn FnMut(&mut clap::Command)) {
+        each(command);
         for below in command.get_subcommands_mut().filter(|below| below.get_name() != "help") {
-            visit(below, look);
+            visit(below, each);
         }
     }
 

@@ -195,8 +195,8 @@ fn every_request_of_the_client_port_needs_what_the_page_says() {
         }
         let wrong = ask(Some("eyJhbGciOiJub25lIn0.e30."));
         // The token of an MQTT client comes with CONNECT, and not in a header.
-        let is_looked_at = path != "/mqtt";
-        let refused = !open && is_looked_at;
+        let reads_header = path != "/mqtt";
+        let refused = !open && reads_header;
         assert_eq!(is_refused(wrong), refused, "{request} with a wrong token: {wrong}");
         let with_grants = |user: &str, grants: &[&str]| ask(Some(&token(user, grants)));
         let none = with_grants("al", &[]);

@@ -88,8 +88,8 @@ fn decides_answers_and_hears(backend: &Backend) {
     let want = json!({"users": ["alice"], "topics": ["chat:1", "doc:7"]});
     server.until("the back end knows who is there", |_| online(backend) == want);
     drop(alice);
-    let nobody = json!({"users": [], "topics": []});
-    server.until("the back end knows that nobody is", |_| online(backend) == nobody);
+    let no_users = json!({"users": [], "topics": []});
+    server.until("the back end knows that nobody is", |_| online(backend) == no_users);
 }
 
 /// A session of a few seconds is asked about, and goes on.

@@ -232,7 +232,7 @@ fn an_answer_is_for_one_request_alone() {
 }
 
 #[test]
-fn a_token_says_who_it_is_and_nobody_is_asked() {
+fn a_token_says_who_it_is_and_the_application_gets_no_request() {
     let app = Application::replying(sessions);
     for required in ["true", "false"] {
         let settings = [("THRONG_AUTH_HMAC_KEY", KEY), ("THRONG_AUTH_REQUIRED", required)];
@@ -269,7 +269,7 @@ fn a_token_says_who_it_is_and_nobody_is_asked() {
 
 /// Who was let in as nobody says later who it is; who was let in as somebody is that.
 #[test]
-fn nobody_may_become_somebody_by_a_token() {
+fn no_client_becomes_another_user_by_a_token() {
     let app = Application::replying(|event| match event["query"]["as"][0].as_str() {
         Some(user) => json!({"user": user}),
         None => json!({}),
@@ -315,7 +315,7 @@ fn a_revocation_ends_what_the_application_let_in() {
 
 /// Also where there are no tokens at all.
 #[test]
-fn whom_the_application_has_named_becomes_nobody_else() {
+fn a_client_named_by_the_application_stays_that_user() {
     let app = Application::replying(|_| json!({"user": "al"}));
     let server = asking(&app, &[]);
     let mut client = Client::open(&server, Way::Ws, "", "").ok().unwrap();

@@ -91,7 +91,7 @@ fn pages_of_the_same_host_on_another_port_can_not_use_the_session() {
 }
 
 #[test]
-fn nobody_signs_in_under_a_name_that_somebody_else_made() {
+fn no_visitor_signs_in_under_a_name_that_another_made() {
     scenario("other_names");
 }
 

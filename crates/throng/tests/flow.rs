@@ -299,15 +299,15 @@ fn flooded_topic(settings: &[(&str, &str)]) {
         let publish = json!({"type":"publish","id":"1","topic":"room","data":data}).to_string();
         let block = frame(&publish).repeat(64);
         publisher.set_nonblocking(true).unwrap();
-        let (mut at, mut looked) = (0, Instant::now());
+        let (mut at, mut sampled_at) = (0, Instant::now());
         server.until("the members have got enough", |server| {
-            while looked.elapsed() < Duration::from_millis(100) {
+            while sampled_at.elapsed() < Duration::from_millis(100) {
                 match publisher.write(&block[at..]) {
                     Ok(sent) => at = (at + sent) % block.len(),
                     Err(_) => std::thread::sleep(Duration::from_millis(1)),
                 }
             }
-            looked = Instant::now();
+            sampled_at = Instant::now();
             server.metric("throng_messages_delivered_total") > (EACH * MEMBERS) as f64
         });
         stop.store(true, Ordering::Relaxed);

@@ -88,7 +88,7 @@ fn answers_on_the_client_port_say_what_browsers_and_proxies_may_do() {
 }
 
 #[test]
-fn answers_on_the_admin_port_are_framed_by_nobody() {
+fn replies_on_the_admin_port_are_framed_by_no_page() {
     let server = Server::start();
     for target in ["/", "/dashboard/app.js", "/dashboard/style.css"] {
         let head = get(server.admin, target);

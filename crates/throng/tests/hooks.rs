@@ -162,7 +162,7 @@ fn several_topics_of_a_request_are_asked_together() {
 }
 
 #[test]
-fn whoever_leaves_while_the_application_thinks_is_not_let_in() {
+fn a_client_that_leaves_while_the_application_thinks_is_not_admitted() {
     let (send, wait) = std::sync::mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     let app = Application::start(move |events| {

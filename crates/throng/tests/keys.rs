@@ -215,7 +215,7 @@ fn a_key_has_rates_of_its_own_or_those_of_all() {
 }
 
 #[test]
-fn whoever_has_no_key_takes_no_room_from_those_who_have_one() {
+fn a_client_without_a_key_takes_no_capacity_from_those_who_have_one() {
     let scratch = Scratch::new("keys-bodies");
     let folder = scratch.path();
     let config = folder.join("throng.toml");
@@ -242,7 +242,7 @@ fn whoever_has_no_key_takes_no_room_from_those_who_have_one() {
 }
 
 #[test]
-fn whoever_guesses_keys_is_known_behind_a_trusted_proxy() {
+fn a_client_that_guesses_keys_is_known_behind_a_trusted_proxy() {
     let scratch = Scratch::new("keys-guesses");
     let folder = scratch.path();
     let config = folder.join("throng.toml");

@@ -43,7 +43,7 @@ impl Protocol for Packets {
     }
 
     fn liveness(&self, _: &Settings) -> Liveness {
-        Liveness::Nobody
+        Liveness::Unchecked
     }
 
     fn recognise(&self, first: &[u8]) -> Recognised {

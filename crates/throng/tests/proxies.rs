@@ -42,7 +42,7 @@ fn a_trusted_proxy_says_by_a_header_where_its_client_is() {
 }
 
 #[test]
-fn nobody_else_is_believed() {
+fn no_other_peer_is_believed() {
     let server = Server::with(&[], &[("THRONG_CLIENT_TRUSTED_PROXIES", "10.0.0.0/8")]);
     let (_alice, _) = open(&server, b"", "X-Forwarded-For: 192.0.2.1\r\n", "alice");
     assert!(address(&server, "alice").starts_with("127.0.0.1:"));

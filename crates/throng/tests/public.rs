@@ -15,7 +15,7 @@ fn judge(folder: &Path, args: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn what_nobody_has_configured_is_not_for_the_public() {
+fn what_is_not_configured_is_not_for_the_public() {
     let scratch = Scratch::new("public");
     let folder = scratch.path();
     let (code, text) = judge(folder, &["--check", "--public"]);

@@ -34,7 +34,7 @@ fn the_plain_chat_loses_and_doubles_nothing() {
 }
 
 #[test]
-fn the_bell_rings_until_somebody_has_looked() {
+fn the_bell_rings_until_the_user_has_read() {
     recipe("notifications");
 }
 

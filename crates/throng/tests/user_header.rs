@@ -183,7 +183,7 @@ fn the_recipe_with_nginx_lets_in_whom_the_login_knows() {
 }
 
 #[test]
-fn nobody_but_a_trusted_proxy_is_believed() {
+fn only_a_trusted_proxy_is_believed() {
     // The tests come from an address that is none.
     let server = serve("192.0.2.1");
     let get = |target: &str, headers: &str| request(server.client, "GET", target, None, headers);

@@ -174,7 +174,7 @@ fn a_phoenix_channel_may_be_a_filter() {
 }
 
 #[test]
-fn what_nobody_may_enter_at_will_is_not_told() {
+fn topics_that_no_client_may_enter_at_will_are_not_listed() {
     let folder = Scratch::new("wildcards");
     let rule = "[[topics]]\npattern = \"secret/*\"\njoin = \"refuse\"\n";
     let file = folder.write("throng.toml", rule);

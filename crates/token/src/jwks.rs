@@ -219,9 +219,9 @@ impl Jwks {
     }
 
     /// Looks at the keys.
-    pub(crate) fn find<T>(&self, mut look: impl FnMut(&Key) -> Option<T>) -> Option<T> {
+    pub(crate) fn find<T>(&self, mut test: impl FnMut(&Key) -> Option<T>) -> Option<T> {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
-        held.sets.iter().flatten().flat_map(|set| &set.0).find_map(&mut look)
+        held.sets.iter().flatten().flat_map(|set| &set.0).find_map(&mut test)
     }
 
     /// A token that says this of its issuer names a key that is not known, at this time in seconds since 1970.

@@ -478,7 +478,7 @@ fn what_an_issuer_publishes_by_now_is_not_known_while_it_answers_with_errors() {
 }
 
 #[test]
-fn a_key_of_another_issuer_with_the_same_name_answers_for_nobody() {
+fn a_key_of_another_issuer_with_the_same_name_proves_no_user() {
     let urls = ["https://a.example/keys", "https://b.example/keys"].map(String::from);
     let issuers = ["https://a.example/", "https://b.example/"].map(String::from);
     let jwks = Arc::new(Jwks::new(&urls, &issuers, 300));
@@ -495,8 +495,8 @@ fn a_key_of_another_issuer_with_the_same_name_answers_for_nobody() {
     let forged = signed_by("1", "ES256", OTHER_P256, &a);
     assert_eq!(verify(&forged, 102), Err(TokenError::UnknownKey), "all keys of a are known");
     // Nobody's keys are for a token that names no issuer: nothing is fetched for it.
-    let nobodys = signed_by("9", "ES256", OTHER_P256, &json!({}));
-    assert_eq!(verify(&nobodys, 120), Err(TokenError::UnknownKey));
+    let foreign = signed_by("9", "ES256", OTHER_P256, &json!({}));
+    assert_eq!(verify(&foreign, 120), Err(TokenError::UnknownKey));
     assert!(jwks.begin(120).is_empty());
     assert_eq!(verify(&of_b, 120), Err(TokenError::KeysComing));
     assert_eq!(jwks.begin(120).len(), 2);

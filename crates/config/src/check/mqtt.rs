@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_port_needs_somebody_who_says_who_comes() {
+    fn an_open_port_needs_a_source_of_users() {
         let open = "[mqtt]\nlisten = \"0.0.0.0:1883\"\n";
         let error = load(open).unwrap_err();
         assert!(
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_of_this_machine_may_publish_everywhere_if_nobody_else_comes() {
+    fn clients_of_this_machine_may_publish_everywhere_if_no_others_come() {
         let is_open = |more: &str| {
             let file = format!("[mqtt]\nlisten = \"127.0.0.1:1883\"\n{more}");
             load(&file).unwrap().config.is_open_to_mqtt()

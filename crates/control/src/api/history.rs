@@ -116,7 +116,7 @@ pub(crate) async fn page(
     };
     // Before the lookup: what it doesn't find came after this.
     let top = history.top();
-    let mut page = look_up(&node, &topic, from, query.reverse, limit).await?;
+    let mut page = read_page(&node, &topic, from, query.reverse, limit).await?;
     let count = fits(&page.messages);
     page.more |= count < page.messages.len();
     page.messages.truncate(count);
@@ -182,7 +182,7 @@ async fn disk_has_some(node: &Node, topic: &str) -> bool {
 }
 
 /// Reads a page from memory, or from the disk.
-async fn look_up(
+async fn read_page(
     node: &Node,
     topic: &str,
     from: PageFrom,

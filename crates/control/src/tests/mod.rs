@@ -82,7 +82,7 @@ async fn topics_are_merged_over_shards_and_paged() {
 }
 
 #[tokio::test]
-async fn topics_and_users_are_looked_up_by_percent_encoded_names() {
+async fn topics_and_users_are_found_by_percent_encoded_names() {
     let bench = bench(Mood::Willing);
     let topic = bench.get("/api/topics/news").await;
     assert_eq!(topic.json(), json!({"topic": "news", "members": 4}));

@@ -231,7 +231,7 @@ fn requests_wait_and_go_on_here_when_nothing_has_moved() {
 }
 
 #[test]
-fn what_has_half_a_body_holds_nobody_up_and_goes_on_at_the_new_process() {
+fn a_request_with_half_a_body_delays_no_other_and_goes_on_at_the_new_process() {
     let folder = Folder::new("halves");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -464,7 +464,7 @@ mod tests {
     proptest! {
         /// What is read is what was written, and keeps to the bounds.
         #[test]
-        fn whoever_is_let_in_is_read_as_written(
+        fn an_admission_is_read_as_written(
             users in proptest::collection::vec(".{0,6}", 0..5),
             topics in proptest::collection::vec("[a-c@* ]{0,4}", 0..5),
             patterns in proptest::collection::vec(".{0,8}", 0..4),
@@ -499,7 +499,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_comes_lets_nobody_in_by_mistake(
+        fn no_response_admits_a_client_by_mistake(
             body in r#"\{"replies":\[\{("(user|users|topics|grants|info|expires|error|status)":("ok"|"error"|"a"|\[\]|\["a"\]|\{\}|null|0|7),?){0,4}\}\]\}"#,
         ) {
             let refused = body.contains(r#""status":"error""#);
@@ -543,7 +543,7 @@ mod tests {
         }
 
         #[test]
-        fn what_looks_like_an_answer_is_an_error_or_whole(
+        fn what_resembles_a_response_is_an_error_or_whole(
             body in r#"\{"replies":\[(\{("status":"(ok|error|no)"),?("(response|meta|payload|key|users|grants|info|expires)":[0-9{}\[\]"nul]{0,6})?\},?){0,3}\]\}?"#,
             events in 0usize..4,
         ) {

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_has_a_turn_while_it_is_closed() {
+    async fn no_request_has_a_turn_while_it_is_closed() {
         let gate = Arc::new(Gate::default());
         drop(gate.turn().await);
         gate.close();

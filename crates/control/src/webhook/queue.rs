@@ -91,15 +91,15 @@ impl Queue {
         self.batch = Some(Batch { task, requests, late: 0, id });
     }
 
-    /// Looks at all requests.
-    pub fn each(&self, look: &mut dyn FnMut(&PendingRequest, SentIn<'_>)) {
+    /// Visits all requests.
+    pub fn each(&self, visit: &mut dyn FnMut(&PendingRequest, SentIn<'_>)) {
         if let Some(batch) = &self.batch {
             let whole = (batch.late == 0).then_some((&batch.id, batch.requests.len()));
-            batch.requests.iter().for_each(|request| look(request, whole));
+            batch.requests.iter().for_each(|request| visit(request, whole));
         }
         for request in &self.waiting {
             let sent_in = request.sent_in.as_ref();
-            look(request, sent_in.map(|(id, count)| (id, *count)));
+            visit(request, sent_in.map(|(id, count)| (id, *count)));
         }
     }
 

@@ -310,9 +310,9 @@ impl RequestQueue {
         });
     }
 
-    /// Looks at all that nobody has taken yet.
-    pub fn each(&self, look: &mut dyn FnMut(&PendingRequest)) {
-        self.lock().requests.iter().for_each(look);
+    /// Visits all requests that no worker has taken yet.
+    pub fn each(&self, visit: &mut dyn FnMut(&PendingRequest)) {
+        self.lock().requests.iter().for_each(visit);
     }
 
     /// Time of this length counted for nothing.

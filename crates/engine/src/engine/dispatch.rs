@@ -49,8 +49,8 @@ impl Engine {
         let protocol = match recognised(core, slot, bytes) {
             Owner::Protocol(protocol) => protocol,
             Owner::Unknown => return (0, false),
-            Owner::Nobody => {
-                // What it speaks nobody knows, so there is nothing to answer.
+            Owner::None => {
+                // No protocol reads these bytes, so none can write a reply.
                 self.close(slot, CloseReason::BadRequest, &[]);
                 return (bytes.len(), false);
             }
@@ -355,15 +355,15 @@ enum Owner {
     Protocol(ProtocolRef),
     /// Too few have come to say it.
     Unknown,
-    /// Nobody's who has the listener.
-    Nobody,
+    /// No protocol of this listener reads them.
+    None,
 }
 
 /// Whose a connection's bytes are. The first bytes of a request decide.
 fn recognised(core: &mut Core, slot: u32, bytes: &[u8]) -> Owner {
     let protocols = core.shared.protocols;
     let Some(connection) = core.table.get(slot) else {
-        return Owner::Nobody;
+        return Owner::None;
     };
     let now = protocols.of(connection.encoding);
     if connection.phase() != Phase::Request {
@@ -371,7 +371,7 @@ fn recognised(core: &mut Core, slot: u32, bytes: &[u8]) -> Owner {
     }
     if !core.speaks_first(slot) {
         let is_foreign = now.listener().is_some() && now.recognise(bytes) == Recognised::No;
-        return if is_foreign { Owner::Nobody } else { Owner::Protocol(now) };
+        return if is_foreign { Owner::None } else { Owner::Protocol(now) };
     }
     let Some(recognised) = protocols.recognise(bytes, &core.settings.session) else {
         return Owner::Unknown;

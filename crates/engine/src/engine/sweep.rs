@@ -354,8 +354,8 @@ fn open_due(
 ) -> Due {
     let (blocked, seconds) = (connection.is(Flag::Blocked), pass.seconds);
     let liveness = pass.liveness.get(usize::from(connection.encoding.0));
-    match liveness.copied().unwrap_or(Liveness::Nobody) {
-        Liveness::Nobody => Due::Nothing,
+    match liveness.copied().unwrap_or(Liveness::Unchecked) {
+        Liveness::Unchecked => Due::Nothing,
         Liveness::Client { silence_seconds } | Liveness::Server { silence_seconds, .. }
             if silence_s > silence_seconds =>
         {

@@ -235,9 +235,9 @@ impl Quota {
                 held.find(core, slot, cost);
                 self.unheld = self.unheld.wrapping_add(1);
                 // A limit of addresses holds for those of which every connection does little, too.
-                let is_looked_at =
+                let is_sampled =
                     self.unheld.is_multiple_of(SAMPLE) || core.settings.per_address.any();
-                if held.accounts.is_empty() && !is_looked_at {
+                if held.accounts.is_empty() && !is_sampled {
                     return None;
                 }
                 if let Some(address) = address(core, slot) {

@@ -115,8 +115,8 @@ impl Engine {
 
     /// A connection of this engine has to let go of its session, or of waiting for it.
     pub(crate) fn mqtt_taken_over(&mut self, slot: u32, key: &Name) {
-        let nobody = self.core.id(slot, 0);
-        if !self.core.shared.mqtt_sessions.is_told(key, nobody) {
+        let no_connection = self.core.id(slot, 0);
+        if !self.core.shared.mqtt_sessions.is_told(key, no_connection) {
             // It has ended meanwhile, and let go with that.
             return;
         }
@@ -128,7 +128,7 @@ impl Engine {
         if has && self.core.is_open(slot) {
             return self.say_goodbye(slot, CloseReason::TakenOver);
         }
-        self.core.mqtt_release(key, nobody, Ended::default());
+        self.core.mqtt_release(key, no_connection, Ended::default());
     }
 
     /// The session that a client has waited for is free.

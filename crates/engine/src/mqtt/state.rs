@@ -556,7 +556,7 @@ impl Details {
 
 impl Work {
     /// There is more to read than was known: the client has a new subscription.
-    pub fn look_again(&mut self) {
+    pub fn rescan(&mut self) {
         if let Some(behind) = &mut self.behind {
             behind.topics = None;
         }

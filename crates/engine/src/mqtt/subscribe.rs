@@ -246,7 +246,7 @@ impl Engine {
                 details.is_unkept = true;
             }
         }
-        details.work.look_again();
+        details.work.rescan();
         let replays = match retain_handling {
             RetainHandling::Always => true,
             RetainHandling::New => is_new,

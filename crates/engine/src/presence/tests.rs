@@ -169,7 +169,7 @@ fn a_request_waits_for_a_list_that_comes_later() {
 }
 
 #[test]
-fn a_list_for_a_request_that_is_gone_harms_nobody() {
+fn a_list_for_a_request_that_is_gone_harms_no_client() {
     let mut world = World::new();
     let mut socket = world.connect();
     let request = b"GET /presence?topic=room:1 HTTP/1.1\r\nHost: t\r\n\r\n";

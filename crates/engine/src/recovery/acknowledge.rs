@@ -50,8 +50,8 @@ pub(crate) struct Acks {
     pub(super) scanned_s: u32,
     /// There was nothing more after this offset when the history answered later; 0 is unknown.
     pub(super) rests_at: u64,
-    /// The history has still to say whether everything after `from` is there.
-    pub(super) looks: bool,
+    /// The history has not said yet whether it still has everything after `from`.
+    pub(super) verifies: bool,
     /// The history has still to say which of the messages in flight are gone.
     pub(super) peeks: bool,
     /// Which message had come last when it was asked.
@@ -126,7 +126,7 @@ impl Recovery {
             queued_s: None,
             scanned_s: 0,
             rests_at: 0,
-            looks: gone.is_none(),
+            verifies: gone.is_none(),
             peeks: false,
             peeked_at: 0,
         };
@@ -163,7 +163,7 @@ impl Recovery {
             topics.push(old.cursor.topic);
         }
         if !topics.is_empty() {
-            self.begin(core, slot, &topics, &ResumeRequest::default(), ReplyTo::Nobody, out);
+            self.begin(core, slot, &topics, &ResumeRequest::default(), ReplyTo::Nowhere, out);
         }
     }
 

@@ -96,7 +96,7 @@ struct AcksRecord {
     rests_at: u64,
     /// Left out where it does not, as records were without it.
     #[n(10)]
-    looks: Option<bool>,
+    verifies: Option<bool>,
 }
 
 #[derive(Encode, Decode)]
@@ -122,7 +122,7 @@ struct ReplyRecord {
 #[derive(Encode, Decode)]
 enum To {
     #[n(0)]
-    Nobody,
+    Nowhere,
     #[n(1)]
     Line,
     #[n(2)]
@@ -173,7 +173,7 @@ impl CatchupRecord {
 impl Acks {
     fn export(&self) -> AcksRecord {
         // Which messages in flight are gone is asked again.
-        let Acks { user, rule, from, flight, queued_s, scanned_s, rests_at, looks, .. } = self;
+        let Acks { user, rule, from, flight, queued_s, scanned_s, rests_at, verifies, .. } = self;
         let AcknowledgeRule { window_messages_max, redelivery_seconds, tries_max, dead_letter } =
             rule;
         let delivered = |it: &Delivery| (it.offset, it.delivered_s, it.again);
@@ -188,7 +188,7 @@ impl Acks {
             queued_s: *queued_s,
             scanned_s: *scanned_s,
             rests_at: *rests_at,
-            looks: looks.then_some(true),
+            verifies: verifies.then_some(true),
         }
     }
 }
@@ -210,7 +210,7 @@ impl AcksRecord {
             queued_s: self.queued_s,
             scanned_s: self.scanned_s,
             rests_at: self.rests_at,
-            looks: self.looks.unwrap_or(false),
+            verifies: self.verifies.unwrap_or(false),
             peeks: false,
             peeked_at: 0,
         }
@@ -221,7 +221,7 @@ impl PendingReply {
     fn export(&self) -> ReplyRecord {
         let PendingReply { to, since, claimed, requested, numbers, gaps, whole } = self;
         let to = match to {
-            ReplyTo::Nobody => To::Nobody,
+            ReplyTo::Nowhere => To::Nowhere,
             ReplyTo::Line => To::Line,
             ReplyTo::Id(id, topic) => To::Id(id.to_string(), Text(topic.clone())),
             ReplyTo::Phoenix(message, response) => {
@@ -243,7 +243,7 @@ impl PendingReply {
 impl ReplyRecord {
     fn import(self) -> Result<PendingReply, ImportError> {
         let to = match self.to {
-            To::Nobody => ReplyTo::Nobody,
+            To::Nowhere => ReplyTo::Nowhere,
             To::Line => ReplyTo::Line,
             To::Id(id, topic) => ReplyTo::Id(id.into(), topic.0),
             To::Phoenix(message, response) => {

@@ -142,13 +142,13 @@ impl Catchup {
     }
 
     /// The history was asked, or is to be, whether what waits for its user is all there.
-    fn looks(&self) -> bool {
-        self.acks.as_ref().is_some_and(|acks| acks.looks)
+    fn verifies(&self) -> bool {
+        self.acks.as_ref().is_some_and(|acks| acks.verifies)
     }
 
     /// Who asked is told when the history has answered.
     fn waits(&self) -> bool {
-        self.pulls() || self.looks()
+        self.pulls() || self.verifies()
     }
 }
 
@@ -170,8 +170,8 @@ struct Filter {
 /// How a client learns where its catch-up begins.
 #[derive(Debug)]
 pub(crate) enum ReplyTo {
-    /// Nobody asked.
-    Nobody,
+    /// The client did not request it.
+    Nowhere,
     /// By a line or an event of its own, where that is the transport's way.
     Line,
     /// By the reply to the request of this id, for this topic.
@@ -275,12 +275,12 @@ impl Recovery {
             catchups.list.iter().any(|catchup| catchup.number == *number && catchup.waits())
         };
         // In a line of its own nobody is told of more than where it has entered, if nobody asked.
-        let looks =
-            |number: &u32| catchups.list.iter().any(|it| it.number == *number && it.looks());
+        let verifies =
+            |number: &u32| catchups.list.iter().any(|it| it.number == *number && it.verifies());
         let says_more = reply.requested
             || reply.whole
-            || !matches!(reply.to, ReplyTo::Line | ReplyTo::Nobody)
-            || reply.numbers.iter().any(looks);
+            || !matches!(reply.to, ReplyTo::Line | ReplyTo::Nowhere)
+            || reply.numbers.iter().any(verifies);
         if says_more && reply.numbers.iter().any(waits) {
             catchups.replies.push(reply);
         } else {
@@ -296,7 +296,7 @@ impl Recovery {
             return;
         }
         let mut out = Vec::new();
-        self.begin(core, slot, topics, &ResumeRequest::default(), ReplyTo::Nobody, &mut out);
+        self.begin(core, slot, topics, &ResumeRequest::default(), ReplyTo::Nowhere, &mut out);
         if !out.is_empty() {
             core.send(slot, &out, 0);
         }

@@ -48,7 +48,7 @@ impl Recovery {
             if catchups.reading.is_some() || !core.is_open(slot) {
                 return;
             }
-            if !self.look(core, slot, out) {
+            if !self.verify(core, slot, out) {
                 return;
             }
             let Some(catchups) = self.catchups.by_slot.get(&slot) else {
@@ -134,15 +134,15 @@ impl Recovery {
             return;
         }
         let its = |catchup: &&Catchup| numbers.contains(&catchup.number);
-        let looks = catchups.list.iter().filter(its).any(Catchup::looks);
+        let verifies = catchups.list.iter().filter(its).any(Catchup::verifies);
         let acknowledged = catchups.list.iter().filter(its).any(|it| it.acks.is_some());
         let is_peeking = |it: &&Catchup| it.acks.as_ref().is_some_and(|acks| acks.peeks);
         let peeks = catchups.list.iter().filter(its).find(is_peeking).map(|it| it.number);
         let mut out = Vec::new();
         if let Some(number) = peeks {
             self.peeked(slot, number, &piece);
-        } else if looks {
-            self.looked(core, slot, numbers, piece, &mut out);
+        } else if verifies {
+            self.on_verified(core, slot, numbers, piece, &mut out);
         } else if let Some(number) = numbers.first().filter(|_| acknowledged) {
             let end = piece.caught_up.then_some(piece.through);
             self.serve_piece(core, slot, *number, piece, &mut out);
@@ -391,8 +391,8 @@ impl Recovery {
         // Only of what waited is told who didn't ask.
         let gaps = reply.says_gaps().then_some(&reply.gaps[..]);
         match reply.to {
-            ReplyTo::Nobody if reply.gaps.is_empty() => {}
-            ReplyTo::Nobody => {
+            ReplyTo::Nowhere if reply.gaps.is_empty() => {}
+            ReplyTo::Nowhere => {
                 let mut text = Vec::new();
                 protocol::json::recovery(&since, gaps, &mut text);
                 protocol.recovery(&text, &mut core.codecs, out);

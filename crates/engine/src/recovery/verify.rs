@@ -7,15 +7,15 @@ use super::{Catchups, PendingReply, Recovery, acks_of};
 use crate::core::Core;
 
 impl Recovery {
-    /// Asks the history whether all is there that waits for the users of these catch-ups. False while
-    /// the answer is under way: nothing comes before whoever asked has been told.
-    pub(super) fn look(&mut self, core: &mut Core, slot: u32, out: &mut Vec<u8>) -> bool {
+    /// Asks the history whether it still has every message that the users of these catch-ups have not
+    /// acknowledged. False until the history has replied: the client learns of a gap before it gets messages.
+    pub(super) fn verify(&mut self, core: &mut Core, slot: u32, out: &mut Vec<u8>) -> bool {
         let Some(catchups) = self.catchups.by_slot.get(&slot) else {
             return false;
         };
-        let looking = catchups.list.iter().filter(|catchup| catchup.looks());
+        let verifying = catchups.list.iter().filter(|catchup| catchup.verifies());
         let (numbers, topics): (Vec<u32>, Vec<TopicCursor>) =
-            looking.map(|catchup| (catchup.number, catchup.cursor.clone())).unzip();
+            verifying.map(|catchup| (catchup.number, catchup.cursor.clone())).unzip();
         if numbers.is_empty() {
             return true;
         }
@@ -30,12 +30,12 @@ impl Recovery {
         let pull = Pull { topics, messages_max, bytes_max };
         let piece = self.ask_piece(core, slot, &numbers, pull, out);
         let Some(piece) = piece else { return false };
-        self.looked(core, slot, &numbers, piece, out);
+        self.on_verified(core, slot, &numbers, piece, out);
         true
     }
 
-    /// The history has said whether all is there that waits.
-    pub(super) fn looked(
+    /// The history has said whether it still has every message that is not acknowledged.
+    pub(super) fn on_verified(
         &mut self,
         core: &mut Core,
         slot: u32,
@@ -51,7 +51,7 @@ impl Recovery {
                 continue;
             };
             let Some(acks) = &mut catchup.acks else { continue };
-            acks.looks = false;
+            acks.verifies = false;
             let gone = piece.gone_at(at);
             let reply = replies.iter_mut().find(|reply| reply.numbers.contains(&catchup.number));
             let told = |it: &&mut PendingReply| is_told(gone, it.requested, catchup.cursor.after);

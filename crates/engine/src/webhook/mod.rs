@@ -72,9 +72,9 @@ impl HookPlace {
         self.lock().take()
     }
 
-    /// Looks at what waits; nothing where nothing does.
-    pub fn look<T>(&self, look: impl FnOnce(&PendingHook) -> T) -> Option<T> {
-        self.lock().as_ref().map(look)
+    /// Reads what waits, without taking it; nothing where nothing does.
+    pub fn peek<T>(&self, peek: impl FnOnce(&PendingHook) -> T) -> Option<T> {
+        self.lock().as_ref().map(peek)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<PendingHook>> {

@@ -14,8 +14,8 @@ use super::Local;
 use super::count::panicked;
 use crate::error::{queue_error, store_error};
 
-/// Topics that are looked at in one hold of the lock, or one step on disk: others have their turns in between.
-const LOOKED: u32 = if cfg!(test) { 2 } else { 1_024 };
+/// Topics that are scanned under one lock, or in one step on disk: others have their turns in between.
+const SCANNED: u32 = if cfg!(test) { 2 } else { 1_024 };
 
 impl Local {
     /// The topics that one of the filters matches, with messages after an offset. With a store, only that
@@ -37,8 +37,8 @@ impl Local {
         if self.0.store.is_none() {
             let mut from = Some(0);
             while let Some(at) = from {
-                let each = |name: &Name, last: u64| search.look_at(name, last);
-                from = self.state().windows.topics_after(at, LOOKED, after, each);
+                let each = |name: &Name, last: u64| search.scan(name, last);
+                from = self.state().windows.topics_after(at, SCANNED, after, each);
             }
             return Ok(Answer::Now(search.found));
         }
@@ -60,7 +60,7 @@ struct Search {
 }
 
 impl Search {
-    fn look_at(&mut self, name: &str, last: u64) {
+    fn scan(&mut self, name: &str, last: u64) {
         let mut is_wanted = false;
         if last > self.after {
             self.wanted.matching(name, &mut |()| is_wanted = true);
@@ -96,8 +96,8 @@ impl Search {
         if !completion.is_wanted() {
             return;
         }
-        let looked = catch_unwind(AssertUnwindSafe(|| self.look_at_some(reader)));
-        match looked.unwrap_or_else(|_| Err(panicked())) {
+        let scanned = catch_unwind(AssertUnwindSafe(|| self.scan_some(reader)));
+        match scanned.unwrap_or_else(|_| Err(panicked())) {
             Ok(true) => completion.complete(Ok(self.found)),
             Ok(false) => {
                 if let Err((Some(completion), error)) = self.go_on(history, completion) {
@@ -109,11 +109,11 @@ impl Search {
     }
 
     /// True when all is found.
-    fn look_at_some(&mut self, reader: &Reader) -> Result<bool, HistoryError> {
+    fn scan_some(&mut self, reader: &Reader) -> Result<bool, HistoryError> {
         let Some(prefix) = self.prefixes.pop() else { return Ok(true) };
         let behind = self.behind.take();
-        let mut each = |name: &str, last: u64| self.look_at(name, last);
-        let next = reader.each_topic(&prefix, behind.as_deref(), LOOKED as usize, &mut each);
+        let mut each = |name: &str, last: u64| self.scan(name, last);
+        let next = reader.each_topic(&prefix, behind.as_deref(), SCANNED as usize, &mut each);
         self.behind = next.map_err(store_error)?;
         if self.behind.is_some() {
             self.prefixes.push(prefix);

@@ -382,7 +382,7 @@ fn with_a_store_messages_are_handed_on_when_they_are_on_disk_and_outlive_the_pro
 }
 
 #[test]
-fn of_a_topic_that_is_not_durable_the_answer_does_not_wait_and_counts_nobody() {
+fn of_a_topic_that_is_not_durable_the_reply_does_not_wait_and_counts_no_member() {
     let dir = Dir::new("counts");
     let (store, begin) = dir.open();
     let (_, node) = node_of(Some(begin));

@@ -52,11 +52,11 @@ impl Route<'_> {
             return Err(Rejection::new(403, NOT_YOUR_USER, message).into());
         }
         let users = users.clone().unwrap_or_else(|| named.to_vec());
-        let anybody = match &self.settings.auth {
+        let anonymous = match &self.settings.auth {
             Some(auth) => Principal::stranger(auth.anonymous_grants()),
             None => Principal::anonymous(Vec::new()),
         };
-        let grants = grants.clone().unwrap_or(anybody.grants);
+        let grants = grants.clone().unwrap_or(anonymous.grants);
         let mark = TokenMark { issued_s: u32::try_from(*at_s).unwrap_or(u32::MAX), id_hash: 0 };
         let expires = admission.expires_s(*at_s);
         let (info, source) = (info.clone(), Source::Hook);

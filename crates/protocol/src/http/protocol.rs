@@ -87,7 +87,7 @@ impl Protocol for Http {
     }
 
     fn liveness(&self, _settings: &Settings) -> Liveness {
-        Liveness::Nobody
+        Liveness::Unchecked
     }
 
     fn endpoints(&self) -> &'static [Endpoint] {

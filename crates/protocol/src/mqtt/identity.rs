@@ -128,7 +128,7 @@ fn admitted(
         };
     };
     let Admission { users, grants, topics: _, info, seconds: _ } = &**admission;
-    let anybody = match auth {
+    let anonymous = match auth {
         Some(auth) => Principal::stranger(auth.anonymous_grants()),
         None => Principal::anonymous(Vec::new()),
     };
@@ -136,7 +136,7 @@ fn admitted(
     Ok(Principal {
         users: users.clone().unwrap_or(named),
         client: None,
-        grants: grants.clone().unwrap_or(anybody.grants),
+        grants: grants.clone().unwrap_or(anonymous.grants),
         info: info.clone(),
         expires: admission.expires_s(*at_s),
         mark,

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_speaks_for_the_server() {
+    fn no_client_speaks_for_the_server() {
         for (object, left) in [
             (r#"{"phx_sender":"bob"}"#, "{}"),
             (r#"{"phx_sender":{"a":[1,"}"]},"b":2}"#, r#"{"b":2}"#),

@@ -89,7 +89,7 @@ impl Protocol for Phoenix {
     /// as it is polled.
     fn liveness(&self, settings: &Settings) -> Liveness {
         match self.polled {
-            true => Liveness::Nobody,
+            true => Liveness::Unchecked,
             false => Liveness::Client { silence_seconds: settings.phoenix_silence_seconds },
         }
     }

@@ -351,8 +351,8 @@ fn binary_messages_byte_for_byte() {
         bytes(|out| V2.reply(Address { join_ref: None, ..to }, Status::Error, data, out)),
         b"\x01\x00\x02\x03\x0523toperror\xff\x00"
     );
-    let nobody = V2.parse_binary(b"\x00\x00\x00\x00\x00").unwrap();
-    assert_eq!((nobody.join_ref, nobody.ref_), (None, None));
+    let unreferenced = V2.parse_binary(b"\x00\x00\x00\x00\x00").unwrap();
+    assert_eq!((unreferenced.join_ref, unreferenced.ref_), (None, None));
     assert_eq!(Form::Binary.opcode(), Opcode::Binary);
 }
 
@@ -389,8 +389,11 @@ fn a_broadcast_of_supabases_client_is_a_push() {
     let mut bytes = want;
     bytes["payload"] = json!({"data": "AP8=", "encoding": "base64"});
     assert_eq!(read(texts, 0, &[0, 255]), of(bytes));
-    let nobody = read(["", "", "t", "a\"b", ""], 1, b"null").unwrap();
-    assert_eq!((nobody.0, nobody.1, &nobody.4["event"]), (None, None, &json!("a\"b")));
+    let unreferenced = read(["", "", "t", "a\"b", ""], 1, b"null").unwrap();
+    assert_eq!(
+        (unreferenced.0, unreferenced.1, &unreferenced.4["event"]),
+        (None, None, &json!("a\"b"))
+    );
 
     // The data of one field never gets into another.
     for payload in ["", "1,\"type\":2", "1}", "{} {}", "\u{feff}1"] {

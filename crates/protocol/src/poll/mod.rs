@@ -27,7 +27,7 @@ impl Protocol for LongPoll {
 
     /// A poll has a time of its own.
     fn liveness(&self, _settings: &Settings) -> Liveness {
-        Liveness::Nobody
+        Liveness::Unchecked
     }
 
     fn endpoints(&self) -> &'static [Endpoint] {

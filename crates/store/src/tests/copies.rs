@@ -418,8 +418,8 @@ fn a_store_with_a_missing_message_is_not_copied() {
 #[test]
 fn copies_belong_to_the_owner_of_the_store() {
     let dir = stored();
-    let (nobody, copy) = (65_534, Dir(dir.0.with_extension("copy")));
-    let give = |path: &Path| chown(path, Some(nobody), Some(nobody)).is_ok();
+    let (other_uid, copy) = (65_534, Dir(dir.0.with_extension("copy")));
+    let give = |path: &Path| chown(path, Some(other_uid), Some(other_uid)).is_ok();
     let files = || fs::read_dir(&dir.0).unwrap().map(|file| file.unwrap().path());
     if !files().all(|path| give(&path)) {
         eprintln!("this user may not give files away: left out");
@@ -429,6 +429,6 @@ fn copies_belong_to_the_owner_of_the_store() {
     back_up(&dir.0, &copy.0, EPOCH).unwrap();
     let copied = fs::read_dir(&copy.0).unwrap().map(|file| file.unwrap().path());
     for path in files().chain(copied).chain([copy.0.clone()]) {
-        assert_eq!(fs::metadata(&path).unwrap().uid(), nobody, "{path:?}");
+        assert_eq!(fs::metadata(&path).unwrap().uid(), other_uid, "{path:?}");
     }
 }

@@ -69,7 +69,7 @@ fn a_full_queue_is_a_silence_too() {
 /// All that is wrong in a reply is the application's fault: nobody is let in, and the others of the same
 /// request are.
 #[test]
-fn wrong_answers_let_nobody_in() {
+fn wrong_responses_admit_no_client() {
     let long = |bytes: usize| "x".repeat(bytes);
     let many: Vec<String> = (0..200).map(|n| format!("t{n}")).collect();
     let wrong = [

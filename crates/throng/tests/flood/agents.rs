@@ -264,11 +264,11 @@ fn what_agents_can_not_do_is_explained() {
     let agents = agents::<1>();
     let to = among(&agents);
     let here = at(&server);
-    let nobody = format!("127.0.0.1:{}", free_port());
+    let free_address = format!("127.0.0.1:{}", free_port());
     for (arguments, code, want) in [
         ("agent --listen 0.0.0.0:0".to_string(), 2, "--key-file"),
         ("agent --listen nowhere".into(), 2, "write a host and a port"),
-        (format!("hold {here} --agents {nobody}"), 1, "does throng flood agent run there"),
+        (format!("hold {here} --agents {free_address}"), 1, "does throng flood agent run there"),
         (format!("hold {here} --agents {}", server.client), 1, "no agent answers there"),
         (format!("hold {here} {to},{}", agents[0].address), 2, "named twice"),
         (format!("hold {here} -c 0 {to}"), 2, "--connections"),
@@ -286,7 +286,7 @@ fn what_agents_can_not_do_is_explained() {
 
 /// Whoever is no coordinator must not keep those away who are.
 #[test]
-fn those_who_say_nothing_or_nonsense_keep_nobody_away() {
+fn agents_that_say_nothing_or_nonsense_keep_no_other_away() {
     use std::io::{Read, Write};
     let server = Server::start();
     let agents = agents::<1>();

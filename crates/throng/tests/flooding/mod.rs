@@ -88,8 +88,8 @@ impl Flood {
     /// Reads on until a sample fulfils `is_so`.
     pub fn until(&mut self, what: &str, is_so: impl Fn(&Value) -> bool) {
         let begin = Instant::now();
-        let mut looked = self.samples.len();
-        while looked == 0 || !is_so(&self.samples[looked - 1]) {
+        let mut seen = self.samples.len();
+        while seen == 0 || !is_so(&self.samples[seen - 1]) {
             let more = self.next();
             if !more || self.summary.is_some() {
                 let stderr = self.stderr();
@@ -97,7 +97,7 @@ impl Flood {
             }
             let last = self.samples.last();
             assert!(begin.elapsed() < TIMEOUT, "waited in vain until {what}: {last:?}");
-            looked = self.samples.len();
+            seen = self.samples.len();
         }
     }
 

@@ -148,7 +148,7 @@ const SUBACK: [u8; 8] = [0x80, 0x83, 0x87, 0x8f, 0x91, 0x97, 0x9e, 0xa2];
 const PUBACK: [u8; 7] = [0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99];
 
 #[test]
-fn silence_of_the_application_lets_nobody_in() {
+fn silence_of_the_application_admits_no_client() {
     let app = Application::start(members);
     let denies = hasty(&app, &[]);
     let allows = hasty(&app, &[("THRONG_WEBHOOK_SILENCE", "allow")]);

@@ -103,11 +103,11 @@ fn who_proves_nothing_is_refused_and_closed() {
     let over = signed(&json!({"sub": "alice", "exp": 1_000_000}));
     for version in BOTH {
         let connect = Connect::new(version, "phone");
-        let (nobody, wrong) = if version == V3 { (5, 4) } else { (0x87, 0x86) };
+        let (not_authorized, wrong) = if version == V3 { (5, 4) } else { (0x87, 0x86) };
         let mut refused = vec![
-            (connect.clone(), nobody),
-            (connect.clone().user("alice"), nobody),
-            (connect.clone().user("alice").password("secret"), nobody),
+            (connect.clone(), not_authorized),
+            (connect.clone().user("alice"), not_authorized),
+            (connect.clone().user("alice").password("secret"), not_authorized),
             (connect.clone().user("alice").password(&forged), wrong),
             (connect.clone().user("alice").password(&over), wrong),
             (connect.clone().user("bob").password(&token), wrong),
@@ -211,7 +211,7 @@ fn who_has_not_begun_with_a_method_does_not_go_on_with_one() {
 }
 
 #[test]
-fn what_answers_a_question_that_nobody_asked_is_a_fault() {
+fn an_unrequested_response_is_a_fault() {
     let server = guarded(&[]);
     let token = grants("alice", &["a"], 600);
     let mut alice = Connect::new(V5, "phone").authenticates(&token).open(server.client);

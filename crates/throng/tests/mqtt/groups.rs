@@ -323,7 +323,7 @@ fn what_waits_for_a_member_that_leaves_its_group_another_one_gets() {
 }
 
 #[test]
-fn mqtt5_4_8_2_6_what_a_member_refuses_is_for_nobody() {
+fn mqtt5_4_8_2_6_what_a_member_refuses_is_for_no_other() {
     use protocol::mqtt::{ReasonCode, write};
     let server = server(&[]);
     let mut first = member(server.client, "first", 10);

@@ -333,7 +333,7 @@ fn frames_that_never_end_do_not_hold_a_connection() {
 }
 
 #[test]
-fn half_a_packet_keeps_nobody_alive() {
+fn half_a_packet_keeps_no_connection_alive() {
     let server = server(&[]);
     let witness = Witness::new(&server);
     for version in BOTH {

@@ -10,7 +10,7 @@ use crate::mqtt::server;
 use crate::support::{Scratch, Server, command, receive, websocket};
 
 #[test]
-fn nobody_reads_what_is_another_users() {
+fn no_client_reads_what_is_another_users() {
     let server = server(&[]);
     let mut bob = Connect::new(V5, "b").user("bob").open(server.client);
     assert_eq!(bob.subscribe_with(&[filter("@alice", 1), filter("@bob", 1)], &[]), [0x87, 1]);
@@ -30,7 +30,7 @@ fn nobody_reads_what_is_another_users() {
 }
 
 #[test]
-fn what_the_server_says_of_itself_nobody_else_says() {
+fn what_the_server_says_of_itself_no_client_says() {
     let folder = Scratch::new("mqtt-system");
     let rule = "[[topics]]\npattern = \"*\"\npublish = \"allow\"\n";
     let file = folder.write("throng.toml", rule);

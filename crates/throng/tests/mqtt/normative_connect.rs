@@ -236,7 +236,7 @@ fn mqtt_3_1_2_24_silence_ends_the_connection_after_one_and_a_half_keep_alives() 
 }
 
 #[test]
-fn mqtt3_3_1_3_7_and_8_nobody_keeps_a_session_without_a_name() {
+fn mqtt3_3_1_3_7_and_8_no_session_persists_without_a_name() {
     let server = server(&[]);
     assert_eq!(is_not_let_in(&server, V3, &Connect::kept(V3, "").bytes()), Some(2));
 }
@@ -306,7 +306,7 @@ fn mqtt5_3_1_2_24_packets_larger_than_the_client_takes_are_not_sent() {
 }
 
 #[test]
-fn mqtt5_3_1_2_24_nobody_is_let_in_who_does_not_take_connack() {
+fn mqtt5_3_1_2_24_no_client_is_admitted_that_does_not_take_connack() {
     let server = server(&[]);
     let takes = |name, max| {
         let connect = Connect::new(V5, name).with(number(id::MAXIMUM_PACKET_SIZE, max));

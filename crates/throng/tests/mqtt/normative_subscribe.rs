@@ -418,7 +418,7 @@ fn mqtt5_4_8_2_5_what_a_member_began_to_get_ends_with_its_session() {
 }
 
 #[test]
-fn mqtt5_4_8_2_6_what_a_member_refuses_goes_to_nobody_else() {
+fn mqtt5_4_8_2_6_what_a_member_refuses_goes_to_no_other() {
     let server = server(&[]);
     let (mut members, mut speaker) = group(&server, ["refuses 0", "refuses 1"]);
     for (qos, kind) in [(1, ConfirmType::Puback), (2, ConfirmType::Pubrec)] {

@@ -34,7 +34,7 @@ fn a_client_of_this_machine_may_publish_everywhere() {
 }
 
 #[test]
-fn it_may_not_where_tokens_say_who_somebody_is() {
+fn it_may_not_where_tokens_name_the_user() {
     let key = ("THRONG_AUTH_HMAC_KEY", "0123456789abcdef0123456789abcdef");
     let grants = ("THRONG_AUTH_ANONYMOUS_GRANTS", "publish:*");
     assert!(!is_open(&server(&[key, grants])));
@@ -94,7 +94,7 @@ fn a_page_of_another_site_opens_no_mqtt_on_this_machine() {
 }
 
 #[test]
-fn a_page_that_is_named_may_use_it_and_so_may_all_where_nobody_may_publish_unasked() {
+fn a_page_that_is_named_may_use_it_and_so_may_all_where_publishing_needs_a_request() {
     let named = server(&[("THRONG_CLIENT_CORS_ORIGINS", "*,https://www.example.com")]);
     assert_eq!(opens(&named, ("origin", "https://www.example.com")).0, 101);
     assert_eq!(opens(&named, ("origin", "https://evil.example")).0, 403);

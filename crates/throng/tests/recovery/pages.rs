@@ -122,7 +122,7 @@ fn a_page_ends_where_an_outbox_would_be_full() {
 }
 
 #[test]
-fn whoever_may_not_enter_a_topic_may_not_read_it() {
+fn a_client_that_may_not_enter_a_topic_may_not_read_it() {
     let node = Node::new(Storage::Memory);
     node.send("al", json!("mail"));
     for topic in ["closed:1", "asks:1"] {

@@ -64,7 +64,7 @@ fn every_transport_gets_what_is_there_and_then_what_comes() {
 }
 
 #[test]
-fn what_is_gone_is_not_missed_by_whoever_asks_for_what_is_there() {
+fn what_is_gone_is_not_missed_by_a_client_that_requests_what_is_there() {
     for storage in BOTH {
         let mut node = Node::new(storage);
         for style in ALL {

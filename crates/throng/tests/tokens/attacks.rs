@@ -124,7 +124,7 @@ fn long_tokens_are_refused_and_not_read() {
 }
 
 #[test]
-fn a_storm_of_tokens_disturbs_nobody() {
+fn a_storm_of_tokens_disturbs_no_user() {
     let server = serve(&[REQUIRED]);
     let al = token(everything("al"));
     let mut witness = Client::enter(&server, Way::Sse, &al, "room:1");
@@ -185,7 +185,7 @@ fn many_strangers_that_say_nothing_are_closed_and_hear_nothing() {
 
 /// A stranger is in no topic, whatever it asks for, and named nowhere.
 #[test]
-fn a_stranger_is_nobody() {
+fn a_stranger_has_no_user() {
     let server = serve(&[REQUIRED]);
     let mut stranger = Client::open(&server, Way::Ws, "", "").ok().unwrap();
     server.until("it is counted", |server| {

@@ -294,7 +294,7 @@ fn an_issuer_that_is_down_is_not_the_tokens_fault() {
 }
 
 #[test]
-fn an_issuer_that_never_answers_holds_nobody_for_ever() {
+fn an_issuer_that_never_answers_delays_no_client_for_ever() {
     // The server gives up the slow issuer after five seconds. A machine that is slower has another try.
     let has_answered = (0..5).any(|_| {
         let is_over = Arc::new(AtomicBool::new(false));

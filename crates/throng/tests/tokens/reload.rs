@@ -127,6 +127,6 @@ fn tokens_can_be_required_and_not_while_it_runs() {
     place.write("throng.toml", "[client]\npublish_prefixes = [\"room:\"]\n");
     place.reload(TAKEN);
     assert_eq!(none(), 200);
-    let anybody = get(&place.server, "/poll?user=bo&timeout=0");
-    assert_eq!(anybody.status, 200);
+    let anonymous = get(&place.server, "/poll?user=bo&timeout=0");
+    assert_eq!(anonymous.status, 200);
 }

@@ -73,7 +73,7 @@ fn a_server_that_waits_takes_over() {
 }
 
 #[test]
-fn nobody_at_the_socket_leaves_all_as_it_was() {
+fn an_empty_socket_leaves_all_as_it_was() {
     let node = Node::new(Storage::Memory);
     let mut member = Member::open(&node, Kind::Ws, "h:a");
     for (to, word) in
@@ -193,7 +193,7 @@ fn a_server_that_waits_is_not_hurt_by_garbage() {
 #[test]
 fn another_user_is_refused_at_either_end() {
     let is_root = rustix::process::geteuid().is_root();
-    let as_nobody = |script: &str, path: &Path| {
+    let as_other_user = |script: &str, path: &Path| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
         command
@@ -203,7 +203,7 @@ fn another_user_is_refused_at_either_end() {
             .stderr(Stdio::piped());
         command
     };
-    let can = as_nobody("", Path::new("/")).output().is_ok_and(|it| it.status.success());
+    let can = as_other_user("", Path::new("/")).output().is_ok_and(|it| it.status.success());
     if !is_root || !can {
         println!("skipped: this needs root, setpriv and /usr/bin/python3");
         return;
@@ -221,7 +221,7 @@ fn another_user_is_refused_at_either_end() {
         it = socket.socket(socket.AF_UNIX)\nit.settimeout(50)\nit.connect(sys.argv[1])\n\
         try: got = it.recv(1000)\nexcept ConnectionError: got = b''\n\
         sys.exit(0 if got == b'' else 9)";
-    let output = output_within(&mut as_nobody(connects, &waiting.socket));
+    let output = output_within(&mut as_other_user(connects, &waiting.socket));
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     drop(waiting);
     // A stranger has bound the socket that the old server connects to.
@@ -231,7 +231,7 @@ fn another_user_is_refused_at_either_end() {
         print('ready', flush=True)\none, _ = it.accept()\none.settimeout(50)\n\
         try: got = one.recv(1000)\nexcept ConnectionError: got = b''\n\
         sys.exit(0 if got == b'' else 9)";
-    let mut child = as_nobody(listens, &trap).spawn().unwrap();
+    let mut child = as_other_user(listens, &trap).spawn().unwrap();
     let mut lines = Lines::of(child.stdout.take().unwrap());
     assert_eq!(lines.next().as_deref(), Some("ready"));
     let text = node.upgrade_fails(&["--to", trap.to_str().unwrap()]);

@@ -246,7 +246,7 @@ async fn a_sign_in_comes_from_the_nodes_own_page() {
 }
 
 #[tokio::test]
-async fn whoever_guesses_keys_has_to_wait() {
+async fn a_client_that_guesses_keys_has_to_wait() {
     let bench = node();
     let try_with = |key: &'static str| {
         let body = json!({ "key": key }).to_string();

@@ -449,7 +449,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_that_has_its_share_lets_nobody_wait() {
+    async fn an_address_that_has_its_share_delays_no_other() {
         let share = ConnectionLimits { per_address_max: 2, ..limits(4) };
         let connections = Connections::new(share);
         let admit = |of: u8| connections.admit(address(of)).unwrap();

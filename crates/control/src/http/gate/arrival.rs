@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_waits_for_a_body() {
+    async fn no_request_waits_for_a_body() {
         let gate = Arc::new(Gate::default());
         let arrival = arrival(&gate).await;
         gate.hold();

@@ -278,12 +278,12 @@ impl ForwardQueue {
         self.lock().under_way.is_some()
     }
 
-    /// Looks at what is under way, and may change it; it is so no longer where none is left.
-    pub(super) fn under_way<T>(&self, look: impl FnOnce(&mut UnderWay) -> T) -> Option<T> {
+    /// Visits what is under way, and may change it; it is so no longer where none is left.
+    pub(super) fn under_way<T>(&self, visit: impl FnOnce(&mut UnderWay) -> T) -> Option<T> {
         let mut state = self.lock();
-        let looked = look(state.under_way.as_mut()?);
+        let visited = visit(state.under_way.as_mut()?);
         state.under_way.take_if(|under_way| under_way.messages.is_empty());
-        Some(looked)
+        Some(visited)
     }
 
     /// Takes out all that is under way.
@@ -291,13 +291,13 @@ impl ForwardQueue {
         self.lock().under_way.take().map(|it| it.messages).unwrap_or_default()
     }
 
-    /// Looks at all that is not taken yet.
-    pub fn each(&self, look: &mut dyn FnMut(Waits<'_>)) {
+    /// Visits all that is not taken yet.
+    pub fn each(&self, visit: &mut dyn FnMut(Waits<'_>)) {
         let state = self.lock();
         for UnderWay { id, messages, .. } in state.under_way.iter() {
-            messages.iter().for_each(|pending| look(Waits { pending, sent_in: Some(id) }));
+            messages.iter().for_each(|pending| visit(Waits { pending, sent_in: Some(id) }));
         }
-        state.waiting.iter().for_each(|pending| look(Waits { pending, sent_in: None }));
+        state.waiting.iter().for_each(|pending| visit(Waits { pending, sent_in: None }));
     }
 
     /// Takes in a message of another process; they come in their order.

@@ -108,7 +108,7 @@ impl MessageRecord {
             transport: (*transport).into(),
             client: client.as_ref().map(Name::to_string),
             at_ms: *at_ms,
-            hook: hook.look(PendingHook::encode).map(Into::into),
+            hook: hook.peek(PendingHook::encode).map(Into::into),
             sent_in: sent_in.map(|id| id.as_str().into()),
         }
     }

@@ -194,7 +194,7 @@ impl QuestionRecord {
             users: texts(users),
             transport: (*transport).into(),
             connect: connect.as_deref().map(ConnectRecord::from),
-            hook: hook.look(PendingHook::encode)?.into(),
+            hook: hook.peek(PendingHook::encode)?.into(),
             sent_in: sent_in.map(|(id, count)| (id.as_str().into(), count as u64)),
         })
     }
@@ -229,12 +229,12 @@ impl QuestionRecord {
 }
 
 impl Dispatcher {
-    /// Looks at all questions without an answer, in no order.
-    fn each_question(&self, look: &mut dyn FnMut(&PendingRequest, SentIn<'_>)) {
-        self.queues().values().for_each(|queue| queue.each(look));
+    /// Visits all questions without an answer, in no order.
+    fn each_question(&self, visit: &mut dyn FnMut(&PendingRequest, SentIn<'_>)) {
+        self.queues().values().for_each(|queue| queue.each(visit));
         self.request_queue.each(&mut |request| {
             let sent_in = request.sent_in.as_ref();
-            look(request, sent_in.map(|(id, count)| (id, *count)));
+            visit(request, sent_in.map(|(id, count)| (id, *count)));
         });
     }
 }

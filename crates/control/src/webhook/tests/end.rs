@@ -42,7 +42,7 @@ async fn at_the_end_all_that_wait_get_a_response() {
 }
 
 #[test]
-fn a_runtime_that_ends_leaves_nobody_waiting() {
+fn a_runtime_that_ends_leaves_no_request_waiting() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let first = runtime();
     let (_app, bench) = first.block_on(busy());

@@ -59,7 +59,7 @@ async fn connections_that_break_and_servers_of_other_kinds_are_errors() {
 }
 
 #[tokio::test]
-async fn where_nobody_is_nobody_answers() {
+async fn an_absent_application_sends_no_response() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     drop(listener);

@@ -280,7 +280,7 @@ async fn rules_with_their_own_url_go_there() {
 }
 
 #[tokio::test]
-async fn an_url_that_nobody_answers_at_slows_no_other() {
+async fn an_url_without_responses_slows_no_other() {
     let (dead, other) = (app(0, echo).await, app(OPEN, echo).await);
     let mut bench = bench(2, settings(&other.url));
     (0..40).for_each(|n| bench.ask_at(Some(&dead.url), n, n).unwrap());

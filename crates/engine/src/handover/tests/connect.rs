@@ -58,7 +58,7 @@ fn all() -> Vec<Step> {
 }
 
 #[test]
-fn whoever_was_let_in_is_asked_about_again() {
+fn an_admitted_client_is_requested_again() {
     let mut steps = all();
     steps.extend([
         Answer(true),
@@ -98,7 +98,7 @@ fn whoever_was_let_in_is_asked_about_again() {
 }
 
 #[test]
-fn whoever_is_refused_has_never_been_there() {
+fn a_rejected_client_was_never_present() {
     let mut steps = all();
     steps.extend([Answer(false), Answer(true), Publish("a", "for none".into()), Wait(5)]);
     steps.extend((0..CLIENTS).map(Read));
@@ -119,7 +119,7 @@ fn whoever_is_refused_has_never_been_there() {
 }
 
 #[test]
-fn nobody_waits_for_who_has_gone() {
+fn no_request_waits_for_a_client_that_has_left() {
     let mut steps = all();
     steps.extend([Cut(0), Cut(1), Cut(4), Cut(5), Wait(3), Answer(true), Answer(true), Wait(3)]);
     steps.extend([Publish("a", "there".into()), Read(2), Read(3)]);

@@ -199,7 +199,7 @@ fn plain_topic() -> SubscribeParts<'static> {
 
 /// What a group has given to a member whose session ends with it: under way, and waiting.
 #[test]
-fn what_a_group_gave_is_somebody_elses_as_before() {
+fn what_a_group_gave_stays_with_its_member() {
     let peer = Peer { version: Version::V5, framed: false };
     let connect = |client, receive_max| {
         let properties = [(id::RECEIVE_MAXIMUM, Value::Number(receive_max))];

@@ -45,7 +45,7 @@ fn apart(scene: &Scene) -> Engine {
 }
 
 #[test]
-fn a_damaged_record_is_refused_and_leaves_nothing_or_harms_nobody() {
+fn a_damaged_record_is_refused_and_leaves_nothing_or_harms_no_client() {
     let (scene, own, records) = records();
     let (mut refused, mut taken) = (0, 0);
     for record in &records {

@@ -4,7 +4,7 @@
 use super::*;
 
 #[test]
-fn whoever_catches_up_goes_on_at_the_same_place() {
+fn a_catch_up_goes_on_at_the_same_position() {
     for is_late in [false, true] {
         for (name, path, ids) in
             [("sse", "/sse?", true), ("stream", "/stream?", false), ("ws", "/ws?", false)]
@@ -42,7 +42,7 @@ fn whoever_catches_up_goes_on_at_the_same_place() {
 }
 
 #[test]
-fn whoever_asked_for_what_is_there_gets_it() {
+fn a_client_that_requested_what_is_there_gets_it() {
     for is_late in [false, true] {
         for since in ["start", "last:4"] {
             let query = format!("user=u0&topic=big/1&topic=big/2&since={since}");
@@ -72,7 +72,7 @@ fn whoever_asked_for_what_is_there_gets_it() {
 }
 
 #[test]
-fn a_state_is_complete_once_whoever_sends_it() {
+fn a_state_is_complete_once_on_either_engine() {
     for is_late in [false, true] {
         let keys = ["a", "b", "c", "d"];
         let set = |key: &'static str| Set("state/1", key, format!("{key} {}", fill(500)));
@@ -176,7 +176,7 @@ fn a_client_may_wait_for_so_many_pages_and_no_more() {
 }
 
 #[test]
-fn nothing_is_read_for_whoever_has_left() {
+fn nothing_is_read_for_a_client_that_has_left() {
     let query = "user=u0&topic=big/1&topic=big/2&since=last:4";
     let subscribe = |topic: &str| {
         format!(r#"{{"type":"subscribe","id":9,"topic":"{topic}","since":"last:4"}}"#)
@@ -264,7 +264,7 @@ fn a_poll_is_told_what_is_gone_by_whichever_engine_answers() {
 }
 
 #[test]
-fn errors_of_old_queries_close_nobody() {
+fn errors_of_old_queries_close_no_connection() {
     let target = "user=u0&topic=big/1&since=fffffff8:0";
     let steps = [
         Publish("big/1", "one".into()),

@@ -343,8 +343,8 @@ impl World {
         self.settle();
     }
 
-    /// Somebody comes who has never been there, and finds what is retained.
-    fn look(&mut self) -> Client {
+    /// A client connects for the first time, and gets what is retained.
+    fn witness(&mut self) -> Client {
         let name = self.clients.len();
         let all = vec![("#".into(), Qos::ExactlyOnce)];
         self.clients.push(Client::new(name, Version::V5, all, false, Rc::clone(&self.done)));
@@ -364,7 +364,7 @@ fn run(seed: u64) {
     world.settle();
     world.talk();
     world.check();
-    let witness = world.look();
+    let witness = world.witness();
     world.check_retained(&witness);
 }
 
@@ -383,7 +383,7 @@ fn what_is_confirmed_is_not_lost_and_with_qos_2_nothing_comes_twice() {
 }
 
 #[test]
-fn who_goes_while_it_waits_for_a_session_keeps_nobody_from_it() {
+fn who_goes_while_it_waits_for_a_session_keeps_no_other_from_it() {
     let mut world = World::new(1);
     let open = |world: &mut World, client: &mut Client| {
         let (end, server) = testing::pair();

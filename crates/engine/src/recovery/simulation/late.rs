@@ -105,11 +105,11 @@ impl Late {
     fn answer<T: Send + 'static>(
         &self,
         completion: Completion<T>,
-        look: impl FnOnce(&Local) -> T + Send + 'static,
+        query: impl FnOnce(&Local) -> T + Send + 'static,
     ) -> Result<Answer<T>, HistoryError> {
         let mut state = self.state.lock().unwrap();
         if state.at_once {
-            return Ok(Answer::Now(look(&self.local)));
+            return Ok(Answer::Now(query(&self.local)));
         }
         let always = state.always;
         let turns = 1 + state.random.below(30);
@@ -117,20 +117,20 @@ impl Late {
         let way = if state.holds || state.steady { 9 } else { state.random.below(10) };
         let turns = if state.steady { 1 } else { turns };
         let answer: Box<dyn FnOnce() -> Result<T, HistoryError> + Send> = match way {
-            0 if !always => return Ok(Answer::Now(look(&self.local))),
+            0 if !always => return Ok(Answer::Now(query(&self.local))),
             1 => return Err(HistoryError::Busy),
             2 => Box::new(|| Err(HistoryError::Unavailable("no answer".into()))),
             3 => {
-                completion.complete(Ok(look(&self.local)));
+                completion.complete(Ok(query(&self.local)));
                 return Ok(Answer::Later);
             }
             4..7 => {
-                let found = look(&self.local);
+                let found = query(&self.local);
                 Box::new(move || Ok(found))
             }
             _ => {
                 let local = self.local.clone();
-                Box::new(move || Ok(look(&local)))
+                Box::new(move || Ok(query(&local)))
             }
         };
         let answer = Box::new(move || {

@@ -405,7 +405,7 @@ fn the_cursors_used_last_stay() {
 }
 
 #[test]
-fn damaged_records_are_refused_and_harm_nobody() {
+fn damaged_records_are_refused_and_harm_no_topic() {
     let started = Instant::now();
     let begin = || Begin::in_memory(Epoch(7));
     let mut random = Random::new(1);

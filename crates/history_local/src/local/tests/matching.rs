@@ -73,7 +73,7 @@ fn filters_find_each_topic_once_in_memory_and_on_disk() {
 }
 
 #[test]
-fn others_read_while_topics_are_looked_for_and_nothing_is_for_who_has_left() {
+fn others_read_while_topics_are_scanned_and_nothing_is_for_who_has_left() {
     let dir = Dir::new("matching-in-steps");
     let (store, begin) = dir.open();
     let (_, node) = node_of(Some(begin));

@@ -115,7 +115,7 @@ proptest! {
     }
 
     #[test]
-    fn a_flipped_bit_harms_nobody(
+    fn a_flipped_bit_harms_no_connection(
         at in any::<prop::sample::Index>(), byte in any::<prop::sample::Index>(), bit in 0_u8..8,
     ) {
         let mut frames = good();

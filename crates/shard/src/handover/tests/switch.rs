@@ -127,7 +127,7 @@ impl Scene {
 }
 
 #[test]
-fn nobody_notices_that_another_shard_serves() {
+fn no_client_notices_that_another_shard_serves() {
     let mut scene = Scene::new();
     switch(&mut scene.old);
     let report = scene.new.reports.recv_timeout(PATIENCE).unwrap();
@@ -146,7 +146,7 @@ fn nobody_notices_that_another_shard_serves() {
 }
 
 #[test]
-fn nobody_notices_that_another_shard_did_not_go_on() {
+fn no_client_notices_that_another_shard_did_not_go_on() {
     let mut scene = Scene::new();
     let broker = scene.old.engine.broker().clone();
     for _ in 0..3 {

@@ -30,8 +30,8 @@ pub(super) const STEP_WAIT: Duration = Duration::from_secs(20);
 /// have without a privilege, and would wait for each other.
 const COPYING_MAX: usize = 8;
 
-/// Between two looks at how far the shards are.
-pub(super) const LOOK: Duration = Duration::from_millis(2);
+/// Between two checks of how far the shards are.
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// What an upgrade passes on, and how it stops and lets go on what it belongs to.
 pub(in super::super) struct Old {
@@ -356,7 +356,7 @@ impl Upgrade {
         let (mut last, mut moved, mut logged) = (0, Instant::now(), Instant::now());
         let mut told = 0;
         loop {
-            self.look()?;
+            self.check_progress()?;
             let copying = told - self.count(GiverStage::Copied).min(told);
             for giver in self.old.givers.iter().skip(told).take(COPYING_MAX - copying) {
                 giver.order(Give::Copy);
@@ -383,7 +383,7 @@ impl Upgrade {
                 }
                 true => {}
             }
-            std::thread::sleep(5 * LOOK);
+            std::thread::sleep(5 * POLL_INTERVAL);
         }
     }
 
@@ -392,7 +392,7 @@ impl Upgrade {
     }
 
     /// Fails when a shard has, or the process is to end.
-    pub(super) fn look(&self) -> Result<(), Reason> {
+    pub(super) fn check_progress(&self) -> Result<(), Reason> {
         if self.cancelled.load(Ordering::SeqCst) {
             return Err("this process was told to end".into());
         }
@@ -416,11 +416,11 @@ impl Upgrade {
     ) -> Result<(), Reason> {
         let began = Instant::now();
         while !is_so() {
-            self.look()?;
+            self.check_progress()?;
             if began.elapsed() > wait {
                 return Err(format!("{what} took longer than {} s", wait.as_secs()));
             }
-            std::thread::sleep(LOOK / 2);
+            std::thread::sleep(POLL_INTERVAL / 2);
         }
         Ok(())
     }

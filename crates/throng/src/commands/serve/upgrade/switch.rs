@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use handover::Sent;
 use shard::{Channel, Give, GiverStage};
 
-use super::old::{LOOK, Reason, STEP_WAIT, Upgrade};
+use super::old::{POLL_INTERVAL, Reason, STEP_WAIT, Upgrade};
 use super::wire::{self, expect};
 
 /// How long calls of the admin port that are under way may take to end, before all stands still.
@@ -53,7 +53,7 @@ impl Upgrade {
                 .map_err(|error| self.why(&error))?;
             self.expect(main, wire::STORE_OPEN, STEP_WAIT)?;
         }
-        self.look()?;
+        self.check_progress()?;
         // From here on the new process serves, whatever happens to this one.
         let forwarded = old.forwarded.as_ref();
         let place = forwarded.map_or(&[][..], |(_, path)| path.as_os_str().as_bytes());
@@ -119,7 +119,7 @@ impl Upgrade {
                     tracing::error!(%error, "the store can't be opened again: this process ends");
                     std::process::exit(1);
                 }
-                Err(_) => std::thread::sleep(LOOK),
+                Err(_) => std::thread::sleep(POLL_INTERVAL),
             }
         }
         old.givers.iter().for_each(|giver| giver.order(Give::Resume));
