@@ -25,6 +25,8 @@ const TOOLS: &[&str] = &["bench", "flood", "top", "tune"];
 /// Words that are given up in all crates but the tools.
 const GIVEN_UP_BY_SERVER: &[(&str, &str)] = &[
     ("anybody", "anonymous"),
+    ("held", "pending, retained or open"),
+    ("hold", "pause, reserve or pending"),
     ("look", "scan, verify or poll"),
     ("looked", "scanned"),
     ("looking", "verifying"),
@@ -32,6 +34,7 @@ const GIVEN_UP_BY_SERVER: &[(&str, &str)] = &[
     ("nobody", "no client, no member"),
     ("nobodys", "no client's"),
     ("somebody", "the client, the user"),
+    ("unheld", "without account"),
     ("whoever", "the client, the user"),
 ];
 

@@ -270,7 +270,7 @@ impl World {
             damaged.engine.end_all();
             damaged.perform();
             assert_eq!(
-                damaged.engine.metrics().held.get(),
+                damaged.engine.metrics().open_connections.get(),
                 0,
                 "connections that stay after damage"
             );
@@ -321,7 +321,7 @@ impl World {
         self.engine.take_commands();
         self.engine.run_commands();
         self.perform();
-        self.engine.release_held();
+        self.engine.release_pending();
         for _ in 0..20 {
             if self.engine.slice(true).is_none() {
                 break;
@@ -412,5 +412,9 @@ pub fn engine(data: &[u8]) {
     world.engine.end_all();
     world.perform();
     assert!(world.sockets.is_empty(), "sockets of connections that have ended");
-    assert_eq!(world.engine.metrics().held.get(), 0, "connections that have ended are counted");
+    assert_eq!(
+        world.engine.metrics().open_connections.get(),
+        0,
+        "connections that have ended are counted"
+    );
 }

@@ -140,14 +140,14 @@ mod tests {
         ) {
             let mut slab = Slab::new();
             let mut list = List::EMPTY;
-            let mut held: HashMap<u32, usize> = HashMap::new();
+            let mut expected: HashMap<u32, usize> = HashMap::new();
             let mut order: VecDeque<u32> = VecDeque::new();
             for (step, (kind, value)) in steps.into_iter().enumerate() {
                 match (kind, order.len()) {
                     (0, 1..) => {
                         let at = order.remove(value % order.len()).unwrap();
                         slab.unlink(&mut list, at);
-                        prop_assert_eq!(slab.remove(at), held.remove(&at).unwrap());
+                        prop_assert_eq!(slab.remove(at), expected.remove(&at).unwrap());
                     }
                     (1, 1..) => {
                         let at = order.remove(value % order.len()).unwrap();
@@ -157,7 +157,7 @@ mod tests {
                     }
                     _ => {
                         let at = slab.insert(step);
-                        prop_assert!(held.insert(at, step).is_none());
+                        prop_assert!(expected.insert(at, step).is_none());
                         slab.link(&mut list, at);
                         order.push_back(at);
                     }
@@ -166,7 +166,7 @@ mod tests {
                 prop_assert_eq!(list.oldest, order.front().copied().unwrap_or(NONE));
                 prop_assert_eq!(list.newest, order.back().copied().unwrap_or(NONE));
             }
-            for (at, value) in &held {
+            for (at, value) in &expected {
                 prop_assert_eq!(slab[*at], *value);
             }
             for at in order {

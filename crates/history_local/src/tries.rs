@@ -142,14 +142,14 @@ mod tests {
         for cursor in 0..1_000 {
             assert_eq!(tries.count(cursor, 1, 0, 1), 1);
             assert_eq!(tries.count(2_000, 1, cursor, 1), cursor + 1, "it is in use");
-            let held: usize = tries.young.values().chain(tries.old.values()).map(Vec::len).sum();
-            assert!(held <= 10, "{held}");
+            let entries: usize = tries.young.values().chain(tries.old.values()).map(Vec::len).sum();
+            assert!(entries <= 10, "{entries}");
             tries.done(cursor, 1);
         }
         for offset in 0..100 {
             tries.count(1, offset, 0, 1);
         }
-        let held: usize = tries.young.values().chain(tries.old.values()).map(Vec::len).sum();
-        assert!(held <= 108, "{held}");
+        let entries: usize = tries.young.values().chain(tries.old.values()).map(Vec::len).sum();
+        assert!(entries <= 108, "{entries}");
     }
 }

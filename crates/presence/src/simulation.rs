@@ -96,11 +96,11 @@ impl Viewer {
         assert!(!joins.is_empty() || !leaves.is_empty());
         let none = Vec::new();
         for (key, metas) in joins {
-            let held = self.state.get(key).unwrap_or(&none);
+            let entry = self.state.get(key).unwrap_or(&none);
             for meta in metas {
-                assert!(!has(held, meta), "{meta} joins again");
+                assert!(!has(entry, meta), "{meta} joins again");
                 if let Some(prev) = meta.get("phx_ref_prev") {
-                    assert!(has(held, &json!({ "phx_ref": prev })), "{meta}");
+                    assert!(has(entry, &json!({ "phx_ref": prev })), "{meta}");
                 }
             }
         }
@@ -524,7 +524,7 @@ fn run(seed: u64) -> [usize; 4] {
 }
 
 #[test]
-fn every_client_comes_to_hold_the_truth() {
+fn every_client_ends_with_the_truth() {
     if let Ok(seed) = std::env::var("PRESENCE_SEED") {
         run(seed.parse().unwrap());
         return;

@@ -143,7 +143,7 @@ pub trait Protocol: Sync {
     }
 
     /// Answers an HTTP request if its path is one of this protocol's; else gives nothing. Of several
-    /// encodings with one name only the first in the table is asked. With [`Interrupt::Hold`] the same
+    /// encodings with one name only the first in the table is asked. With [`Interrupt::Pending`] the same
     /// request comes again.
     fn route(&self, _route: &Route<'_>, _out: &mut Vec<u8>) -> Option<Result<Request, Interrupt>> {
         None

@@ -99,7 +99,7 @@ pub enum Request {
     /// Say by a token who one is, or that one still is.
     Authenticate(Authenticate),
     /// Nothing yet: the same bytes are to be read again when this is known. Nothing is in `out`.
-    Hold(Hold),
+    Pending(Pending),
     /// Close, after the last bytes that are in `out`.
     Close(CloseReason),
 }
@@ -126,7 +126,7 @@ pub enum TokenPurpose {
 
 /// What a request waits for before it can be decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Hold {
+pub enum Pending {
     /// The keys of its token's issuer are being fetched.
     Keys,
     /// The application has still to say who this is, and whether it may come; it is then known by
@@ -150,7 +150,7 @@ pub enum Interrupt {
     /// It is rejected.
     Rejection(Rejection),
     /// It is to be read again when this is known.
-    Hold(Hold),
+    Pending(Pending),
 }
 
 impl From<Rejection> for Interrupt {
@@ -195,7 +195,7 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// What the application has said about a request that was held.
+/// What the application has decided about a pending request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdicts {
     /// Of who makes it.

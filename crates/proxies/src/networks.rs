@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_hold_their_addresses_and_no_others() {
+    fn networks_keep_their_addresses_and_no_others() {
         let list = ["10.0.0.0/8", "192.0.2.7", "2001:db8::/32", "::1"];
         let networks = Networks::parse(&list).unwrap();
         for inside in ["10.255.0.1", "::ffff:10.1.2.3", "192.0.2.7", "2001:db8:ffff::1", "::1"] {

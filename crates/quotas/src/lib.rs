@@ -316,8 +316,8 @@ pub struct Quotas {
     hasher: RandomState,
     accounts: AtomicUsize,
     accounts_max: usize,
-    /// Who had to go without an account, ever.
-    unheld: AtomicU64,
+    /// How often no account could be made.
+    without_account: AtomicU64,
     ticked_us: AtomicU64,
 }
 
@@ -336,7 +336,7 @@ impl Quotas {
             hasher: RandomState::new(),
             accounts: AtomicUsize::new(0),
             accounts_max,
-            unheld: AtomicU64::new(0),
+            without_account: AtomicU64::new(0),
             ticked_us: AtomicU64::new(0),
         }
     }
@@ -361,7 +361,7 @@ impl Quotas {
         now_us: u64,
     ) -> Option<Arc<Account>> {
         let cell = self.cell(who);
-        if self.sketch.is_held(cell)
+        if self.sketch.has_account(cell)
             && let Some(account) = self.part(cell).get(&who.subject())
         {
             return Some(account.clone());
@@ -375,14 +375,14 @@ impl Quotas {
             return Some(account.clone());
         }
         if self.accounts.load(Ordering::Relaxed) >= self.accounts_max {
-            self.unheld.fetch_add(1, Ordering::Relaxed);
+            self.without_account.fetch_add(1, Ordering::Relaxed);
             return None;
         }
         self.accounts.fetch_add(1, Ordering::Relaxed);
         let account = Arc::new(Account::default());
         account.used_us.store(now_us, Ordering::Relaxed);
         part.insert(subject, account.clone());
-        self.sketch.hold(cell);
+        self.sketch.add_account(cell);
         Some(account)
     }
 
@@ -396,9 +396,9 @@ impl Quotas {
         self.accounts_max
     }
 
-    /// How often there was no room for one.
-    pub fn unheld(&self) -> u64 {
-        self.unheld.load(Ordering::Relaxed)
+    /// How often no account could be made, because all were in use.
+    pub fn without_account(&self) -> u64 {
+        self.without_account.load(Ordering::Relaxed)
     }
 
     /// To be called about once a second, by one thread: forgets who has been quiet, and takes the means.
@@ -407,15 +407,15 @@ impl Quotas {
         let milliseconds = now_us.saturating_sub(before_us) / 1_000;
         for first in (0..Sketch::CELLS).step_by(Sketch::CELLS / PARTS) {
             let mut part = self.part(first);
-            let held = part.len();
+            let before = part.len();
             part.retain(|_, account| {
                 account.tick(milliseconds);
                 let quiet_us = now_us.saturating_sub(account.used_us.load(Ordering::Relaxed));
                 // Who still holds it may spend from it at any time.
                 quiet_us < QUIET_US || Arc::strong_count(account) > 1
             });
-            if part.len() < held {
-                self.accounts.fetch_sub(held - part.len(), Ordering::Relaxed);
+            if part.len() < before {
+                self.accounts.fetch_sub(before - part.len(), Ordering::Relaxed);
                 let mut cells = [false; Sketch::CELLS / PARTS];
                 part.keys().for_each(|subject| cells[self.cell(subject.who()) - first] = true);
                 self.sketch.keep(first, &cells);

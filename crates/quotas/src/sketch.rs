@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 /// What a counter's bits mean: whether somebody with this hash has an account, the second that was counted
 /// last (modulo 256), and what was counted in it. A count that is 256 s old is taken for a new one, which
 /// is too early again.
-const HELD: u16 = 1 << 15;
+const HAS_ACCOUNT: u16 = 1 << 15;
 const SECOND_SHIFT: u32 = 7;
 const COUNT: u16 = (1 << SECOND_SHIFT) - 1;
 
@@ -25,9 +25,9 @@ impl Sketch {
     /// How many counters there are: a multiple of the parts of the table of accounts.
     pub const CELLS: usize = 1 << 16;
 
-    /// Whether somebody with this hash has an account.
-    pub fn is_held(&self, cell: usize) -> bool {
-        self.cells[cell].load(Ordering::Relaxed) & HELD != 0
+    /// Whether a user or address with this hash has an account.
+    pub fn has_account(&self, cell: usize) -> bool {
+        self.cells[cell].load(Ordering::Relaxed) & HAS_ACCOUNT != 0
     }
 
     /// Counts, and gives what was counted in this second.
@@ -35,10 +35,10 @@ impl Sketch {
         let second = u16::from((now_us / 1_000_000).to_le_bytes()[0]) << SECOND_SHIFT;
         let most = u64::from(COUNT);
         let next = |seen: u16| {
-            let is_new = seen & !(HELD | COUNT) != second;
+            let is_new = seen & !(HAS_ACCOUNT | COUNT) != second;
             let before = if is_new { 0 } else { u64::from(seen & COUNT) };
             let count = before.saturating_add(weight).min(most);
-            (seen & HELD) | second | u16::try_from(count).unwrap_or(COUNT)
+            (seen & HAS_ACCOUNT) | second | u16::try_from(count).unwrap_or(COUNT)
         };
         let set = |seen| Some(next(seen));
         let cell = &self.cells[cell];
@@ -47,16 +47,16 @@ impl Sketch {
         u64::from(next(seen) & COUNT)
     }
 
-    /// Somebody with this hash has an account now.
-    pub fn hold(&self, cell: usize) {
-        self.cells[cell].fetch_or(HELD, Ordering::Relaxed);
+    /// Notes that a user or address with this hash has an account.
+    pub fn add_account(&self, cell: usize) {
+        self.cells[cell].fetch_or(HAS_ACCOUNT, Ordering::Relaxed);
     }
 
-    /// Of the counters from the first one on, only these have somebody with an account still.
-    pub fn keep(&self, first: usize, held: &[bool]) {
-        for (cell, held) in self.cells[first..].iter().zip(held) {
-            if !held {
-                cell.fetch_and(!HELD, Ordering::Relaxed);
+    /// Of the counters from the first one on, only these still have an account.
+    pub fn keep(&self, first: usize, with_account: &[bool]) {
+        for (cell, with_account) in self.cells[first..].iter().zip(with_account) {
+            if !with_account {
+                cell.fetch_and(!HAS_ACCOUNT, Ordering::Relaxed);
             }
         }
     }
@@ -83,11 +83,11 @@ mod tests {
     #[test]
     fn who_has_an_account_is_known_whatever_is_counted() {
         let sketch = Sketch::default();
-        (100..110).for_each(|cell| sketch.hold(cell));
+        (100..110).for_each(|cell| sketch.add_account(cell));
         sketch.add(105, u64::MAX, u64::MAX);
         sketch.keep(100, &[true, false, true]);
-        let held: Vec<_> = (0..200).filter(|cell| sketch.is_held(*cell)).collect();
-        assert_eq!(held, [100, 102, 103, 104, 105, 106, 107, 108, 109]);
+        let with_account: Vec<_> = (0..200).filter(|cell| sketch.has_account(*cell)).collect();
+        assert_eq!(with_account, [100, 102, 103, 104, 105, 106, 107, 108, 109]);
         assert_eq!(sketch.add(101, 1, SECOND), 1);
     }
 }

@@ -170,17 +170,17 @@ fn who_is_quiet_is_forgotten_and_there_is_room_for_so_many() {
     let quotas = Quotas::new(100);
     let exact = Limits::NONE.with(Unit::Commands, 1);
     let make = |name: &str, now_us| quotas.account(Who::User(name), &COMMAND, &exact, now_us);
-    let held = make("held", 0).unwrap();
+    let account = make("held", 0).unwrap();
     for at in 0..200 {
         make(&format!("u{at}"), 0);
     }
-    assert_eq!((quotas.accounts(), quotas.unheld()), (100, 101));
+    assert_eq!((quotas.accounts(), quotas.without_account()), (100, 101));
     quotas.tick(QUIET_US - 1);
     assert_eq!(quotas.accounts(), 100);
     quotas.tick(QUIET_US);
     assert_eq!(quotas.accounts(), 1);
     let again = quotas.account(Who::User("held"), &COMMAND, &Limits::NONE, QUIET_US).unwrap();
-    assert!(Arc::ptr_eq(&held, &again));
+    assert!(Arc::ptr_eq(&account, &again));
     // Who was forgotten begins anew.
     assert!(quotas.account(Who::User("u1"), &COMMAND, &Limits::NONE, QUIET_US).is_none());
     assert!(make("u150", QUIET_US).is_some());

@@ -121,7 +121,7 @@ mod tests {
         let closed = Rule { pattern: "secret/*".into(), join: JoinRule::Refuse, ..Rule::default() };
         interests.set_rules(Arc::new(Rules { rules: vec![closed], ..Rules::default() }));
         ["#", "secret/a"].iter().for_each(|filter| interests.add(filter));
-        let held = ["a", "secret/a", "secret/b"].map(|topic| interests.holds(topic));
-        assert_eq!(held, [true, true, false]);
+        let interested = ["a", "secret/a", "secret/b"].map(|topic| interests.holds(topic));
+        assert_eq!(interested, [true, true, false]);
     }
 }

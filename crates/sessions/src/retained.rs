@@ -80,7 +80,7 @@ pub type Keep = Box<dyn Fn(&str, Option<Vec<u8>>, Done) + Send + Sync>;
 
 /// The retained messages of one process.
 pub struct LocalRetained {
-    messages: RwLock<Held>,
+    messages: RwLock<RetainedTable>,
     keep: Option<Keep>,
     /// Topics of which the store may have another record than it should: it did not take the last one.
     unstored: Unstored,
@@ -94,9 +94,9 @@ pub struct LocalRetained {
 }
 
 #[derive(Default)]
-struct Held {
+struct RetainedTable {
     names: NameMap<Arc<Envelope>>,
-    /// What they hold, but for the node's own.
+    /// Their bytes, but for those of the node's own.
     bytes: usize,
     /// Topics in which the node speaks of itself.
     own: usize,
@@ -143,7 +143,7 @@ impl LocalRetained {
         records: impl IntoIterator<Item = (String, Vec<u8>)>,
         hash: impl Fn(&str) -> u64,
     ) -> usize {
-        let mut held = self.write();
+        let mut table = self.write();
         let mut unread = 0;
         for (topic, bytes) in records {
             let Ok(Record { publication, epoch, offset, at_ms }) = minicbor::decode(&bytes) else {
@@ -155,7 +155,7 @@ impl LocalRetained {
             let id = Position { epoch: Epoch(epoch), offset };
             let message = Message::new(publication, id, hash, 0);
             let message = Message { at_ms: at_ms.unwrap_or(0), ..message };
-            held.insert(Arc::new(message.into()));
+            table.insert(Arc::new(message.into()));
         }
         unread
     }
@@ -176,37 +176,37 @@ impl LocalRetained {
     pub fn retain(&self, message: &Arc<Envelope>) {
         let topic = &message.publication.topic;
         // What is stored is in the order of what is held: the store is given each change before the next one.
-        let mut held = self.write();
-        if held.knows_newer(message) {
+        let mut table = self.write();
+        if table.knows_newer(message) {
             return;
         }
-        held.removed.remove(topic);
+        table.removed.remove(topic);
         if message.publication.data.bytes() == 0 {
-            self.note_removed(&mut held, message);
-            return self.remove_from(&mut held, topic);
+            self.note_removed(&mut table, message);
+            return self.remove_from(&mut table, topic);
         }
         if message.publication.is_own() {
             // What the node says of itself is another after a restart, and not for clients to crowd out.
-            return held.insert(message.clone());
+            return table.insert(message.clone());
         }
-        let before = held.names.get(topic).filter(|before| !before.publication.is_own());
+        let before = table.names.get(topic).filter(|before| !before.publication.is_own());
         let before = before.map_or(0, |before| before.bytes());
         let is_one_more = before == 0;
-        let messages = held.names.len() - held.own + usize::from(is_one_more);
-        let bytes = held.bytes - before + message.bytes();
+        let messages = table.names.len() - table.own + usize::from(is_one_more);
+        let bytes = table.bytes - before + message.bytes();
         let is_full =
             messages > self.messages_max.load(Relaxed) || bytes > self.bytes_max.load(Relaxed);
         if is_full || is_one_more && self.unstored.len() >= UNSTORED_MAX {
             self.refused.fetch_add(1, Relaxed);
-            self.note_removed(&mut held, message);
+            self.note_removed(&mut table, message);
             // The one that was there is the last one no longer.
             if !is_one_more {
-                self.remove_from(&mut held, topic);
+                self.remove_from(&mut table, topic);
             }
             return;
         }
-        held.insert(message.clone());
-        self.keep(&held, topic);
+        table.insert(message.clone());
+        self.keep(&table, topic);
     }
 
     /// Whether the store has taken all records that it was given so far.
@@ -220,26 +220,26 @@ impl LocalRetained {
     }
 
     /// A message has removed its topic's. What the history hands on can't be overtaken by it: that is in order.
-    fn note_removed(&self, held: &mut Held, by: &Envelope) {
+    fn note_removed(&self, table: &mut RetainedTable, by: &Envelope) {
         if self.keep.is_some() && !by.is_retained() {
-            held.note_removed(&by.publication.topic, by.published_us);
+            table.note_removed(&by.publication.topic, by.published_us);
         }
     }
 
     /// Removes what has expired of at most `limit` messages behind a name. Gives where to go on.
     fn sweep_some(&self, now_ms: u64, after: Option<&str>, limit: usize) -> Option<Name> {
-        let (held, mut scanned, mut expired, mut last) = (self.read(), 0, Vec::new(), None);
-        for (name, message) in held.names.behind(after).take(limit) {
+        let (table, mut scanned, mut expired, mut last) = (self.read(), 0, Vec::new(), None);
+        for (name, message) in table.names.behind(after).take(limit) {
             scanned += 1;
             last = Some(name);
             expired.extend(message.is_expired(now_ms).then(|| Name::from(name)));
         }
         let next = last.filter(|_| scanned == limit).map(Name::from);
-        drop(held);
+        drop(table);
         for topic in expired {
-            let mut held = self.write();
-            if held.names.get(&topic).is_some_and(|message| message.is_expired(now_ms)) {
-                self.remove_from(&mut held, &topic);
+            let mut table = self.write();
+            if table.names.get(&topic).is_some_and(|message| message.is_expired(now_ms)) {
+                self.remove_from(&mut table, &topic);
             }
         }
         next
@@ -247,16 +247,16 @@ impl LocalRetained {
 
     /// Removes a topic's message here and from the store. Where there is none, the store has none or is about to be
     /// told so.
-    fn remove_from(&self, held: &mut Held, topic: &Name) {
-        if held.remove(topic) {
-            self.keep(held, topic);
+    fn remove_from(&self, table: &mut RetainedTable, topic: &Name) {
+        if table.remove(topic) {
+            self.keep(table, topic);
         }
     }
 
     /// Has the store take what is held of a topic.
-    fn keep(&self, held: &Held, topic: &Name) {
+    fn keep(&self, table: &RetainedTable, topic: &Name) {
         let Some(keep) = &self.keep else { return };
-        let message = held.names.get(topic).filter(|message| !message.publication.is_own());
+        let message = table.names.get(topic).filter(|message| !message.publication.is_own());
         let value = message.and_then(|message| minicbor::to_vec(self.record(message)).ok());
         keep(topic, value, self.unstored.unless_stored(topic));
     }
@@ -271,21 +271,21 @@ impl LocalRetained {
         Record { publication, epoch: epoch.0, offset, at_ms: Some(at_ms) }
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Held> {
+    fn read(&self) -> RwLockReadGuard<'_, RetainedTable> {
         self.messages.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Held> {
+    fn write(&self) -> RwLockWriteGuard<'_, RetainedTable> {
         self.messages.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Held {
+impl RetainedTable {
     /// Whether something was published later to a message's topic that is here, or has removed what was.
     fn knows_newer(&self, message: &Message) -> bool {
         let topic = &message.publication.topic;
-        let held = self.names.get(topic).map(|held| held.published_us);
-        held.max(self.removed.get(topic).copied()) > Some(message.published_us)
+        let newest = self.names.get(topic).map(|newest| newest.published_us);
+        newest.max(self.removed.get(topic).copied()) > Some(message.published_us)
     }
 
     /// What was published to a topic at this time has removed its message.
@@ -332,15 +332,15 @@ impl Retained for LocalRetained {
     }
 
     fn matching(&self, filter: &str, after: Option<&str>, limit: usize) -> RetainedPage {
-        let held = self.read();
-        let page = held.names.matching(filter, after, limit);
+        let table = self.read();
+        let page = table.names.matching(filter, after, limit);
         let messages = page.found.iter().map(|(_, message)| Arc::clone(message)).collect();
         RetainedPage { messages, after: page.after.map(Name::from) }
     }
 
     fn all(&self, after: Option<&str>, limit: usize) -> RetainedPage {
-        let held = self.read();
-        let mut rest = held.names.behind(after).filter(|(_, it)| !it.publication.is_own());
+        let table = self.read();
+        let mut rest = table.names.behind(after).filter(|(_, it)| !it.publication.is_own());
         let messages: Vec<_> = rest.by_ref().take(limit).map(|(_, it)| it.clone()).collect();
         let more = rest.next().is_some();
         let last = messages.last().filter(|_| more);
@@ -349,10 +349,10 @@ impl Retained for LocalRetained {
     }
 
     fn remove(&self, topic: &str) -> bool {
-        let mut held = self.write();
-        let is_there = held.remove(topic);
+        let mut table = self.write();
+        let is_there = table.remove(topic);
         if is_there {
-            self.keep(&held, &topic.into());
+            self.keep(&table, &topic.into());
         }
         is_there
     }
@@ -366,8 +366,8 @@ impl Retained for LocalRetained {
     }
 
     fn stats(&self) -> RetainedStats {
-        let held = self.read();
-        let (messages, bytes) = (held.names.len() - held.own, held.bytes);
+        let table = self.read();
+        let (messages, bytes) = (table.names.len() - table.own, table.bytes);
         RetainedStats { messages, bytes, refused: self.refused.load(Relaxed) }
     }
 }
@@ -533,10 +533,10 @@ mod tests {
             retained.retain(&published(&format!("t/{at}"), "", at));
             retained.retain(&published("often", "", at));
         }
-        let held = retained.read();
-        assert!(held.removals.len() <= REMOVED_MAX && held.removed.len() <= REMOVED_MAX);
-        assert!(held.removed.contains_key("often"));
-        drop(held);
+        let table = retained.read();
+        assert!(table.removals.len() <= REMOVED_MAX && table.removed.len() <= REMOVED_MAX);
+        assert!(table.removed.contains_key("often"));
+        drop(table);
         retained.retain(&published("later", "", 3 * REMOVED_US));
         assert_eq!((retained.read().removals.len(), retained.read().removed.len()), (1, 1));
     }

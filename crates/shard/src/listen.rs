@@ -129,7 +129,8 @@ impl Balance {
     /// Checks all shards and gives the kernel the choice if it has changed: for each port, through any
     /// listener of its group. If the kernel refuses, connections stay spread by hash.
     pub fn adjust(&self, listeners: &[Listening]) {
-        let counts: Vec<u64> = self.shards.iter().map(|metrics| metrics.held.get()).collect();
+        let counts: Vec<u64> =
+            self.shards.iter().map(|metrics| metrics.open_connections.get()).collect();
         let chosen = choice(&counts, self.high_water);
         let mut open = self.open.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if *open != chosen {
@@ -254,9 +255,9 @@ mod tests {
         let metrics: Vec<Arc<Metrics>> = (0..3).map(|_| Arc::default()).collect();
         let balance = Balance::new(metrics.clone(), 100);
         for full in 0..3 {
-            metrics.iter().for_each(|metrics| metrics.held.set(10));
-            metrics[full].held.set(100);
-            metrics[(full + 1) % 3].held.set(101);
+            metrics.iter().for_each(|metrics| metrics.open_connections.set(10));
+            metrics[full].open_connections.set(100);
+            metrics[(full + 1) % 3].open_connections.set(101);
             balance.adjust(&shards[0]);
             for (port, address) in addresses.iter().enumerate() {
                 for _ in 0..10 {

@@ -17,7 +17,7 @@ use mailbox::Wake;
 use crate::wake::Commands;
 
 /// How long a shard holds its permit while others wait, in microseconds.
-const HOLD_US: u64 = 20_000;
+const GRANT_US: u64 = 20_000;
 
 /// Shards of one core up to which each has a permit of its own.
 const SHARDS_PER_CORE_MAX: usize = 8;
@@ -45,7 +45,7 @@ pub(crate) enum Permit {
     /// The shard waits in the queue; a wake-up comes with its permit.
     Waiting,
     /// The shard has one, since this time in microseconds of the node's clock.
-    Held(u64),
+    Granted(u64),
 }
 
 impl FanoutPermits {
@@ -71,14 +71,14 @@ impl FanoutPermits {
             Permit::Waiting => {
                 let granted = std::mem::take(&mut self.state().granted[usize::from(shard)]);
                 match (granted, needed) {
-                    (true, true) => Permit::Held(now_us),
+                    (true, true) => Permit::Granted(now_us),
                     (true, false) => self.release(),
                     (false, _) => Permit::Waiting,
                 }
             }
-            Permit::Held(_) if !needed => self.release(),
-            Permit::Held(since_us) if now_us.saturating_sub(since_us) < HOLD_US => permit,
-            Permit::Held(_) => self.pass_on(shard, now_us),
+            Permit::Granted(_) if !needed => self.release(),
+            Permit::Granted(since_us) if now_us.saturating_sub(since_us) < GRANT_US => permit,
+            Permit::Granted(_) => self.pass_on(shard, now_us),
         }
     }
 
@@ -89,7 +89,7 @@ impl FanoutPermits {
             state.waiting.retain(|waiting| *waiting != shard);
             std::mem::take(&mut state.granted[usize::from(shard)])
         };
-        if granted || matches!(permit, Permit::Held(_)) {
+        if granted || matches!(permit, Permit::Granted(_)) {
             self.release();
         }
     }
@@ -98,7 +98,7 @@ impl FanoutPermits {
         let mut state = self.state();
         if state.free > 0 {
             state.free -= 1;
-            return Permit::Held(now_us);
+            return Permit::Granted(now_us);
         }
         state.waiting.push_back(shard);
         Permit::Waiting
@@ -109,7 +109,7 @@ impl FanoutPermits {
     fn pass_on(&self, shard: u16, now_us: u64) -> Permit {
         let mut state = self.state();
         if state.waiting.is_empty() {
-            return Permit::Held(now_us);
+            return Permit::Granted(now_us);
         }
         state.waiting.push_back(shard);
         self.grant_next(state);

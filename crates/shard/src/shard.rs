@@ -167,7 +167,7 @@ impl Shard {
         self.count_answers();
         self.engine.run_commands();
         self.perform();
-        self.engine.release_held();
+        self.engine.release_pending();
         self.perform();
         self.fan_out();
         // Last, so that a slot that was vacated in this turn is not used again in it: no event of
@@ -375,7 +375,7 @@ impl Shard {
         self.permit = self.permits.turn(number, self.permit, wanted, now_us);
         let (mut members, mut slices) = (0, 0);
         while members < TURN && slices < SLICES {
-            let Some(served) = self.engine.slice(matches!(self.permit, Permit::Held(_))) else {
+            let Some(served) = self.engine.slice(matches!(self.permit, Permit::Granted(_))) else {
                 break;
             };
             members += served;

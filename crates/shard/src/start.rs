@@ -489,8 +489,9 @@ pub(crate) fn for_tests(settings: Settings, shared: Arc<Shared>) -> Shard {
         broker::Limits { recent_messages_max: 1, recent_bytes_max: 1, recent_seconds_max: 1 };
     let router = Arc::new(broker::Router::new(vec![handle.inbox()]));
     let begin = history_local::Begin::in_memory(broker::epoch(&[7; 20]));
-    let held = history_local::HistoryLimits::default();
-    let history = Arc::new(history_local::Local::new(router.clone(), begin, started, held, limits));
+    let history_limits = history_local::HistoryLimits::default();
+    let history =
+        Arc::new(history_local::Local::new(router.clone(), begin, started, history_limits, limits));
     let log = history.clone();
     let broker = Arc::new(broker::Local::new(router, [7; 20], started, limits, log));
     let make = Make {
@@ -593,11 +594,16 @@ mod tests {
             assert_eq!(plan.capacity, descriptors - reserved(shards), "{descriptors}: {plan:?}");
             assert!(plan.capacity >= CAPACITY_MIN, "{descriptors}: {plan:?}");
         }
-        let held = |descriptors| {
+        let reserved = |descriptors| {
             let plan = plan(&options, 1_000_000, descriptors, 2).unwrap();
             (plan.shards, plan.capacity * plan.shards as u64)
         };
-        assert!(held(256).1 > 3_000 && held(700).1 > 20_000, "{:?} {:?}", held(256), held(700));
+        assert!(
+            reserved(256).1 > 3_000 && reserved(700).1 > 20_000,
+            "{:?} {:?}",
+            reserved(256),
+            reserved(700)
+        );
         // As before where there are enough.
         let enough = plan(&options, 1_000_000, 20_000, 2).unwrap();
         assert!((55..65).contains(&enough.shards), "{enough:?}");

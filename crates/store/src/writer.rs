@@ -448,11 +448,11 @@ impl Writer {
         self.is_large = metadata.is_ok_and(|metadata| metadata.len() > LARGE_BYTES);
         let is_requested = self.shared.reserve_requested.swap(false, Relaxed);
         if self.next_reserve.is_some_and(|at| is_requested || at <= Instant::now()) {
-            let is_held = self.shared.directory.create_reserve();
-            if is_held {
+            let has_reserve = self.shared.directory.create_reserve();
+            if has_reserve {
                 tracing::info!("room for deletions on a full disk is held");
             }
-            self.next_reserve = (!is_held).then(|| Instant::now() + RESERVE_EVERY);
+            self.next_reserve = (!has_reserve).then(|| Instant::now() + RESERVE_EVERY);
         }
         if self.next_sweep > Instant::now() {
             return;

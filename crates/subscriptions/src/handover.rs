@@ -5,10 +5,10 @@ use std::sync::Arc;
 use ::handover::{Part, PartError};
 
 use crate::locked::Tables;
-use crate::{LoadRowError, ROWS_A_HOLD, Subscriptions};
+use crate::{LoadRowError, ROWS_A_LOCK, Subscriptions};
 
 /// Numbers of names or users that are looked at while the lock is held once.
-const PIECE: u32 = 16 * ROWS_A_HOLD as u32;
+const PIECE: u32 = 16 * ROWS_A_LOCK as u32;
 
 /// Kinds of keys. They stay for good.
 const NAME: u8 = b'n';

@@ -2,7 +2,7 @@
 //!
 //! [`Subscriptions`] is the table in memory. Topics have numbers, and a user's row is the packed
 //! list of the user's topic numbers. A subscription (an edge) takes 3 to 5 bytes in all if users
-//! have 50 each. One lock protects the table. It is held for one user, or for [`ROWS_A_HOLD`] rows,
+//! have 50 each. One lock protects the table. It is held for one user, or for [`ROWS_A_LOCK`] rows,
 //! at a time.
 //!
 //! Who follows a topic is in a second table, if it is wanted: for each topic the packed list of its
@@ -42,7 +42,7 @@ mod users;
 pub use self::handover::SubscriptionsPart;
 pub use plan::Plan;
 pub use subscribers::{Page, Search};
-pub use table::{ROWS_A_HOLD, Subscriptions};
+pub use table::{ROWS_A_LOCK, Subscriptions};
 
 use model::Name;
 use model::name::NAME_BYTES_MAX;

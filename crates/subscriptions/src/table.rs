@@ -11,7 +11,7 @@ use crate::subscribers::Search;
 use crate::{Change, EditError, Edited, LoadNameError, LoadRowError, row};
 
 /// How many rows are changed while the lock is held once.
-pub const ROWS_A_HOLD: usize = 64;
+pub const ROWS_A_LOCK: usize = 64;
 
 /// All users' subscriptions. Shards read the table at each login, and the control thread changes
 /// it.
@@ -94,7 +94,7 @@ impl Subscriptions {
         if let Some(followers) = &mut followers {
             followers.settle();
         }
-        for puts in change.puts.chunks(ROWS_A_HOLD) {
+        for puts in change.puts.chunks(ROWS_A_LOCK) {
             let mut tables = self.tables.write();
             let put: Vec<_> =
                 puts.iter().map(|(user, packed)| tables.users.put(user, packed)).collect();

@@ -103,8 +103,8 @@ fn who_stalls_gets_the_newest_of_each_key_on_every_transport() {
         reader.join().unwrap();
         assert_eq!(got.load(Ordering::Relaxed), KEYS * ROUNDS);
         // All four have stalled, and hold no more than an outbox and a message of each key.
-        let held = server.metric("throng_outbox_memory_bytes");
-        assert!(held < 4.0 * 256_000.0, "{held}");
+        let memory = server.metric("throng_outbox_memory_bytes");
+        assert!(memory < 4.0 * 256_000.0, "{memory}");
         assert!(server.metric("throng_messages_conflated_total") > 100.0);
         check(&read_sse(&mut sse), "sse");
         let mut seen = BTreeMap::new();

@@ -256,7 +256,7 @@ fn events_survive_a_kill_in_the_store() {
     let folder = Scratch::new("events-kill");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/hook", listener.local_addr().unwrap());
-    let mut held: Vec<crate::support::WebSocket> = Vec::new();
+    let mut open: Vec<crate::support::WebSocket> = Vec::new();
     let events = ("THRONG_WEBHOOK_EVENTS", "connected,disconnected,joined,left");
     let serve = || serve(&url, &[events], Some(folder.path()));
     let until_written = |server: &Server, name: &str| {
@@ -274,7 +274,7 @@ fn events_survive_a_kill_in_the_store() {
         for n in 0..10 {
             let mut socket = websocket(&server, &format!("user=r{round}n{n}"));
             command(&mut socket, json!({"type": "subscribe", "id": 1, "topic": "room:1"}));
-            held.push(socket);
+            open.push(socket);
         }
         let events = f64::from(21 * (round + 1));
         server.until("the events wait", |server| {

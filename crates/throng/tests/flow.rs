@@ -182,8 +182,8 @@ fn stalled_readers_do_not_use_up_the_memory_for_outboxes() {
         }
         server.publish("all", json!(round));
         assert_eq!(reader.data(), round.to_string());
-        let held = server.metric("throng_outbox_memory_bytes");
-        assert!(held < 3.0 * f64::from(1 << 20), "{held}");
+        let memory = server.metric("throng_outbox_memory_bytes");
+        assert!(memory < 3.0 * f64::from(1 << 20), "{memory}");
     }
     assert!(limited(&server, "limits.outboxes_bytes_max") > 0.0);
     drop(stopped);
@@ -235,16 +235,16 @@ fn a_deep_pipeline_that_never_reads_is_closed() {
     socket.set_nonblocking(true).unwrap();
     let requests = "GET /chat.js HTTP/1.1\r\nHost: t\r\n\r\n".repeat(5_000);
     let mut sent = 0;
-    let held = |server: &Server| {
+    let outboxes = |server: &Server| {
         server.metric("throng_outbox_bytes") + server.metric("throng_input_memory_bytes")
     };
     server.until("the kernel takes no more", |server| {
         while let Ok(more) = socket.write(&requests.as_bytes()[sent..]) {
             sent = (sent + more) % requests.len();
         }
-        held(server) >= 1.0
+        outboxes(server) >= 1.0
     });
-    assert!(held(&server) < 500_000.0, "{}", held(&server));
+    assert!(outboxes(&server) < 500_000.0, "{}", outboxes(&server));
     let closed = "throng_connections_closed_total{reason=\"idle\"}";
     server.until("it is ended", |server| server.metric(closed) == 1.0);
 }
@@ -571,7 +571,7 @@ fn one_client_can_not_use_up_the_long_poll_sessions() {
 #[test]
 fn health_checks_pass_while_their_address_is_at_its_limit() {
     let server = Server::with(&[], &[("THRONG_LIMITS_CONNECTIONS_PER_ADDRESS_MAX", "3")]);
-    let held: Vec<_> = (0..3).map(|_| server.listen("/sse")).collect();
+    let opened_before: Vec<_> = (0..3).map(|_| server.listen("/sse")).collect();
     let ask = |text: &str| server.exchange(text.as_bytes());
     for _ in 0..20 {
         assert!(ask(HEALTH).starts_with("HTTP/1.1 200 "), "the health check");
@@ -595,7 +595,7 @@ fn health_checks_pass_while_their_address_is_at_its_limit() {
         assert!(answer.starts_with("HTTP/1.1 503 "), "{answer:?}");
     }
     assert!(ask(HEALTH).starts_with("HTTP/1.1 200 "));
-    drop(held);
+    drop(opened_before);
 }
 
 #[test]
@@ -612,14 +612,14 @@ fn opened_minus_closed_connections_equals_open_ones() {
         polls.answer();
     }
     polls.send("GET /poll?topic=a&timeout=120 HTTP/1.1\r\nHost: t\r\n\r\n");
-    let held = (server.listen("/sse?topic=a"), server.listen("/stream?topic=a"), polls);
+    let opened_before = (server.listen("/sse?topic=a"), server.listen("/stream?topic=a"), polls);
     let sockets = (websocket(&server, ""), (0..7).map(|_| session(&server)).collect::<Vec<_>>());
     let open = 4 + 7;
     server.until("all are counted", |server| {
         let (opened, closed, there) = balance(server);
         opened - closed == there && there == open
     });
-    drop((held, sockets));
+    drop((opened_before, sockets));
     server.until("all have gone", |server| {
         let (opened, closed, there) = balance(server);
         opened == closed && there == 0

@@ -37,7 +37,7 @@ fn by_command(server: &Server, topic: &str, user: &str) -> (String, String) {
 #[test]
 fn the_node_has_so_many_topics() {
     let server = Server::with(&["--shards", "1"], &[("THRONG_LIMITS_TOPICS_MAX", "4")]);
-    let (held, head, _) = get(&server, "/sse?topic=a&topic=b&topic=c&topic=d");
+    let (connections, head, _) = get(&server, "/sse?topic=a&topic=b&topic=c&topic=d");
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     for target in
         ["/sse?topic=e", "/stream?topic=a&topic=e", "/poll?topic=e&timeout=0", "/sse?user=al"]
@@ -55,7 +55,7 @@ fn the_node_has_so_many_topics() {
     assert!(joined.contains("limits.topics_max"), "{joined}");
     assert_eq!(limited(&server, "limits.topics_max"), 6.0);
     assert_eq!(server.metric("throng_limit{name=\"limits.topics_max\"}"), 4.0);
-    drop(held);
+    drop(connections);
     server.until("there is room again", |server| {
         get(server, "/sse?topic=e").1.starts_with("HTTP/1.1 200")
     });
@@ -70,11 +70,11 @@ fn the_node_has_so_many_presences() {
     );
     let config = ["--shards", "2", "--config", rules.to_str().unwrap()];
     let server = Server::with(&config, &[]);
-    let held: Vec<_> = ["al", "bo"]
+    let connections: Vec<_> = ["al", "bo"]
         .map(|user| get(&server, &format!("/sse?topic=room:1&user={user}")))
         .into_iter()
         .collect();
-    assert!(held.iter().all(|(_, head, _)| head.starts_with("HTTP/1.1 200")));
+    assert!(connections.iter().all(|(_, head, _)| head.starts_with("HTTP/1.1 200")));
     server.until("both are counted", |server| server.metric("throng_presence_connections") == 2.0);
     let (_, head, body) = get(&server, "/sse?topic=room:1&user=cy");
     assert!(head.starts_with("HTTP/1.1 503") && body.contains("presence_full"), "{head}{body}");
@@ -84,7 +84,7 @@ fn the_node_has_so_many_presences() {
     assert_eq!(limited(&server, "presence.connections_max"), 3.0);
     // Other topics are as before.
     assert_eq!(by_command(&server, "news", "user=cy").0, "ok");
-    drop(held);
+    drop(connections);
     server.until("there is room again", |server| {
         get(server, "/sse?topic=room:1&user=cy").1.starts_with("HTTP/1.1 200")
     });

@@ -233,7 +233,7 @@ fn a_client_without_a_key_takes_no_capacity_from_those_who_have_one() {
         ));
         stream
     };
-    let _held: Vec<Stream> = (0..30).map(|_| begin(4_096, 4_000)).collect();
+    let _open: Vec<Stream> = (0..30).map(|_| begin(4_096, 4_000)).collect();
     for _ in 0..20 {
         let message = json!({"topic": "a", "data": "x".repeat(50_000)});
         assert_eq!(call(&server, "POST", "/api/publish", &key, Some(message)).0, 200);

@@ -9,13 +9,13 @@ use serde_json::json;
 #[test]
 fn connections_over_the_limit_get_503_and_open_ones_stay() {
     let server = Server::with(&["--max-connections", "20"], &[]);
-    let mut held: Vec<_> = (0..20).map(|_| server.listen("/sse?topic=a")).collect();
+    let mut open: Vec<_> = (0..20).map(|_| server.listen("/sse?topic=a")).collect();
     let answer = server.exchange(b"GET /sse HTTP/1.1\r\nHost: t\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer:?}");
     assert!(header(&answer, "retry-after").is_some() && answer.contains("overloaded"));
     server.publish("a", json!("still"));
-    held.iter_mut().for_each(|stream| assert_eq!(stream.data(), "still"));
-    held.pop();
+    open.iter_mut().for_each(|stream| assert_eq!(stream.data(), "still"));
+    open.pop();
     server.until("there is room again", |server| {
         server
             .exchange(b"GET /healthz HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n")
@@ -29,10 +29,10 @@ fn connections_per_address_and_connect_rates_are_limited() {
     let settings =
         [("THRONG_LIMITS_CONNECTIONS_PER_ADDRESS_MAX", "3"), ("THRONG_CLIENT_STATUS_PAGE", "true")];
     let server = Server::with(&[], &settings);
-    let held: Vec<_> = (0..3).map(|_| server.listen("/sse")).collect();
+    let open: Vec<_> = (0..3).map(|_| server.listen("/sse")).collect();
     let ask = b"GET /status HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
     assert!(server.exchange(ask).starts_with("HTTP/1.1 503"));
-    drop(held);
+    drop(open);
     server.until("the address is welcome again", |server| {
         server.exchange(ask).starts_with("HTTP/1.1 200")
     });
@@ -108,7 +108,7 @@ fn a_client_gets_503_when_the_server_has_no_descriptors() {
     );
     command.args(["-c", &line]);
     let server = Server::run(command, &[]);
-    let mut held = Vec::new();
+    let mut open = Vec::new();
     let answer = loop {
         let mut stream = Stream::new(server.connect());
         stream.send("GET /sse?topic=a HTTP/1.1\r\nHost: t\r\n\r\n");
@@ -116,19 +116,19 @@ fn a_client_gets_503_when_the_server_has_no_descriptors() {
         if !head.starts_with("HTTP/1.1 200") {
             break head;
         }
-        held.push(stream);
-        assert!(held.len() < 280);
+        open.push(stream);
+        assert!(open.len() < 280);
     };
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
-    assert!(held.len() > 150, "{}", held.len());
+    assert!(open.len() > 150, "{}", open.len());
     server.publish("a", json!("x"));
-    held.iter_mut().for_each(|stream| assert_eq!(stream.data(), "x"));
+    open.iter_mut().for_each(|stream| assert_eq!(stream.data(), "x"));
 }
 
 #[test]
 fn connections_over_the_memory_limit_are_rejected() {
     let server = Server::with(&[], &[]);
-    let mut held = server.listen("/sse?topic=a");
+    let mut listener = server.listen("/sse?topic=a");
     let tight = Server::with(&[], &[("THRONG_LIMITS_MEMORY_BYTES_MAX", "1MiB")]);
     tight.until("memory is full", |server| {
         server
@@ -137,7 +137,7 @@ fn connections_over_the_memory_limit_are_rejected() {
     });
     assert_eq!(tight.metric("throng_memory_full"), 1.0);
     server.publish("a", json!(1));
-    assert_eq!(held.data(), "1");
+    assert_eq!(listener.data(), "1");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn connections_spread_evenly_and_a_full_shard_loses_no_connection() {
     );
     command.args(["-c", &line]);
     let server = Server::run(command, &[("THRONG_SOCKET_BACKLOG", "64")]);
-    let mut held = Vec::new();
+    let mut open = Vec::new();
     let spread = |server: &Server| -> Vec<f64> {
         (0..4)
             .map(|n| server.metric(&format!("throng_shard_connections{{shard=\"{n}\"}}")))
@@ -163,17 +163,17 @@ fn connections_spread_evenly_and_a_full_shard_loses_no_connection() {
     // The balance acts 16 times a second. In between, the distribution is random. So some come and go until it
     // is even.
     server.until("the connections spread evenly", |server| {
-        if held.len() >= 1_500 {
-            held.drain(..60);
+        if open.len() >= 1_500 {
+            open.drain(..60);
         }
-        (0..60).for_each(|_| held.push(server.listen("/sse?topic=a")));
-        let all = held.len() as f64;
+        (0..60).for_each(|_| open.push(server.listen("/sse?topic=a")));
+        let all = open.len() as f64;
         server.until("all are counted", |server| spread(server).iter().sum::<f64>() == all);
-        held.len() >= 600 && even(&spread(server))
+        open.len() >= 600 && even(&spread(server))
     });
-    while held.len() < 1_700 {
-        held.push(server.listen("/sse?topic=a"));
+    while open.len() < 1_700 {
+        open.push(server.listen("/sse?topic=a"));
     }
     assert_eq!(server.publish("a", json!(1))["members"], 1_700);
-    held.iter_mut().for_each(|stream| assert_eq!(stream.data(), "1"));
+    open.iter_mut().for_each(|stream| assert_eq!(stream.data(), "1"));
 }

@@ -272,17 +272,17 @@ fn both_ports_are_spread_over_the_shards() {
         let of = |shard| format!("throng_shard_connections{{shard=\"{shard}\"}}");
         (0..SHARDS).map(|shard| both.server.metric(&of(shard))).collect()
     };
-    let mut held = Vec::new();
+    let mut connections = Vec::new();
     // First all by the one port, then all by the other; the second also makes up for the first.
     for at in [both.mqtt, both.server.client] {
         for _ in 0..CONNECTIONS / 2 {
-            held.push(connect(at));
-            if held.len() % 100 == 0 {
-                let all = held.len() as f64;
+            connections.push(connect(at));
+            if connections.len() % 100 == 0 {
+                let all = connections.len() as f64;
                 both.server.until("all are there", |_| shards().iter().sum::<f64>() == all);
             }
         }
-        let mean = held.len() as f64 / SHARDS as f64;
+        let mean = connections.len() as f64 / SHARDS as f64;
         // The kernel chooses at random, with a deviation of 12 for the first and of 17 for all. A shard that holds
         // 3 % and 32 over the mean leaves the choice when the server looks, however seldom that is.
         let most = mean * 1.03 + 32.0 + 40.0;
@@ -303,9 +303,9 @@ fn a_shard_that_is_full_takes_no_more_by_any_port() {
     };
     let refused = || both.server.metric("throng_connections_refused_total{reason=\"connections\"}");
     let of = |shard| both.server.metric(&format!("throng_shard_connections{{shard=\"{shard}\"}}"));
-    let mut held = Vec::new();
+    let mut connections = Vec::new();
     for n in 1..=400 {
-        held.push(connect(if n % 2 == 0 { both.mqtt } else { both.server.client }));
+        connections.push(connect(if n % 2 == 0 { both.mqtt } else { both.server.client }));
         // No more at a time than the queues of a full shard have room for.
         if n % 20 == 0 {
             let all = f64::from(n);
@@ -321,7 +321,7 @@ fn a_shard_that_is_full_takes_no_more_by_any_port() {
 #[test]
 fn who_finds_no_room_is_told_in_its_own_words() {
     let both = Both::start(&["--shards", "1", "--max-connections", "2"], &[]);
-    let held = [open(both.mqtt, b"", "alice"), open(both.server.client, b"", "bob")];
+    let connections = [open(both.mqtt, b"", "alice"), open(both.server.client, b"", "bob")];
     let refused = b"\x20\x0aoverloaded";
     let connect_packet = [CONNECT, 1, b'c'];
     // Its first bytes may not have come when it is refused.
@@ -335,11 +335,11 @@ fn who_finds_no_room_is_told_in_its_own_words() {
     });
     let refusals = "throng_connections_refused_total{reason=\"connections\"}";
     both.server.until("all are counted", |server| server.metric(refusals) >= 22.0);
-    drop(held);
+    drop(connections);
 
     let limit = [("THRONG_LIMITS_CONNECTIONS_PER_ADDRESS_MAX", "2")];
     let both = Both::start(&["--shards", "1"], &limit);
-    let held = [open(both.mqtt, b"", "alice"), open(both.server.client, b"", "bob")];
+    let connections = [open(both.mqtt, b"", "alice"), open(both.server.client, b"", "bob")];
     assert!((0..5).all(|_| {
         let answer = both.exchange(&connect_packet);
         answer.is_empty() || answer == refused
@@ -350,7 +350,7 @@ fn who_finds_no_room_is_told_in_its_own_words() {
     assert_eq!(both.exchange(check), b"");
     let refusals = "throng_connections_refused_total{reason=\"address\"}";
     both.server.until("all are counted", |server| server.metric(refusals) == 6.0);
-    drop(held);
+    drop(connections);
     both.server.until("there is room again", |_| {
         let mut socket = both.connect();
         let mut answer = [0; 2];

@@ -212,7 +212,7 @@ fn limits_are_of_each_client(how: How) {
     let server = serve(how, &limit);
     let nginx = Nginx::start(how, &server);
     let url = |user: &str| format!("http://{}/sse?topic=a&user={user}", nginx.v4);
-    let _held = [Curl::open(CLIENT, &url("al"), &[]), Curl::open(CLIENT, &url("bo"), &[])];
+    let _open = [Curl::open(CLIENT, &url("al"), &[]), Curl::open(CLIENT, &url("bo"), &[])];
     assert_eq!((&*address(&server, "al"), &*address(&server, "bo")), (CLIENT, CLIENT));
     let mut third = Curl::open(CLIENT, &url("carol"), &[]);
     third.until("\"error\"");

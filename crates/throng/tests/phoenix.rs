@@ -159,7 +159,7 @@ fn supabases_client_broadcasts_and_receives() {
 }
 
 #[test]
-fn heartbeats_are_answered_and_hold_the_connection_open() {
+fn heartbeats_are_answered_and_keep_the_connection_open() {
     run(&serve(&[LONGER_SILENCE]), "channels.cjs", "heartbeats_are_answered");
 }
 
@@ -451,7 +451,7 @@ fn the_status_page_is_served_where_it_is_enabled() {
     let hidden = serve(&[]);
     assert_eq!(hidden.get("/status").0, 404);
     let server = serve(&[("THRONG_CLIENT_STATUS_PAGE", "true")]);
-    let _held = server.listen("/sse?topic=plain:a");
+    let _open = server.listen("/sse?topic=plain:a");
     let page = server.exchange(b"GET /status HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
     assert!(page.starts_with("HTTP/1.1 200") && page.contains("Mean response time"), "{page}");
     let (_, figures) = server.get("/status?format=json");

@@ -183,7 +183,7 @@ fn a_reload_applies_changes_and_closes_no_connection() {
     let scratch = Scratch::new("reload");
     let (server, log) = serve_logged(&scratch, "");
     let write = |text: &str| std::fs::write(scratch.path().join("throng.toml"), text).unwrap();
-    let mut held = server.listen("/sse?topic=a");
+    let mut listener = server.listen("/sse?topic=a");
     let many = "/sse?topic=1&topic=2&topic=3";
     drop(server.listen(many));
     write("[limits]\ntopics_per_connection_max = 2\n");
@@ -196,7 +196,7 @@ fn a_reload_applies_changes_and_closes_no_connection() {
     server.signal("-HUP");
     until_rejected(&server, &log);
     server.publish("a", json!("still open"));
-    assert_eq!(held.data(), "still open");
+    assert_eq!(listener.data(), "still open");
     assert_eq!(server.get(many).0, 400);
 }
 

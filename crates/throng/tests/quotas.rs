@@ -140,7 +140,7 @@ fn who_goes_on_and_on_is_closed_with_a_reason_of_its_own() {
 }
 
 #[test]
-fn an_address_is_held_to_its_rates_and_honest_users_of_others_are_not() {
+fn an_address_is_limited_to_its_rates_and_honest_users_of_others_are_not() {
     let proxies = [
         ("THRONG_CLIENT_TRUSTED_PROXIES", "127.0.0.1"),
         ("THRONG_LIMITS_JOINS_PER_SECOND_PER_ADDRESS_MAX", "10"),
@@ -205,14 +205,14 @@ fn a_user_has_so_many_connections_and_topics() {
         let head = stream.head();
         (stream, head[9..12].to_string())
     };
-    let held: Vec<_> = (0..3).map(|_| connect("/sse?user=alice")).collect();
-    assert!(held.iter().all(|(_, status)| status == "200"));
+    let open: Vec<_> = (0..3).map(|_| connect("/sse?user=alice")).collect();
+    assert!(open.iter().all(|(_, status)| status == "200"));
     let (mut fourth, status) = connect("/stream?user=alice");
     assert_eq!(status, "429");
     assert!(fourth.rest().contains("too_many_connections"));
     assert_eq!(connect("/poll?user=alice&timeout=0").1, "429");
     assert_eq!(connect("/sse?user=bob").1, "200");
-    drop(held);
+    drop(open);
     server.until("alice may come in again", |_| connect("/sse?user=alice").1 == "200");
     assert!(limited(&server, "connections_per_user_max") >= 2.0);
 

@@ -21,7 +21,7 @@ pub struct Jwks {
     sources: Vec<Source>,
     /// Keys are fetched again so long after they were, in seconds.
     refresh_s: u64,
-    held: RwLock<Held>,
+    state: RwLock<FetchState>,
     /// Counts the answers and the ends of fetches.
     version: AtomicU64,
     wake: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
@@ -36,7 +36,7 @@ struct Source {
 }
 
 #[derive(Default)]
-struct Held {
+struct FetchState {
     /// By source.
     sets: Vec<Option<KeySet>>,
     /// The sources whose keys the fetch under way has still to bring, or the last one did not bring: what they
@@ -101,7 +101,7 @@ impl Jwks {
         Jwks {
             sources,
             refresh_s: refresh_s.max(FETCH_SECONDS_MIN),
-            held: RwLock::new(Held { sets, unanswered, ..Held::default() }),
+            state: RwLock::new(FetchState { sets, unanswered, ..FetchState::default() }),
             version: AtomicU64::new(0),
             wake: Mutex::new(None),
         }
@@ -130,18 +130,18 @@ impl Jwks {
     /// What is to be fetched now, at this time in seconds since 1970: nothing, or all addresses, each of
     /// which [`Jwks::fetched`] is then told about.
     pub fn begin(&self, now_s: u64) -> Vec<String> {
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
-        let unanswered = held.unanswered.contains(&true);
-        let wait_s = match (held.wanted_s, unanswered) {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let unanswered = state.unanswered.contains(&true);
+        let wait_s = match (state.wanted_s, unanswered) {
             (Some(_), _) => FETCH_SECONDS_MIN,
             (None, true) => RETRY_SECONDS.min(self.refresh_s),
             (None, false) => self.refresh_s,
         };
-        if held.fetching || self.is_empty() || now_s.abs_diff(held.ended_s) < wait_s {
+        if state.fetching || self.is_empty() || now_s.abs_diff(state.ended_s) < wait_s {
             return Vec::new();
         }
-        (held.fetching, held.began_s, held.wanted_s) = (true, now_s, None);
-        held.unanswered.fill(true);
+        (state.fetching, state.began_s, state.wanted_s) = (true, now_s, None);
+        state.unanswered.fill(true);
         self.sources.iter().map(|source| source.url.clone()).collect()
     }
 
@@ -152,13 +152,13 @@ impl Jwks {
     /// When it is no set of keys.
     pub fn fetched(&self, url: &str, json: &[u8]) -> Result<usize, KeyError> {
         let mut set = KeySet::read(json)?;
-        let (keys, mut held) =
-            (set.len(), self.held.write().unwrap_or_else(PoisonError::into_inner));
+        let (keys, mut state) =
+            (set.len(), self.state.write().unwrap_or_else(PoisonError::into_inner));
         for (at, source) in self.sources.iter().enumerate().filter(|(_, it)| it.url == url) {
             set.0.iter_mut().for_each(|key| key.issuer.clone_from(&source.issuer));
-            held.sets[at] = Some(set.clone());
-            held.unanswered[at] = false;
-            held.read.insert(url.into(), json.into());
+            state.sets[at] = Some(set.clone());
+            state.unanswered[at] = false;
+            state.read.insert(url.into(), json.into());
         }
         // Before others see the keys: see Authority::claims.
         self.version.fetch_add(1, Ordering::Relaxed);
@@ -169,24 +169,24 @@ impl Jwks {
     /// on. A slow answer counts from its end: else the next fetch would begin as soon as it is there, and
     /// tokens with keys that nobody has would wait for ever.
     pub fn end(&self, now_s: u64) {
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
-        (held.fetching, held.ended_s) = (false, now_s);
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        (state.fetching, state.ended_s) = (false, now_s);
         // Before others see the end: see Authority::claims.
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 
     /// What another process goes on with.
     pub(crate) fn export(&self) -> JwksState {
-        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
-        let sets = held.read.iter().map(|(url, json)| (url.clone(), json.clone())).collect();
-        let wanted_s = held.wanted_s.or_else(|| held.fetching.then_some(held.began_s));
-        JwksState { sets, ended_s: held.ended_s, wanted_s }
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        let sets = state.read.iter().map(|(url, json)| (url.clone(), json.clone())).collect();
+        let wanted_s = state.wanted_s.or_else(|| state.fetching.then_some(state.began_s));
+        JwksState { sets, ended_s: state.ended_s, wanted_s }
     }
 
     /// The last fetch ended then, and since then somebody waits for keys, in seconds since 1970.
     pub(crate) fn import(&self, ended_s: u64, wanted_s: Option<u64>) {
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
-        (held.ended_s, held.wanted_s) = (ended_s, wanted_s);
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        (state.ended_s, state.wanted_s) = (ended_s, wanted_s);
     }
 
     /// True when this issuer publishes its keys at an address of its own.
@@ -210,8 +210,8 @@ impl Jwks {
 
     /// True when a key of this name is known that may be of tokens that say this of their issuer.
     pub(crate) fn has_named(&self, id: &str, issuer: Option<&str>) -> bool {
-        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
-        let mut sets = self.sources.iter().zip(&held.sets);
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        let mut sets = self.sources.iter().zip(&state.sets);
         sets.any(|(source, set)| {
             self.may_speak_for(source, issuer)
                 && set.as_ref().is_some_and(|set| set.0.iter().any(|key| key.is_named(id)))
@@ -220,8 +220,8 @@ impl Jwks {
 
     /// Looks at the keys.
     pub(crate) fn find<T>(&self, mut test: impl FnMut(&Key) -> Option<T>) -> Option<T> {
-        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
-        held.sets.iter().flatten().flat_map(|set| &set.0).find_map(&mut test)
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        state.sets.iter().flatten().flat_map(|set| &set.0).find_map(&mut test)
     }
 
     /// A token that says this of its issuer names a key that is not known, at this time in seconds since 1970.
@@ -229,24 +229,24 @@ impl Jwks {
         if !self.sources.iter().any(|source| self.may_speak_for(source, issuer)) {
             return Missing::Unknown;
         }
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let begins = |since_s: u64| now_s.abs_diff(since_s) < WANTED_SECONDS_MAX;
-        if held.fetching || held.wanted_s.is_some_and(begins) {
+        if state.fetching || state.wanted_s.is_some_and(begins) {
             return Missing::Coming;
         }
-        if held.wanted_s.is_none() && now_s.abs_diff(held.ended_s) >= FETCH_SECONDS_MIN {
-            held.wanted_s = Some(now_s);
-            drop(held);
+        if state.wanted_s.is_none() && now_s.abs_diff(state.ended_s) >= FETCH_SECONDS_MIN {
+            state.wanted_s = Some(now_s);
+            drop(state);
             if let Some(wake) = &*self.wake.lock().unwrap_or_else(PoisonError::into_inner) {
                 wake();
             }
             return Missing::Coming;
         }
-        let mut sources = self.sources.iter().zip(&held.unanswered);
+        let mut sources = self.sources.iter().zip(&state.unanswered);
         let is_unanswered =
             sources.any(|(source, unanswered)| *unanswered && self.may_speak_for(source, issuer));
         // Who is to fetch keys has not begun.
-        match is_unanswered || held.wanted_s.is_some() {
+        match is_unanswered || state.wanted_s.is_some() {
             true => Missing::Unavailable,
             false => Missing::Unknown,
         }
@@ -254,8 +254,8 @@ impl Jwks {
 
     /// The keys of each address by its URL; nothing where none have come.
     pub fn state(&self) -> Vec<(String, Option<usize>)> {
-        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
-        let counts = held.sets.iter().map(|set| set.as_ref().map(KeySet::len));
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        let counts = state.sets.iter().map(|set| set.as_ref().map(KeySet::len));
         self.sources.iter().map(|source| source.url.clone()).zip(counts).collect()
     }
 }

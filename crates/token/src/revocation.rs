@@ -60,13 +60,13 @@ pub fn id_hash(jti: &str) -> u32 {
 /// All revocations.
 #[derive(Debug, Default)]
 pub struct Revocations {
-    held: RwLock<Held>,
+    lists: RwLock<RevocationLists>,
     /// How many there are: most servers have none, and look no further.
     count: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct RevocationLists {
     /// Until when each is remembered.
     ids: HashMap<Box<str>, u64>,
     /// Issued before when, and until when that is remembered.
@@ -74,7 +74,7 @@ struct Held {
     all: Option<(u64, u64)>,
 }
 
-impl Held {
+impl RevocationLists {
     fn count(&self) -> usize {
         self.ids.len() + self.users.len() + usize::from(self.all.is_some())
     }
@@ -92,13 +92,13 @@ impl Revocations {
     /// that mean the same tokens counts.
     pub fn add(&self, revocation: &Revocation, max: usize) -> bool {
         let Revocation { revoked, until } = revocation;
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        let mut lists = self.lists.write().unwrap_or_else(PoisonError::into_inner);
         let is_new = match revoked {
-            Revoked::Jti(jti) => !held.ids.contains_key(&**jti),
-            Revoked::User { user, .. } => !held.users.contains_key(&**user),
-            Revoked::IssuedBefore(_) => held.all.is_none(),
+            Revoked::Jti(jti) => !lists.ids.contains_key(&**jti),
+            Revoked::User { user, .. } => !lists.users.contains_key(&**user),
+            Revoked::IssuedBefore(_) => lists.all.is_none(),
         };
-        if is_new && held.count() >= max {
+        if is_new && lists.count() >= max {
             return false;
         }
         let later = |known: &mut (u64, u64), before: u64| {
@@ -106,33 +106,33 @@ impl Revocations {
         };
         match revoked {
             Revoked::Jti(jti) => {
-                let known = held.ids.entry(jti.as_str().into()).or_default();
+                let known = lists.ids.entry(jti.as_str().into()).or_default();
                 *known = (*known).max(*until);
             }
             Revoked::User { user, issued_before } => {
-                later(held.users.entry(user.as_str().into()).or_default(), *issued_before);
+                later(lists.users.entry(user.as_str().into()).or_default(), *issued_before);
             }
-            Revoked::IssuedBefore(before) => later(held.all.get_or_insert_default(), *before),
+            Revoked::IssuedBefore(before) => later(lists.all.get_or_insert_default(), *before),
         }
-        self.count.store(held.count(), Ordering::Relaxed);
+        self.count.store(lists.count(), Ordering::Relaxed);
         true
     }
 
     /// Remembers a revocation until then in place of one with the same name; without a time it is forgotten.
     pub(crate) fn replace(&self, revoked: &Revoked, until: Option<u64>) {
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        let mut lists = self.lists.write().unwrap_or_else(PoisonError::into_inner);
         match (revoked, until) {
-            (Revoked::Jti(jti), Some(until)) => _ = held.ids.insert(jti.as_str().into(), until),
-            (Revoked::Jti(jti), None) => _ = held.ids.remove(jti.as_str()),
+            (Revoked::Jti(jti), Some(until)) => _ = lists.ids.insert(jti.as_str().into(), until),
+            (Revoked::Jti(jti), None) => _ = lists.ids.remove(jti.as_str()),
             (Revoked::User { user, issued_before }, Some(until)) => {
-                held.users.insert(user.as_str().into(), (*issued_before, until));
+                lists.users.insert(user.as_str().into(), (*issued_before, until));
             }
-            (Revoked::User { user, .. }, None) => _ = held.users.remove(user.as_str()),
+            (Revoked::User { user, .. }, None) => _ = lists.users.remove(user.as_str()),
             (Revoked::IssuedBefore(before), until) => {
-                held.all = until.map(|until| (*before, until))
+                lists.all = until.map(|until| (*before, until))
             }
         }
-        self.count.store(held.count(), Ordering::Relaxed);
+        self.count.store(lists.count(), Ordering::Relaxed);
     }
 
     /// Forgets those whose time is over, in seconds since 1970; gives them.
@@ -141,40 +141,40 @@ impl Revocations {
             return Vec::new();
         }
         let mut gone = Vec::new();
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
-        held.ids.retain(|jti, until| {
+        let mut lists = self.lists.write().unwrap_or_else(PoisonError::into_inner);
+        lists.ids.retain(|jti, until| {
             let stays = *until > now_s;
             if !stays {
                 gone.push(Revoked::Jti(jti.to_string()));
             }
             stays
         });
-        held.users.retain(|user, (before, until)| {
+        lists.users.retain(|user, (before, until)| {
             let stays = *until > now_s;
             if !stays {
                 gone.push(Revoked::User { user: user.to_string(), issued_before: *before });
             }
             stays
         });
-        if let Some((before, _)) = held.all.take_if(|(_, until)| *until <= now_s) {
+        if let Some((before, _)) = lists.all.take_if(|(_, until)| *until <= now_s) {
             gone.push(Revoked::IssuedBefore(before));
         }
-        self.count.store(held.count(), Ordering::Relaxed);
+        self.count.store(lists.count(), Ordering::Relaxed);
         gone
     }
 
     /// All, the largest `max` of each kind left out beyond that number.
     pub fn list(&self, max: usize) -> Vec<Revocation> {
-        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
-        let ids = held.ids.iter().map(|(jti, until)| Revocation {
+        let lists = self.lists.read().unwrap_or_else(PoisonError::into_inner);
+        let ids = lists.ids.iter().map(|(jti, until)| Revocation {
             revoked: Revoked::Jti(jti.to_string()),
             until: *until,
         });
-        let users = held.users.iter().map(|(user, (before, until))| Revocation {
+        let users = lists.users.iter().map(|(user, (before, until))| Revocation {
             revoked: Revoked::User { user: user.to_string(), issued_before: *before },
             until: *until,
         });
-        let all = held.all.iter().map(|(before, until)| Revocation {
+        let all = lists.all.iter().map(|(before, until)| Revocation {
             revoked: Revoked::IssuedBefore(*before),
             until: *until,
         });
@@ -190,10 +190,10 @@ impl Revocations {
         if self.count() == 0 {
             return false;
         }
-        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        let lists = self.lists.read().unwrap_or_else(PoisonError::into_inner);
         let before = |it: Option<&(u64, u64)>| it.is_some_and(|(at, _)| token.issued_s <= *at);
-        token.jti.is_some_and(|jti| held.ids.contains_key(jti))
-            || token.users.iter().any(|user| before(held.users.get(user)))
-            || before(held.all.as_ref())
+        token.jti.is_some_and(|jti| lists.ids.contains_key(jti))
+            || token.users.iter().any(|user| before(lists.users.get(user)))
+            || before(lists.all.as_ref())
     }
 }

@@ -267,7 +267,10 @@ pub(crate) async fn stats(State(node): State<Arc<Node>>) -> Json<Stats> {
         uptime_seconds: node.started.elapsed().as_secs(),
         connections,
         connections_by_transport: by_transport,
-        connections_by_shard: node.metrics().map(|metrics| metrics.held.get()).collect(),
+        connections_by_shard: node
+            .metrics()
+            .map(|metrics| metrics.open_connections.get())
+            .collect(),
         opened: sum(&|metrics| metrics.admitted.get()),
         closed: closed_by_reason.values().sum(),
         closed_by_reason,

@@ -297,17 +297,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_renews_its_share_does_not_hold_up_others() {
+    async fn an_address_that_renews_its_share_does_not_delay_others() {
         let share = ConnectionLimits { per_address_max: 2, ..limits(100) };
         let (mut bounded, address) = bounded(share).await;
-        let mut held = VecDeque::new();
+        let mut connections = VecDeque::new();
         let all = async {
             for _ in 0..1_000 {
                 let socket = TcpSocket::new_v4().unwrap();
                 socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
                 let stream = socket.connect(address).await.unwrap();
-                held.push_back((stream, bounded.accept().await));
-                held.drain(..held.len().saturating_sub(4));
+                connections.push_back((stream, bounded.accept().await));
+                connections.drain(..connections.len().saturating_sub(4));
             }
         };
         // Were each to wait until one of the two is 20 ms old, it would take 10 seconds.
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_head_without_end_is_not_held() {
+    async fn a_head_without_end_is_not_buffered() {
         let (mut bounded, address) = bounded(timeouts(60_000, 60_000)).await;
         let mut peer = TcpStream::connect(address).await.unwrap();
         let (mut accepted, _) = bounded.accept().await;

@@ -31,7 +31,7 @@ const LIVE: &str = "/api/live";
 
 /// Paths that are answered while all others are held back, besides what watches over the node: streams,
 /// which would never let it stand still.
-const NEVER_HELD: [&str; 2] = [LIVE, "/api/upgrade"];
+const NEVER_PAUSED: [&str; 2] = [LIVE, "/api/upgrade"];
 
 /// The policy of what is no page.
 const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'";
@@ -129,7 +129,7 @@ async fn pass(gate: &Arc<Gate>, on: Option<&On>, request: Request, next: Next) -
     let (request, to) = if path == LIVE && gate.is_forwarding() {
         let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CONNECTION, "close")];
         return (headers, empty()).into_response();
-    } else if VITAL.contains(&path) || NEVER_HELD.contains(&path) {
+    } else if VITAL.contains(&path) || NEVER_PAUSED.contains(&path) {
         match gate.pass_vital() {
             None => return limit_time(request, next).await,
             Some(to) => (request, to),
@@ -137,15 +137,15 @@ async fn pass(gate: &Arc<Gate>, on: Option<&On>, request: Request, next: Next) -
     } else {
         let peer = on.map(|On(peer, _)| &**peer);
         let is_whole = request.body().is_end_stream();
-        let mut was_held = false;
+        let mut was_paused = false;
         // That it waits is no fault of its own, whatever it has sent.
-        let held = || {
-            was_held = true;
+        let on_pause = || {
+            was_paused = true;
             peer.inspect(|peer| peer.body_arrived());
         };
-        match gate.pass(held).await {
+        match gate.pass(on_pause).await {
             Pass::Here(working) => {
-                if was_held {
+                if was_paused {
                     peer.inspect(|peer| Peer::begin(peer, is_whole));
                 }
                 match here(request, next, working).await {

@@ -60,20 +60,20 @@ pub(crate) async fn whole_body(
     served: &(impl Served + ?Sized),
 ) -> Result<Bytes, Rejection> {
     let (max, connections) = (served.body_bytes_max(), served.connections());
-    let mut held = connections.held();
-    let hold = |bytes| connections.hold(&mut held, bytes).ok_or_else(bodies_full);
-    let (parts, bytes) = read_body(request, max, || too_large(max), hold).await?;
+    let mut reserved = connections.reserved();
+    let reserve = |bytes| connections.reserve(&mut reserved, bytes).ok_or_else(bodies_full);
+    let (parts, bytes) = read_body(request, max, || too_large(max), reserve).await?;
     charge(&parts, bytes.len(), served);
     Ok(bytes)
 }
 
-/// Reads a body of at most `max` bytes, of which `hold` may refuse each piece by its length. Once it is whole it
+/// Reads a body of at most `max` bytes, of which `reserve` may refuse each piece by its length. Once it is whole it
 /// waits until the request may be worked on here; where another process serves by then, the request goes there.
 async fn read_body(
     request: Request,
     max: usize,
     too_large: impl Fn() -> Rejection,
-    mut hold: impl FnMut(usize) -> Result<(), Rejection>,
+    mut reserve: impl FnMut(usize) -> Result<(), Rejection>,
 ) -> Result<(Parts, Bytes), Rejection> {
     let (mut parts, mut body) = request.into_parts();
     let arrival = parts.extensions.remove::<Arc<Arrival>>();
@@ -104,7 +104,7 @@ async fn read_body(
         if bytes.len() + piece.len() > max {
             return Err(too_large());
         }
-        hold(piece.len())?;
+        reserve(piece.len())?;
         // Nearly all come in one piece, which needs no copy. Others do: a piece may hold on to far
         // more than it has.
         if bytes.is_empty() && body.is_end_stream() {

@@ -123,7 +123,7 @@ impl Reading {
         let help = "Users, addresses and keys whose rates are known";
         gauge(encoder, "accounts", help, None, quotas.accounts() as f64)?;
         let help = "How often there was no room to know those of one more";
-        counter(encoder, "accounts_refused", help, None, quotas.unheld() as f64)?;
+        counter(encoder, "accounts_refused", help, None, quotas.without_account() as f64)?;
         let value = self.sum(|metrics| metrics.accepted.get());
         counter(encoder, "connections_accepted", "Connections accepted", None, value)?;
         let value = self.sum(|metrics| metrics.accept_errors.get());
@@ -189,7 +189,7 @@ impl Reading {
         )?;
         let value = self.sum(|metrics| metrics.outbox_bytes.get());
         gauge(encoder, "outbox", "Bytes that wait for such connections", Some(Unit::Bytes), value)?;
-        let value = self.sum(|metrics| metrics.outbox_held.get());
+        let value = self.sum(|metrics| metrics.outbox_memory.get());
         let help = "Memory for those: what waits for several in a shard is counted once";
         gauge(encoder, "outbox_memory", help, Some(Unit::Bytes), value)?;
         let value = self.sum(|metrics| metrics.input_bytes.get());
@@ -280,10 +280,10 @@ impl Reading {
         gauge(encoder, "mqtt_sessions_away", help, Some(Unit::Bytes), bytes as f64)?;
         let help = "Different filters of MQTT sessions, of which messages are kept for them";
         gauge(encoder, "mqtt_session_filters", help, None, sessions.interests as f64)?;
-        let held = self.0.history().stats();
+        let stats = self.0.history().stats();
         let help = "Messages in memory that are retained for MQTT sessions alone: no rule of [[topics]] does";
-        gauge(encoder, "mqtt_session_messages", help, None, held.session_messages as f64)?;
-        let (help, bytes) = ("What these messages hold", held.session_bytes as f64);
+        gauge(encoder, "mqtt_session_messages", help, None, stats.session_messages as f64)?;
+        let (help, bytes) = ("What these messages hold", stats.session_bytes as f64);
         gauge(encoder, "mqtt_session_messages", help, Some(Unit::Bytes), bytes)?;
         let rows = vec![
             ("why", "expired".into(), sessions.expired as f64),
@@ -460,7 +460,7 @@ impl Reading {
             let shards = self.0.metrics().enumerate();
             shards.map(|(at, metrics)| ("shard", at.to_string(), read(metrics) as f64)).collect()
         };
-        let rows = each(&|metrics| metrics.held.get());
+        let rows = each(&|metrics| metrics.open_connections.get());
         gauges(encoder, "shard_connections", "Descriptors of connections in a shard", None, rows)?;
         let rows = each(&|metrics| metrics.topics.get());
         gauges(

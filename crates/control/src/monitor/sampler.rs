@@ -146,8 +146,8 @@ fn read(node: &Node) -> Reading {
         for close in CloseReason::ALL {
             counters.closed[close as usize] += metrics.closed[close as usize].get();
         }
-        for (sum, held) in transports.counts.iter_mut().zip(&metrics.connections) {
-            *sum += held.get() as u32;
+        for (sum, count) in transports.counts.iter_mut().zip(&metrics.connections) {
+            *sum += count.get() as u32;
         }
         gauges.outboxes += metrics.outboxes.get();
         gauges.outbox_bytes += metrics.outbox_bytes.get();
@@ -157,6 +157,6 @@ fn read(node: &Node) -> Reading {
     counters.latency = merged(node.metrics().map(|metrics| &metrics.delivery_latency));
     counters.cpu_seconds = process::cpu_seconds();
     gauges.transports = transports;
-    let shards = node.metrics().map(|metrics| metrics.held.get()).collect();
+    let shards = node.metrics().map(|metrics| metrics.open_connections.get()).collect();
     Reading { taken: Instant::now(), at: process::unix_ms(), counters, gauges, shards, kernel }
 }

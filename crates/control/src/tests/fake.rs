@@ -522,7 +522,7 @@ fn real(begin: Begin) -> (Local, Arc<history_local::Local>) {
         recent_bytes_max: 1 << 20,
         recent_seconds_max: 60,
     };
-    let held = HistoryLimits {
+    let history_limits = HistoryLimits {
         history_bytes_max: 32 << 20,
         topics_max: 100,
         idempotency_keys_max: 100,
@@ -530,7 +530,7 @@ fn real(begin: Begin) -> (Local, Arc<history_local::Local>) {
     };
     let started = Instant::now();
     let router = Arc::new(broker::Router::new(Vec::new()));
-    let history = history_local::Local::new(router.clone(), begin, started, held, limits);
+    let history = history_local::Local::new(router.clone(), begin, started, history_limits, limits);
     let history = Arc::new(history);
     (Local::new(router, [7; 20], started, limits, history.clone()), history)
 }

@@ -121,13 +121,13 @@ fn count(bench: &Bench) {
     let first = bench.node.shards.metrics(0);
     first.connections[1].add(1);
     first.connections[2].add(1);
-    first.held.add(2);
+    first.open_connections.add(2);
     first.delivered.add(10);
     first.closed[CloseReason::SlowConsumer as usize].add(1);
     first.delivery_latency.record(1000, 99);
     let second = bench.node.shards.metrics(1);
     second.connections[5].add(1);
-    second.held.add(1);
+    second.open_connections.add(1);
     second.delivered.add(5);
     second.delivery_latency.record(1_000_000, 1);
     bench.node.shared.connections.store(3, Ordering::Relaxed);

@@ -44,7 +44,7 @@ async fn live_figures_begin_with_the_newest_and_end_with_the_sampler() {
     let shard = bench.node.shards.metrics(1);
     shard.connections[1].add(1);
     shard.connections[2].add(1);
-    shard.held.add(2);
+    shard.open_connections.add(2);
     shard.closed[CloseReason::SlowConsumer as usize].add(1);
     shard.closed[CloseReason::ByClient as usize].add(1);
     shard.delivered.add(100);

@@ -179,9 +179,9 @@ fn requests_wait_and_go_on_at_the_new_process() {
     until("publishes", || old.count() > 20);
     let mut kept = Client::new(address);
     assert_eq!(kept.call("GET", "/api/stats", ""), 200);
-    old.gate.hold();
+    old.gate.pause();
     until("quiet", || old.gate.is_quiet());
-    let at_hold = old.count();
+    let at_pause = old.count();
     let mut watcher = Client::new(address);
     for path in ["/healthz", "/readyz", "/metrics", "/api/upgrade"] {
         assert_eq!(watcher.call("GET", path, ""), 200, "{path}");
@@ -190,7 +190,7 @@ fn requests_wait_and_go_on_at_the_new_process() {
     let socket = folder.0.join("admin");
     let forwarded = UnixListener::bind(&socket).unwrap();
     let new = Served::start(&listener, Some(forwarded));
-    assert_eq!(old.count(), at_hold);
+    assert_eq!(old.count(), at_pause);
     old.gate.forward(socket);
     until("publishes at the new one", || new.count() > 20);
     // A connection that said nothing in all this time is served on.
@@ -199,7 +199,7 @@ fn requests_wait_and_go_on_at_the_new_process() {
     assert_eq!(watcher.call("GET", "/healthz", ""), 200);
     stop.store(true, Ordering::Relaxed);
     let count: usize = publishers.into_iter().map(|publisher| publisher.join().unwrap()).sum();
-    assert_eq!((old.count(), old.count() + new.count()), (at_hold, count));
+    assert_eq!((old.count(), old.count() + new.count()), (at_pause, count));
     old.running.end_forwarding();
     assert_eq!(Client::new(address).call("GET", "/api/stats", ""), 200);
     new.running.stop();
@@ -215,11 +215,11 @@ fn requests_wait_and_go_on_here_when_nothing_has_moved() {
     for round in 1..4 {
         let before = node.count();
         until("publishes", || node.count() > before + 20);
-        node.gate.hold();
+        node.gate.pause();
         until("quiet", || node.gate.is_quiet());
-        let at_hold = node.count();
+        let at_pause = node.count();
         rest();
-        assert_eq!(node.count(), at_hold, "{round}");
+        assert_eq!(node.count(), at_pause, "{round}");
         node.gate.release();
     }
     let before = node.count();
@@ -236,23 +236,23 @@ fn a_request_with_half_a_body_delays_no_other_and_goes_on_at_the_new_process() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let old = Served::start(&listener, None);
-    let (mut held, mut later) = (halves(address), halves(address));
-    old.gate.hold();
+    let (mut pending_requests, mut later) = (halves(address), halves(address));
+    old.gate.pause();
     assert!(old.gate.is_quiet());
     // The rest of some comes while all stands still.
-    held.iter_mut().for_each(|(client, rest)| client.send(rest));
+    pending_requests.iter_mut().for_each(|(client, rest)| client.send(rest));
     rest();
     assert_eq!((old.count(), old.gate.is_quiet()), (0, true));
     let socket = folder.0.join("admin");
     let forwarded = UnixListener::bind(&socket).unwrap();
     let new = Served::start(&listener, Some(forwarded));
     old.gate.forward(socket);
-    for (client, _) in &mut held {
+    for (client, _) in &mut pending_requests {
         assert_eq!(client.answer(), 200);
     }
     // The next process may be replaced as well.
     rest();
-    new.gate.hold();
+    new.gate.pause();
     assert!(new.gate.is_quiet());
     new.gate.release();
     for (client, rest) in &mut later {
@@ -269,13 +269,13 @@ fn what_has_half_a_body_goes_on_here_when_nothing_has_moved() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let node = Served::start(&listener, None);
-    let (mut held, mut later) = (halves(address), halves(address));
-    node.gate.hold();
-    held.iter_mut().for_each(|(client, rest)| client.send(rest));
+    let (mut pending_requests, mut later) = (halves(address), halves(address));
+    node.gate.pause();
+    pending_requests.iter_mut().for_each(|(client, rest)| client.send(rest));
     rest();
     assert_eq!((node.count(), node.gate.is_quiet()), (0, true));
     node.gate.release();
-    for (client, _) in &mut held {
+    for (client, _) in &mut pending_requests {
         assert_eq!(client.answer(), 200);
     }
     for (client, rest) in &mut later {
@@ -295,7 +295,7 @@ fn streams_of_figures_end_where_another_process_serves() {
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     stream.write_all(b"GET /api/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").unwrap();
     assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
-    old.gate.hold();
+    old.gate.pause();
     assert!(old.gate.is_quiet());
     old.gate.forward(folder.0.join("nobody"));
     let mut all = String::new();

@@ -13,11 +13,11 @@ const EVENT_BYTES: usize = 128;
 
 /// What an event takes in a request, in bytes, roughly.
 pub(super) fn event_bytes(ask: &WebhookRequest) -> usize {
-    EVENT_BYTES + held_bytes(ask)
+    EVENT_BYTES + memory_bytes(ask)
 }
 
 /// What a client makes a request hold in memory, in bytes: its payload and the names in it.
-pub(super) fn held_bytes(ask: &WebhookRequest) -> usize {
+pub(super) fn memory_bytes(ask: &WebhookRequest) -> usize {
     let ask = &ask.question;
     let users: usize = ask.users.iter().map(|user| user.len()).sum();
     let tags: usize = ask.tags.iter().map(|tag| tag.len()).sum();
@@ -251,13 +251,13 @@ mod tests {
             credentials: None,
         };
         let connecting = Connecting { address: None, request, topics_max: 9 };
-        let held = |connect| {
+        let request = |connect| {
             let question = Question::new(WebhookKind::Connect, None, vec!["al".into()], "sse");
             WebhookRequest { question: Question { connect, ..question }, ..ask(7) }
         };
-        let bytes = held_bytes(&held(None));
+        let bytes = memory_bytes(&request(None));
         let address = "2001:db8::1".parse().unwrap();
-        let asked = held(Some(Box::new(Connecting { address: Some(address), ..connecting })));
+        let asked = request(Some(Box::new(Connecting { address: Some(address), ..connecting })));
         let texts = [
             "/sse",
             "topic",
@@ -271,7 +271,7 @@ mod tests {
             "http://a",
         ];
         let all: usize = texts.iter().map(|text| text.len()).sum();
-        assert_eq!(held_bytes(&asked) - bytes, all, "what a client sends is counted");
+        assert_eq!(memory_bytes(&asked) - bytes, all, "what a client sends is counted");
         let want = json!({
             "kind": "connect", "user": "al", "users": ["al"], "connection": "00000009-0-7-3",
             "transport": "sse", "address": "2001:db8::1", "path": "/sse",

@@ -25,7 +25,7 @@ pub(super) struct Counts {
     pub error: AtomicU64,
     pub unanswered: [AtomicU64; ErrorKind::ALL.len()],
     pub waiting: AtomicUsize,
-    /// What those hold in memory that wait; see [`body::held_bytes`].
+    /// What those hold in memory that wait; see [`body::memory_bytes`].
     pub waiting_bytes: AtomicUsize,
     /// Closed while another process takes over what waits.
     pub gate: Arc<Gate>,
@@ -231,18 +231,18 @@ impl RequestQueue {
         let mut shares: Vec<(Arc<Share>, usize, usize)> = Vec::with_capacity(1);
         let (mut all, mut all_bytes) = (0, 0);
         for (ask, url) in &asks {
-            let bytes = body::held_bytes(ask);
+            let bytes = body::memory_bytes(ask);
             let share = state.share(url.as_ref().unwrap_or(&self.nowhere));
             let at = shares.iter().position(|(known, ..)| Arc::ptr_eq(known, &share));
             let at = at.unwrap_or_else(|| {
                 shares.push((share, 0, 0));
                 shares.len() - 1
             });
-            let (share, events, held) = &mut shares[at];
-            (*events, *held) = (*events + 1, *held + bytes);
-            let (share, events, held) = (share.clone(), *events, *held);
+            let (share, events, waiting_bytes) = &mut shares[at];
+            (*events, *waiting_bytes) = (*events + 1, *waiting_bytes + bytes);
+            let (share, events, waiting_bytes) = (share.clone(), *events, *waiting_bytes);
             (all, all_bytes) = (all + 1, all_bytes + bytes);
-            if !state.open || !self.has_room(&share, (events, held), (all, all_bytes)) {
+            if !state.open || !self.has_room(&share, (events, waiting_bytes), (all, all_bytes)) {
                 let rejected = asks.len() as u64;
                 self.counts.unanswered[ErrorKind::Full as usize]
                     .fetch_add(rejected, Ordering::Relaxed);
@@ -288,7 +288,7 @@ impl RequestQueue {
         sent_in: Option<(RequestId, usize)>,
         accepted_at: Instant,
     ) {
-        let bytes = body::held_bytes(&ask);
+        let bytes = body::memory_bytes(&ask);
         let share = state.share(url.as_ref().unwrap_or(&self.nowhere));
         self.counts.waiting.fetch_add(1, Ordering::Relaxed);
         self.counts.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -331,13 +331,14 @@ impl RequestQueue {
         (all, all_bytes): (usize, usize),
     ) -> bool {
         let waiting = self.counts.waiting.load(Ordering::Relaxed) + all - more;
-        let held = self.counts.waiting_bytes.load(Ordering::Relaxed) + all_bytes - more_bytes;
+        let waiting_bytes =
+            self.counts.waiting_bytes.load(Ordering::Relaxed) + all_bytes - more_bytes;
         let own = share.waiting.load(Ordering::Relaxed);
-        let own_held = share.bytes.load(Ordering::Relaxed);
+        let own_bytes = share.bytes.load(Ordering::Relaxed);
         let few = own + more <= self.events_per_url_max && self.events.has_room(own, waiting, more);
         // A request that is alone is accepted however large it is: else it could never be sent.
         let alone = waiting == 0 && more == 1;
-        few && (alone || self.bytes.has_room(own_held, held, more_bytes))
+        few && (alone || self.bytes.has_room(own_bytes, waiting_bytes, more_bytes))
     }
 
     /// What waits for each URL, by the name that a log may hold; no more than so many, those first

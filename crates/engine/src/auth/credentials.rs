@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_grants_are_held_once_and_given_back() {
+    fn equal_grants_are_stored_once_and_given_back() {
         let mut credentials = Credentials::default();
         for slot in 0..3_000 {
             // Each is made anew, as from a token.

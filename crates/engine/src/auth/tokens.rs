@@ -184,7 +184,7 @@ impl Engine {
     }
 
     /// A request can't be decided before keys have come.
-    pub(crate) fn hold_for_keys(&mut self, slot: u32) {
+    pub(crate) fn wait_for_keys(&mut self, slot: u32) {
         let version = self.core.settings.session.auth.as_ref().map_or(0, |it| it.keys_version());
         self.rates.wait_for_keys(&mut self.core, slot, version);
     }

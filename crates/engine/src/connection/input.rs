@@ -20,8 +20,8 @@ const AHEAD_BYTES: usize = 16 << 10;
 /// When all together hold too much, so large a part of what the shard holds is let go at once.
 const RELIEF_PART: u64 = 8;
 
-/// True while nothing of what the connection sends can be served.
-pub(crate) fn is_held(table: &Table, slot: u32) -> bool {
+/// True while no request of the connection can be served.
+pub(crate) fn is_paused(table: &Table, slot: u32) -> bool {
     let Some(connection) = table.get(slot) else {
         return false;
     };
@@ -39,17 +39,17 @@ impl Engine {
     /// Lets go of half-read input when all connections together hold too much: those that hold most
     /// are refused.
     pub fn relieve_input(&mut self) {
-        let held = |metrics: &Metrics| metrics.input_bytes.get();
-        if !self.core.is_beyond(self.core.settings.input_bytes_max, held) {
+        let used = |metrics: &Metrics| metrics.input_bytes.get();
+        if !self.core.is_beyond(self.core.settings.input_bytes_max, used) {
             return;
         }
         let counted = |slot| Some(self.core.table.cold(slot)?.counted);
         let holders = (0..self.core.table.end()).filter_map(|slot| Some((counted(slot)?, slot)));
         let mut holders: Vec<(u32, u32)> = holders.filter(|(bytes, _)| *bytes > 0).collect();
         holders.sort_unstable_by_key(|holder| Reverse(*holder));
-        let enough = held(&self.core.metrics) - held(&self.core.metrics) / RELIEF_PART;
+        let enough = used(&self.core.metrics) - used(&self.core.metrics) / RELIEF_PART;
         for (_, slot) in holders {
-            if held(&self.core.metrics) <= enough {
+            if used(&self.core.metrics) <= enough {
                 return;
             }
             // Such a request holds little.
@@ -104,7 +104,7 @@ impl Core {
     /// Goes on with a socket that was left unread, if its connection can be served now. Its events
     /// were edges: it is read in the next turn without one.
     pub(crate) fn resume(&mut self, slot: u32) {
-        if !is_held(&self.table, slot)
+        if !is_paused(&self.table, slot)
             && let Some(cold) = self.table.cold_mut(slot)
             && std::mem::take(&mut cold.paused)
         {
@@ -125,7 +125,7 @@ impl Core {
         let Some(cold) = self.table.cold_mut(slot) else {
             return;
         };
-        let decoder = cold.decoder.as_ref().map_or(0, |decoder| decoder.held_bytes());
+        let decoder = cold.decoder.as_ref().map_or(0, |decoder| decoder.buffered_bytes());
         let bytes = count(cold.input.capacity() + decoder);
         let before = std::mem::replace(&mut cold.counted, bytes);
         self.metrics.input_bytes.add(u64::from(bytes));
@@ -134,21 +134,21 @@ impl Core {
 
     /// True when all shards together hold more than they may, and this one more than its share: so
     /// a shard asks the others only when it holds much itself.
-    pub fn is_beyond(&self, max: usize, held: impl Fn(&Metrics) -> u64) -> bool {
+    pub fn is_beyond(&self, max: usize, used: impl Fn(&Metrics) -> u64) -> bool {
         let max = max as u64;
-        held(&self.metrics) > max / self.engines.len().max(1) as u64
-            && self.engines.iter().map(|shard| held(&shard.metrics)).sum::<u64>() > max
+        used(&self.metrics) > max / self.engines.len().max(1) as u64
+            && self.engines.iter().map(|shard| used(&shard.metrics)).sum::<u64>() > max
     }
 
     /// How much of a connection's input may be read now, in bytes, at most `whole`.
     pub fn input_room(&self, slot: u32, whole: usize) -> usize {
-        if !is_held(&self.table, slot) {
+        if !is_paused(&self.table, slot) {
             return whole;
         }
         if self.table.get(slot).is_none_or(|connection| connection.phase() != Phase::Waiting) {
             return 0;
         }
-        let held = self.table.cold(slot).map_or(0, |cold| cold.input.len());
-        AHEAD_BYTES.saturating_sub(held).min(whole)
+        let input_bytes = self.table.cold(slot).map_or(0, |cold| cold.input.len());
+        AHEAD_BYTES.saturating_sub(input_bytes).min(whole)
     }
 }

@@ -46,7 +46,7 @@ impl Engine {
             }
         }
         self.core.metrics.connections[usize::from(encoding.0)].add(1);
-        self.core.metrics.held.add(1);
+        self.core.metrics.open_connections.add(1);
         self.core.metrics.admitted.add(1);
         slot
     }
@@ -99,7 +99,7 @@ impl Engine {
             cold.input = Vec::new();
             cold.decoder = None;
             cold.poll = None;
-            cold.held = None;
+            cold.pending = None;
             cold.subscribing = Vec::new();
             (cold.paused, cold.waits) = (false, false);
             (cold.stranger_since_s, cold.token) = (None, None);
@@ -147,7 +147,7 @@ impl Engine {
         }
         self.core.metrics.connections[usize::from(connection.encoding.0)].sub(1);
         self.core.metrics.closed[reason as usize].add(1);
-        self.core.metrics.held.sub(1);
+        self.core.metrics.open_connections.sub(1);
         self.core.shared.connections.fetch_sub(1, Ordering::Relaxed);
         let id = self.core.id(slot, connection.serial);
         match session {

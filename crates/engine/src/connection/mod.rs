@@ -1,9 +1,9 @@
 //! A connection: plain data, and a box for what few connections need at a time.
 
-mod held;
 pub(crate) mod input;
 pub(crate) mod lifecycle;
 pub(crate) mod peers;
+mod pending_request;
 mod poll;
 pub(crate) mod proxied;
 mod record;
@@ -17,7 +17,7 @@ use model::{CloseReason, Encoding};
 use protocol::websocket::Decoder;
 use tables::Slab;
 
-pub(crate) use held::{Held, Subscribing};
+pub(crate) use pending_request::{PendingRequest, Subscribing};
 pub(crate) use poll::{Poll, PollHistory, PollStart};
 pub(crate) use record::ColdRecord;
 pub(crate) use session::{Asking, Session, Waiter};
@@ -217,8 +217,8 @@ pub(crate) struct ColdState {
     pub asking: Option<Box<Asking>>,
     /// Requests to the application about it that are not answered.
     pub hooks_pending: u32,
-    /// A request that is held until the application has spoken.
-    pub held: Option<Box<Held>>,
+    /// A request that waits for decisions of the application.
+    pub pending: Option<Box<PendingRequest>>,
     /// Topics that the application has still to let it enter.
     pub subscribing: Vec<Subscribing>,
     /// Why the connection ends when everything has left.
@@ -238,7 +238,7 @@ impl ColdState {
             && self.stranger_since_s.is_none()
             && self.token.is_none()
             && self.hooks_pending == 0
-            && self.held.is_none()
+            && self.pending.is_none()
             && self.subscribing.is_empty()
             && self.closing.is_none()
     }

@@ -8,7 +8,7 @@ use model::{CloseReason, Encoding};
 use protocol::{Protocol, Protocols};
 
 use super::ColdState;
-use super::held::{HeldRecord, Subscribing, SubscribingRecord};
+use super::pending_request::{PendingRequestRecord, Subscribing, SubscribingRecord};
 use super::poll::PollRecord;
 use super::session::{AskingRecord, SessionRecord};
 use super::token::PendingTokenRecord;
@@ -51,7 +51,7 @@ pub(crate) struct ColdRecord {
     #[n(13)]
     token: Option<PendingTokenRecord>,
     #[n(14)]
-    held: Option<HeldRecord>,
+    pending: Option<PendingRequestRecord>,
     /// Nothing where there is none.
     #[n(15)]
     subscribing: Option<Vec<SubscribingRecord>>,
@@ -83,7 +83,7 @@ impl ColdState {
             session,
             asking,
             hooks_pending,
-            held,
+            pending,
             subscribing,
             closing,
         } = self;
@@ -102,7 +102,7 @@ impl ColdState {
             closing: closing.map(|close| close as u8),
             stranger_since_s: *stranger_since_s,
             token: token.as_ref().map(|token| token.export()),
-            held: held.as_ref().map(|held| held.export()),
+            pending: pending.as_ref().map(|pending| pending.export()),
             subscribing: (!subscribing.is_empty())
                 .then(|| subscribing.iter().map(Subscribing::export).collect()),
         }
@@ -138,7 +138,7 @@ impl ColdState {
             session: record.session.map(|session| session.import(metrics).into()),
             asking: record.asking.map(|asking| asking.import(protocols)).transpose()?.map(Box::new),
             hooks_pending: record.hooks_pending,
-            held: record.held.map(|held| Box::new(held.import())),
+            pending: record.pending.map(|pending| Box::new(pending.import())),
             subscribing: (record.subscribing.into_iter().flatten())
                 .map(SubscribingRecord::import)
                 .collect(),

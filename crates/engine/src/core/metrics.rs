@@ -267,7 +267,7 @@ pub struct Metrics {
     /// What connections were held up or closed for, by [`Limited`].
     pub limited: [Counter; Limited::ALL.len()],
     /// Gauge: descriptors of connections in use, those included that are being closed.
-    pub held: Counter,
+    pub open_connections: Counter,
     /// Connections accepted, those included that were refused then.
     pub accepted: Counter,
     /// Connections taken in, long-poll sessions included: those that are open, and those that were
@@ -291,9 +291,8 @@ pub struct Metrics {
     pub outboxes: Counter,
     /// Gauge: bytes that wait in outboxes, those in several as often.
     pub outbox_bytes: Counter,
-    /// Gauge: the memory that these take up, in bytes; in several outboxes of a shard they take it up
-    /// once.
-    pub outbox_held: Counter,
+    /// Gauge: the memory of these bytes. Bytes that wait in several outboxes of a shard count once.
+    pub outbox_memory: Counter,
     /// Messages of topics with `conflate` that a newer one replaced before a slow connection had taken
     /// them.
     pub conflated: Counter,

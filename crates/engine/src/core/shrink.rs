@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_held_a_crowd_is_small_again_and_keeps_what_is_left() {
+    fn tables_are_small_again_after_a_crowd_and_lose_nothing() {
         let mut map: HashMap<u32, u32> = (0..100_000).map(|n| (n, n)).collect();
         let mut set: HashSet<u32> = (0..100_000).collect();
         let mut queue: VecDeque<u32> = (0..100_000).collect();

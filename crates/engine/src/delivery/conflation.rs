@@ -98,7 +98,7 @@ impl Conflation {
                 pending.bytes -= older.publication.bytes();
                 metrics.conflated.add(1);
             }
-            None => metrics.outbox_held.add(ENTRY_BYTES),
+            None => metrics.outbox_memory.add(ENTRY_BYTES),
         }
         pending.messages.insert(pending.number, message);
         pending.bytes <= bytes_max && pending.messages.len() <= KEYS_MAX
@@ -132,7 +132,7 @@ impl Conflation {
             pending.has_left(&message);
             taken.push(message);
         }
-        metrics.outbox_held.sub(ENTRY_BYTES * taken.len() as u64);
+        metrics.outbox_memory.sub(ENTRY_BYTES * taken.len() as u64);
         if pending.messages.is_empty() {
             self.0.remove(&slot);
         }
@@ -169,7 +169,7 @@ impl Conflation {
             .map(|(_, message)| message)
             .collect();
         taken.iter().for_each(|message| pending.has_left(message));
-        metrics.outbox_held.sub(ENTRY_BYTES * taken.len() as u64);
+        metrics.outbox_memory.sub(ENTRY_BYTES * taken.len() as u64);
         if pending.messages.is_empty() {
             self.0.remove(&slot);
         }
@@ -318,14 +318,14 @@ mod tests {
             assert!(conflation.push(7, message(*topic, key, offset as u64), 100, &metrics));
         }
         assert_eq!(offsets(conflation.of(7)), [1, 3, 4, 5, 6]);
-        assert_eq!((metrics.conflated.get(), metrics.outbox_held.get()), (2, 5 * ENTRY_BYTES));
+        assert_eq!((metrics.conflated.get(), metrics.outbox_memory.get()), (2, 5 * ENTRY_BYTES));
         assert_eq!(offsets(&conflation.take(7, 2, 100, &metrics)), [1, 3]);
         // A key that was taken waits anew.
         assert!(conflation.push(7, message(1, "b", 9), 100, &metrics));
         assert_eq!(offsets(&conflation.take_topic(7, Some(2), &metrics)), [6]);
         assert_eq!(offsets(&conflation.take(7, 9, 0, &metrics)), [4], "one in any case");
         assert_eq!(offsets(&conflation.take(7, 9, 100, &metrics)), [5, 9]);
-        assert!(!conflation.holds(7) && metrics.outbox_held.get() == 0);
+        assert!(!conflation.holds(7) && metrics.outbox_memory.get() == 0);
     }
 
     #[test]
@@ -347,7 +347,7 @@ mod tests {
         conflation.drop_retained(7, 1, &metrics);
         assert_eq!(offsets(conflation.of(7)), [1, 3, 4, 6, 7]);
         assert_eq!(conflation.take(7, 9, 100, &metrics).len(), 5);
-        assert!(!conflation.holds(7) && metrics.outbox_held.get() == 0);
+        assert!(!conflation.holds(7) && metrics.outbox_memory.get() == 0);
     }
 
     #[test]
@@ -359,7 +359,7 @@ mod tests {
         };
         assert_eq!((0..200).map(fits).filter(|fits| *fits).count(), 100);
         conflation.forget(1, &metrics);
-        assert_eq!(metrics.outbox_held.get(), 0);
+        assert_eq!(metrics.outbox_memory.get(), 0);
         let push = |at: usize| {
             let key = format!("{at:05}");
             conflation.push(1, message(1, &key, at as u64), usize::MAX, &metrics)

@@ -28,14 +28,14 @@ pub struct Piece {
 impl Piece {
     /// Takes up the memory, which is counted until the last outbox lets it go.
     pub fn new(bytes: Arc<[u8]>, metrics: &Arc<Metrics>) -> Arc<Self> {
-        metrics.outbox_held.add(bytes.len() as u64);
+        metrics.outbox_memory.add(bytes.len() as u64);
         Arc::new(Piece { bytes, metrics: metrics.clone() })
     }
 }
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        self.metrics.outbox_held.sub(self.bytes.len() as u64);
+        self.metrics.outbox_memory.sub(self.bytes.len() as u64);
     }
 }
 
@@ -51,7 +51,7 @@ const CHUNK_BYTES: u64 = 64;
 impl Chunk {
     /// A piece that holds so many messages.
     pub fn new(piece: Arc<Piece>, messages: u32) -> Self {
-        piece.metrics.outbox_held.add(CHUNK_BYTES);
+        piece.metrics.outbox_memory.add(CHUNK_BYTES);
         Chunk { piece, messages }
     }
 
@@ -63,7 +63,7 @@ impl Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        self.piece.metrics.outbox_held.sub(CHUNK_BYTES);
+        self.piece.metrics.outbox_memory.sub(CHUNK_BYTES);
     }
 }
 
@@ -246,7 +246,7 @@ mod tests {
             }
             assert_eq!(out, b"abcdefgh");
             assert_eq!((outbox.bytes, outbox.messages), (0, 0));
-            assert_eq!(metrics.outbox_held.get(), 0);
+            assert_eq!(metrics.outbox_memory.get(), 0);
         }
     }
 
@@ -257,11 +257,11 @@ mod tests {
         let mut outboxes: Vec<Outbox> = (0..50).map(|_| Outbox::new(0)).collect();
         outboxes.iter_mut().for_each(|it| it.push(Chunk::new(piece.clone(), 1), 0));
         drop(piece);
-        assert_eq!(metrics.outbox_held.get(), 1_000 + 50 * CHUNK_BYTES);
+        assert_eq!(metrics.outbox_memory.get(), 1_000 + 50 * CHUNK_BYTES);
         outboxes.truncate(1);
-        assert_eq!(metrics.outbox_held.get(), 1_000 + CHUNK_BYTES);
+        assert_eq!(metrics.outbox_memory.get(), 1_000 + CHUNK_BYTES);
         outboxes.clear();
-        assert_eq!(metrics.outbox_held.get(), 0);
+        assert_eq!(metrics.outbox_memory.get(), 0);
     }
 
     #[test]

@@ -167,7 +167,7 @@ impl Engine {
                     self.reply_published(slot, to, Sent::Refused(busy().into()), out);
                 }
                 PendingHook::Join(..)
-                | PendingHook::Hold(..)
+                | PendingHook::HttpSubscribe(..)
                 | PendingHook::Connect(_)
                 | PendingHook::Refresh(_)
                 | PendingHook::Subscribe(..)

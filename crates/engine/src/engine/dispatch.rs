@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use auth::Principal;
 use model::{CloseReason, Name};
 use protocol::request::{
-    Authenticate, Hold, Open, PageRequest, ReplyTo as To, Respond, Secret, Verdicts,
+    Authenticate, Open, PageRequest, Pending, ReplyTo as To, Respond, Secret, Verdicts,
 };
 use protocol::websocket::Decoder;
 use protocol::{Delivery, ProtocolRef, Reader, Recognised, Request, http};
@@ -66,7 +66,7 @@ impl Engine {
         let (id, now_ms) = (core.id(slot, serial), core.unix_ms());
         let stranger = core.table.cold(slot).is_some_and(|cold| cold.stranger_since_s.is_some());
         let from = out.len();
-        let held = core.table.cold_mut(slot).and_then(|cold| cold.held.take());
+        let pending = core.table.cold_mut(slot).and_then(|cold| cold.pending.take());
         let mut reader = Reader {
             settings: &core.settings.session,
             protocols: core.shared.protocols,
@@ -75,7 +75,7 @@ impl Engine {
             speaker: &speaker,
             stranger,
             now_ms,
-            verdicts: held.as_ref().map_or(Verdicts::NONE, |held| &held.verdicts),
+            verdicts: pending.as_ref().map_or(Verdicts::NONE, |pending| &pending.verdicts),
             codecs: &mut core.codecs,
             decoder: begun.as_deref_mut().unwrap_or(&mut fresh),
             open,
@@ -91,7 +91,7 @@ impl Engine {
             && !read.again
             && let Some(cold) = core.table.cold_mut(slot)
         {
-            cold.held = held;
+            cold.pending = pending;
         }
         if let Some(client) = client
             && !self.request_from(slot, client, bytes, from, out)
@@ -202,13 +202,13 @@ impl Engine {
                 let pending = PendingToken { token, purpose, answer: Answer::Id(id) };
                 self.authenticate(slot, pending, out);
             }
-            Request::Hold(Hold::Keys) => self.hold_for_keys(slot),
-            Request::Hold(Hold::Subscribe { topics, users, transport }) => {
+            Request::Pending(Pending::Keys) => self.wait_for_keys(slot),
+            Request::Pending(Pending::Subscribe { topics, users, transport }) => {
                 let asked = (topics, users, transport);
-                self.hold_subscribe(slot, asked, out);
+                self.await_subscribe_decision(slot, asked, out);
             }
-            Request::Hold(Hold::Connect(request)) => {
-                self.hold_connect(slot, *request, out);
+            Request::Pending(Pending::Connect(request)) => {
+                self.await_connect_decision(slot, *request, out);
             }
             Request::Close(close) => self.close_after(slot, close, out),
         }

@@ -7,7 +7,7 @@ use model::CloseReason;
 use protocol::Delivery;
 
 use super::Engine;
-use crate::connection::input::is_held;
+use crate::connection::input::is_paused;
 use crate::connection::{Flag, Phase};
 use crate::core::Core;
 
@@ -20,7 +20,7 @@ impl Engine {
             rates.wait(core, slot, limited);
         }
         let core = &mut self.core;
-        let held = is_held(&core.table, slot);
+        let is_paused = is_paused(&core.table, slot);
         let protocols = core.shared.protocols;
         let Some(connection) = core.table.get_mut(slot) else {
             return;
@@ -28,16 +28,16 @@ impl Engine {
         match connection.phase() {
             Phase::Closing | Phase::HalfClosed => return,
             // A request has its own time, from its first byte on.
-            Phase::Idle if !held => {
+            Phase::Idle if !is_paused => {
                 connection.enter(Phase::Request);
                 connection.last_received_s = now_s;
             }
             // An MQTT client counts as alive by whole packets: see `mqtt_received`.
             Phase::Open if protocols.delivery(connection.encoding) == Delivery::Subscribed => {}
-            Phase::Open if !held => connection.last_received_s = now_s,
+            Phase::Open if !is_paused => connection.last_received_s = now_s,
             Phase::Request | Phase::Idle | Phase::Waiting | Phase::Open => {}
         }
-        if held {
+        if is_paused {
             return self.core.buffer_input(slot, bytes);
         }
         let buffered = match self.core.table.cold_mut(slot) {

@@ -437,8 +437,8 @@ fn on_webhook_reply(
         (PendingHook::Join(number, message), Some(slot)) => {
             engine.join_answered(slot, number, *message, response);
         }
-        (PendingHook::Hold(number, topic), Some(slot)) => {
-            engine.on_held_subscribe_reply(slot, number, topic, response);
+        (PendingHook::HttpSubscribe(number, topic), Some(slot)) => {
+            engine.on_subscribe_decision(slot, number, topic, response);
         }
         (PendingHook::Connect(number), Some(slot)) => {
             engine.on_connect_reply(slot, number, response);
@@ -455,7 +455,7 @@ fn on_webhook_reply(
         (
             PendingHook::Message(_)
             | PendingHook::Join(..)
-            | PendingHook::Hold(..)
+            | PendingHook::HttpSubscribe(..)
             | PendingHook::Connect(_)
             | PendingHook::Refresh(_)
             | PendingHook::Subscribe(..)

@@ -10,7 +10,7 @@
 //! A turn of the driver's loop calls them in this order:
 //! 1. `set_now`, once, then `resume_waiters`, and `on_drained` for sockets that have sent everything;
 //! 2. an `on_*` for each thing that a socket did, and `take_commands` when another thread woke the shard;
-//! 3. `run_commands`, then `release_held`;
+//! 3. `run_commands`, then `release_pending`;
 //! 4. `slice` while the turn's budget lasts, then `serve_due` and `answer_woken`;
 //! 5. `open` for each accepted connection: last, so that no event of this turn meets it in an old slot;
 //! 6. `sweep`, when it is due.
@@ -237,8 +237,8 @@ impl Engine {
 
     /// True when all engines together hold more than they may, and this one more than its share: so
     /// an engine asks the others only when it holds much itself.
-    pub fn is_beyond(&self, max: usize, held: impl Fn(&Metrics) -> u64) -> bool {
-        self.core.is_beyond(max, held)
+    pub fn is_beyond(&self, max: usize, used: impl Fn(&Metrics) -> u64) -> bool {
+        self.core.is_beyond(max, used)
     }
 
     /// Sessions for which something waits, and how many bytes.
@@ -248,8 +248,8 @@ impl Engine {
 
     /// Ends the holds behind which nothing is under way any more. To be called once a turn, when
     /// commands have been done.
-    pub fn release_held(&mut self) {
-        self.recovery.release_held(&mut self.core);
+    pub fn release_pending(&mut self) {
+        self.recovery.release_pending(&mut self.core);
     }
 
     /// Goes on with connections that have waited for their rate, or for members to catch up.

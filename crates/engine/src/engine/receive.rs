@@ -1,14 +1,14 @@
 //! What connections sent, a request, frame or line at a time.
 
 use crate::connection::Phase;
-use crate::connection::input::is_held;
+use crate::connection::input::is_paused;
 use crate::engine::Engine;
 use crate::engine::dispatch::OUT_BYTES;
 
 impl Engine {
     /// What held the connection up is over: what it asked for meanwhile has its turn.
     pub(crate) fn resume_input(&mut self, slot: u32) {
-        if !self.core.is_open(slot) || is_held(&self.core.table, slot) {
+        if !self.core.is_open(slot) || is_paused(&self.core.table, slot) {
             return;
         }
         if let Some(cold) = self.core.table.cold_mut(slot) {
@@ -29,7 +29,7 @@ impl Engine {
                 at = bytes.len();
                 break;
             }
-            if is_held(&self.core.table, slot) {
+            if is_paused(&self.core.table, slot) {
                 break;
             }
             // One request, frame or line at a time: after each it may have to wait.

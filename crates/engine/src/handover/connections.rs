@@ -126,7 +126,7 @@ impl Engine {
         *reserved += u32::from(cold.as_ref().is_some_and(|cold| cold.reserved));
         core.table.insert_at(slot, connection, cold);
         core.metrics.connections[usize::from(encoding.0)].add(1);
-        core.metrics.held.add(1);
+        core.metrics.open_connections.add(1);
         core.shared.connections.fetch_add(1, Ordering::Relaxed);
         core.count_input(slot);
         core.session_entered(slot);
@@ -194,7 +194,7 @@ impl Engine {
             }
         }
         self.core.metrics.connections[usize::from(connection.encoding.0)].sub(1);
-        self.core.metrics.held.sub(1);
+        self.core.metrics.open_connections.sub(1);
         self.core.shared.connections.fetch_sub(1, Ordering::Relaxed);
         true
     }

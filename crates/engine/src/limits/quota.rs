@@ -64,8 +64,8 @@ fn limits(core: &Core, is_user: bool) -> &Limits {
     if is_user { &settings.per_user } else { &settings.per_address }
 }
 
-/// What an open connection that asks for something holds.
-struct Held {
+/// A connection that has made expensive requests lately.
+struct BusyConnection {
     /// Of those of its users, and of its address, who do a lot, in this order.
     accounts: Vec<Bound>,
     /// Which of its users have an account there, one bit each.
@@ -78,9 +78,9 @@ struct Held {
     refused_us: u64,
 }
 
-impl Held {
+impl BusyConnection {
     fn new(now_us: u64) -> Self {
-        Held {
+        BusyConnection {
             accounts: Vec::new(),
             users: 0,
             address: None,
@@ -118,12 +118,12 @@ impl Held {
     }
 }
 
-/// What is held of connections that have asked for a lot lately.
+/// Accounts of connections that have made many requests lately.
 #[derive(Default)]
 pub(crate) struct Quota {
-    held: HashMap<u32, Held>,
-    /// Commands of connections that held nothing.
-    unheld: u32,
+    busy: HashMap<u32, BusyConnection>,
+    /// Commands of connections that are not among the busy ones.
+    unsampled: u32,
     /// What open connections count for, while their users are limited.
     counted: HashMap<u32, Counted>,
 }
@@ -149,14 +149,14 @@ impl Quota {
         if *cost == Cost::NOTHING {
             return None;
         }
-        let (held, once);
+        let (busy, once);
         let accounts = match asker {
             Asker::Connection => {
-                held = Some(self.busy(core, slot, cost)?);
-                held.as_ref().map_or(&[][..], |held| &held.accounts)
+                busy = Some(self.busy(core, slot, cost)?);
+                busy.as_ref().map_or(&[][..], |busy| &busy.accounts)
             }
             Asker::Request(users) => {
-                held = None;
+                busy = None;
                 once = accounts(core, users, address(core, slot), cost);
                 &once[..]
             }
@@ -169,8 +169,8 @@ impl Quota {
             accounts.iter().for_each(|bound| {
                 bound.account.spend(cost, bound.limits(core), now_us);
             });
-            if let Some(held) = held {
-                held.refusals = held.refusals.saturating_sub(1);
+            if let Some(busy) = busy {
+                busy.refusals = busy.refusals.saturating_sub(1);
             }
             return None;
         };
@@ -181,21 +181,21 @@ impl Quota {
 
     /// Counts a refusal. True when the client takes no notice of them, and is to be closed.
     pub fn is_stubborn(&mut self, core: &Core, slot: u32) -> bool {
-        let Some(held) = self.held.get_mut(&slot) else {
+        let Some(busy) = self.busy.get_mut(&slot) else {
             return false;
         };
-        if held.refusals == 0 {
-            held.refused_us = core.now_us;
+        if busy.refusals == 0 {
+            busy.refused_us = core.now_us;
         }
-        held.refusals += 1;
-        let long = core.now_us.saturating_sub(held.refused_us) >= STUBBORN_US;
-        held.refusals >= REFUSALS_MAX || (long && held.refusals >= STUBBORN_REFUSALS)
+        busy.refusals += 1;
+        let long = core.now_us.saturating_sub(busy.refused_us) >= STUBBORN_US;
+        busy.refusals >= REFUSALS_MAX || (long && busy.refusals >= STUBBORN_REFUSALS)
     }
 
     /// Charges an open connection for bytes that it has sent. The limit, if they are too many.
     pub fn took(&mut self, core: &mut Core, slot: u32, bytes: usize) -> Option<Limited> {
         let is_large = bytes >= LARGE_BYTES;
-        if !is_large && (self.held.is_empty() || !self.held.contains_key(&slot)) {
+        if !is_large && (self.busy.is_empty() || !self.busy.contains_key(&slot)) {
             return None;
         }
         if core.table.get(slot)?.phase() != Phase::Open {
@@ -203,17 +203,17 @@ impl Quota {
         }
         let cost = Cost::NOTHING.with(Unit::Bytes, bytes as u64);
         // What is small counts as the command that it is part of.
-        let held =
-            if is_large { self.busy(core, slot, &cost)? } else { self.held.get_mut(&slot)? };
-        held.used_us = core.now_us;
-        held.spend(core, &cost);
+        let busy =
+            if is_large { self.busy(core, slot, &cost)? } else { self.busy.get_mut(&slot)? };
+        busy.used_us = core.now_us;
+        busy.spend(core, &cost);
         self.over_bytes(core, slot)
     }
 
     /// Which limit keeps an open connection from sending more bytes, if any.
     pub fn over_bytes(&self, core: &Core, slot: u32) -> Option<Limited> {
-        let held = self.held.get(&slot)?;
-        held.accounts.iter().find_map(|bound| {
+        let busy = self.busy.get(&slot)?;
+        busy.accounts.iter().find_map(|bound| {
             let limited = bound.limits(core).of(Unit::Bytes) > 0;
             let over = limited && bound.account.is_over(Unit::Bytes, core.now_us);
             over.then(|| Limited::rate(bound.is_user, Unit::Bytes))
@@ -221,48 +221,48 @@ impl Quota {
     }
 
     /// What an open connection holds that is about to use this; nothing if that is little.
-    fn busy(&mut self, core: &mut Core, slot: u32, cost: &Cost) -> Option<&mut Held> {
+    fn busy(&mut self, core: &mut Core, slot: u32, cost: &Cost) -> Option<&mut BusyConnection> {
         let now_us = core.now_us;
-        match self.held.entry(slot) {
-            Entry::Occupied(held) => {
-                let held = held.into_mut();
-                held.find(core, slot, cost);
-                held.used_us = now_us;
-                Some(held)
+        match self.busy.entry(slot) {
+            Entry::Occupied(busy) => {
+                let busy = busy.into_mut();
+                busy.find(core, slot, cost);
+                busy.used_us = now_us;
+                Some(busy)
             }
             Entry::Vacant(vacant) => {
-                let mut held = Held::new(now_us);
-                held.find(core, slot, cost);
-                self.unheld = self.unheld.wrapping_add(1);
+                let mut busy = BusyConnection::new(now_us);
+                busy.find(core, slot, cost);
+                self.unsampled = self.unsampled.wrapping_add(1);
                 // A limit of addresses holds for those of which every connection does little, too.
                 let is_sampled =
-                    self.unheld.is_multiple_of(SAMPLE) || core.settings.per_address.any();
-                if held.accounts.is_empty() && !is_sampled {
+                    self.unsampled.is_multiple_of(SAMPLE) || core.settings.per_address.any();
+                if busy.accounts.is_empty() && !is_sampled {
                     return None;
                 }
                 if let Some(address) = address(core, slot) {
-                    held.address = Some(core.settings.network(address));
-                    held.find_address(core, cost);
+                    busy.address = Some(core.settings.network(address));
+                    busy.find_address(core, cost);
                 } else if !core.is_gathered(slot) {
                     core.outputs.push(Output::Address { slot });
                 }
-                Some(vacant.insert(held))
+                Some(vacant.insert(busy))
             }
         }
     }
 
     /// The driver has said where a connection is.
     pub fn locate(&mut self, core: &Core, slot: u32, address: Option<IpAddr>) {
-        if let (Some(held), Some(address)) = (self.held.get_mut(&slot), address)
-            && held.accounts.iter().all(|bound| bound.is_user)
+        if let (Some(busy), Some(address)) = (self.busy.get_mut(&slot), address)
+            && busy.accounts.iter().all(|bound| bound.is_user)
         {
-            held.address = Some(core.settings.network(address));
+            busy.address = Some(core.settings.network(address));
         }
     }
 
     /// The connection has ended, or has other users now.
     pub fn forget(&mut self, slot: u32) {
-        self.held.remove(&slot);
+        self.busy.remove(&slot);
     }
 
     /// A connection is about to be opened for these users, with so many topics, their own included.
@@ -341,8 +341,8 @@ impl Quota {
 
     /// Who rests has no accounts.
     pub fn shrink(&mut self, now_us: u64) {
-        self.held.retain(|_, held| now_us.saturating_sub(held.used_us) < REST_US);
-        self.held.shrink();
+        self.busy.retain(|_, busy| now_us.saturating_sub(busy.used_us) < REST_US);
+        self.busy.shrink();
         self.counted.shrink();
     }
 }
@@ -461,7 +461,7 @@ pub(crate) fn request_cost(request: &Request, bytes: usize) -> Option<(Cost, Ask
         },
         Request::Mqtt(incoming) => mqtt_cost(incoming, bytes),
         // A message is charged where sessions' messages are, and what is held when it is read again.
-        Request::Hold(_)
+        Request::Pending(_)
         | Request::Rejected
         | Request::Continue { .. }
         | Request::Phoenix(_)

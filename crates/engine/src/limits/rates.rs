@@ -116,11 +116,11 @@ impl Rates {
     /// What a connection has asked for lately. Nearly all have been quiet again since: before the
     /// table grows they make room, so that a crowd that comes takes none.
     fn recent_of(&mut self, core: &mut Core, slot: u32) -> &mut Recent {
-        let held = self.recent.len();
-        if held >= ASKERS && held == self.recent.capacity() {
+        let before = self.recent.len();
+        if before >= ASKERS && before == self.recent.capacity() {
             self.forget_idle(core);
-            if self.recent.len() > held / 2 {
-                self.recent.reserve(held);
+            if self.recent.len() > before / 2 {
+                self.recent.reserve(before);
             }
         }
         self.recent.entry(slot).or_default()

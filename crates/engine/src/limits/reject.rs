@@ -164,7 +164,7 @@ fn id(request: Request) -> Option<Box<str>> {
         Request::Authenticate(authenticate) => Some(authenticate.id),
         Request::Answered { .. }
         | Request::Rejected
-        | Request::Hold(_)
+        | Request::Pending(_)
         | Request::Continue { .. }
         | Request::Open(_)
         | Request::Poll(_)

@@ -442,7 +442,7 @@ impl Engine {
             topics.iter_mut().for_each(|(topic, _)| topic.after = topic.after.max(through));
         }
         if is_known_to_end {
-            match behind.held_back <= behind.after {
+            match behind.deferred_offset <= behind.after {
                 true => {
                     details.work.through = behind.after;
                     details.work.behind = None;
@@ -536,7 +536,7 @@ impl Core {
     /// after a crash.
     pub(super) fn mqtt_send_pubrel(&mut self, slot: u32, id: u16, out: &mut Vec<u8>) {
         let Some(mqtt) = self.mqtt_protocol(slot) else { return };
-        mqtt.release(id, self.mqtt_held(slot).unwrap_or(out));
+        mqtt.release(id, self.mqtt_deferred(slot).unwrap_or(out));
     }
 
     /// Where a topic is read that was read up to there.

@@ -242,7 +242,7 @@ impl Core {
         if way.qos.is_confirmed() && room == 0 {
             return false;
         }
-        let is_held = self.mqtt_is_held(slot, way);
+        let is_deferred = self.mqtt_is_deferred(slot, way);
         let mut stamp = self.mqtt_stamp(slot, message, way);
         if self.mqtt_is_too_large(slot, message, &stamp) {
             return true;
@@ -260,10 +260,10 @@ impl Core {
             }
         }
         self.metrics.delivered.add(1);
-        match self.mqtt.details_mut(slot).filter(|_| is_held) {
+        match self.mqtt.details_mut(slot).filter(|_| is_deferred) {
             // Its packet identifier must be known after a crash, or the client would take it for another
             // message.
-            Some(details) => mqtt.message(message, &stamp, &mut details.held),
+            Some(details) => mqtt.message(message, &stamp, &mut details.deferred),
             None => {
                 mqtt.message(message, &stamp, out);
                 if way.qos.is_confirmed() {
@@ -274,8 +274,8 @@ impl Core {
         true
     }
 
-    /// Whether a message leaves when what is known of it is stored.
-    fn mqtt_is_held(&self, slot: u32, way: &Way) -> bool {
+    /// Whether a message is sent only when the session that knows it is stored.
+    fn mqtt_is_deferred(&self, slot: u32, way: &Way) -> bool {
         way.qos == Qos::ExactlyOnce && self.mqtt_survives(slot)
     }
 
@@ -296,7 +296,7 @@ impl Core {
             again: false,
             retain: way.retain,
             subscriptions: &way.ids,
-            alias: alias.filter(|(_, is_known)| *is_known || !self.mqtt_is_held(slot, way)),
+            alias: alias.filter(|(_, is_known)| *is_known || !self.mqtt_is_deferred(slot, way)),
             now_ms: self.unix_ms(),
         }
     }
@@ -358,7 +358,7 @@ impl Core {
         }
         // The connection before may have ended before it was on disk what was sent there.
         let out = match qos {
-            Qos::ExactlyOnce => self.mqtt_held(slot).unwrap_or(out),
+            Qos::ExactlyOnce => self.mqtt_deferred(slot).unwrap_or(out),
             Qos::AtMostOnce | Qos::AtLeastOnce => out,
         };
         mqtt.message(message, &stamp, out);
@@ -367,9 +367,9 @@ impl Core {
 
     /// Where packets are gathered that must be known after a crash before they leave; nothing where the session
     /// does not outlive one.
-    pub(super) fn mqtt_held(&mut self, slot: u32) -> Option<&mut Vec<u8>> {
+    pub(super) fn mqtt_deferred(&mut self, slot: u32) -> Option<&mut Vec<u8>> {
         let survives = self.mqtt_survives(slot);
-        self.mqtt.details_mut(slot).filter(|_| survives).map(|details| &mut details.held)
+        self.mqtt.details_mut(slot).filter(|_| survives).map(|details| &mut details.deferred)
     }
 
     /// What an MQTT client speaks.
@@ -535,9 +535,9 @@ impl Engine {
         }
         let Some(details) = self.core.mqtt.details_mut(slot) else { return };
         // What comes while the session is on its way to the store goes with the next time.
-        if !(details.held.is_empty() || details.is_saving) {
+        if !(details.deferred.is_empty() || details.is_saving) {
             details.is_saving = true;
-            let packets = std::mem::take(&mut details.held);
+            let packets = std::mem::take(&mut details.deferred);
             let done = self.core.mqtt_done(slot, packets, true);
             self.core.mqtt_save(slot, done);
         }
@@ -629,7 +629,7 @@ fn live_turn(
             // It was on its way when the client fell behind.
             return Turn::Read;
         }
-        behind.held_back = behind.held_back.max(offset);
+        behind.deferred_offset = behind.deferred_offset.max(offset);
         return Turn::Pass;
     }
     if is_in_order && work.is_idle() && room > 0 {

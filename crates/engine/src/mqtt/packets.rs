@@ -268,7 +268,7 @@ impl Engine {
             ConfirmKind::Release if !flow.release(id) => Confirmed::Unknown,
             ConfirmKind::Release => {
                 // A later message under this identifier is a new one: that must be known after a crash.
-                mqtt.confirm(ConfirmKind::Complete, id, core.mqtt_held(slot).unwrap_or(out));
+                mqtt.confirm(ConfirmKind::Complete, id, core.mqtt_deferred(slot).unwrap_or(out));
                 return self.mqtt_flush(slot, &mut Vec::new());
             }
         };

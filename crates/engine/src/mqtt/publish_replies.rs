@@ -57,7 +57,7 @@ impl Engine {
             out.extend_from_slice(&packet);
         } else if qos == Qos::ExactlyOnce && outlives && !with {
             // After a crash the client repeats it, and it must be known that it was there.
-            details.held.extend_from_slice(&packet);
+            details.deferred.extend_from_slice(&packet);
             self.mqtt_flush(slot, &mut Vec::new());
         } else if retain {
             // As what was published before it, it is on disk when it is confirmed.

@@ -59,7 +59,7 @@ struct DetailsRecord {
     #[n(11)]
     asking: Vec<AskingRecord>,
     #[n(12)]
-    held: ByteVec,
+    deferred: ByteVec,
     #[n(13)]
     pinned: bool,
     /// The history was asked for something: it is asked again.
@@ -187,7 +187,7 @@ impl Details {
             && backlogs.is_empty()
             && self.work.is_idle()
             && self.waiting.is_empty()
-            && self.held.is_empty();
+            && self.deferred.is_empty();
         !is_idle
     }
 
@@ -207,7 +207,7 @@ impl Details {
             forwarding,
             writing,
             asking,
-            held,
+            deferred,
             // They are stored again.
             is_saving: _,
             is_unsaved: _,
@@ -231,11 +231,11 @@ impl Details {
             given,
             waiting: waiting.iter().map(WaitingRecord::new).collect(),
             again: again.iter().copied().collect(),
-            behind: behind.as_ref().map(|it| (it.from, it.after, it.held_back)),
+            behind: behind.as_ref().map(|it| (it.from, it.after, it.deferred_offset)),
             through: *through,
             publishing: *publishing,
             asking: asking.iter().map(AskingRecord::new).collect(),
-            held: held.clone().into(),
+            deferred: deferred.clone().into(),
             pinned: *is_pinned,
             reads: reading.is_some(),
             forwarding: Some(forwarding.clone()).filter(|ids| !ids.is_empty()),
@@ -254,7 +254,8 @@ impl DetailsRecord {
         let (mut session, will, _): (Session, _, _) = self.session.import();
         self.progress.import(&mut session);
         let (receive_max, packet_bytes_max, topic_alias_max, problem_information) = self.limits;
-        let behind = |(from, after, held_back)| Behind { after, held_back, ..Behind::new(from) };
+        let behind =
+            |(from, after, deferred_offset)| Behind { after, deferred_offset, ..Behind::new(from) };
         let shared = self.shared.unwrap_or_default().into_iter();
         let shared = shared.map(|(id, waiting)| (id, waiting.import(&hash))).collect();
         Details {
@@ -281,7 +282,7 @@ impl DetailsRecord {
             forwarding: self.forwarding.unwrap_or_default(),
             writing: self.writing.unwrap_or_default(),
             asking: self.asking.into_iter().map(AskingRecord::import).collect(),
-            held: self.held.into(),
+            deferred: self.deferred.into(),
             is_saving: false,
             is_unsaved: false,
             is_unkept: true,

@@ -133,7 +133,7 @@ pub(crate) struct Details {
     /// Subscriptions that wait for the application.
     pub asking: Vec<PendingSubscribe>,
     /// Packets that leave when its progress is stored.
-    pub held: Vec<u8>,
+    pub deferred: Vec<u8>,
     /// Its progress is on its way to the store, and packets leave then.
     pub is_saving: bool,
     /// Its progress is to be stored.
@@ -184,7 +184,7 @@ pub(crate) struct Work {
 impl Behind {
     /// Everything after this offset is to be read.
     pub fn new(offset: u64) -> Self {
-        Behind { from: offset, after: offset, held_back: 0, topics: None, top: 0 }
+        Behind { from: offset, after: offset, deferred_offset: 0, topics: None, top: 0 }
     }
 }
 
@@ -195,8 +195,8 @@ pub(crate) struct Behind {
     pub from: u64,
     /// Everything behind that was read up to here.
     pub after: u64,
-    /// The last message that came live and was passed over.
-    pub held_back: u64,
+    /// The offset of the last live message that was not sent.
+    pub deferred_offset: u64,
     /// What there is to read, once that is known: topics with the offset of the last message of each.
     pub topics: Option<Vec<(TopicCursor, u64)>>,
     /// These are all topics that have messages up to this offset.
@@ -469,7 +469,7 @@ impl Details {
             forwarding,
             writing,
             asking,
-            held,
+            deferred,
             is_saving,
             is_unsaved,
             // Of a session that ends with its connection nothing is.
@@ -496,7 +496,7 @@ impl Details {
             && forwarding.is_empty()
             && writing.is_empty()
             && asking.is_empty()
-            && held.is_empty()
+            && deferred.is_empty()
             && !is_saving
             && !is_unsaved
             && !is_pinned;

@@ -138,11 +138,11 @@ impl Engine {
     ) -> Result<ConnectionId, Rejection> {
         let address = address.map(|address| self.core.settings.network(address));
         let sessions = &self.core.shared.sessions;
-        let held = &self.core.shared.connections;
+        let connections = &self.core.shared.connections;
         if sessions.load(Ordering::Relaxed) >= self.core.settings.longpoll_sessions_max {
             return Err(self.refuse_session(Refusal::Sessions));
         }
-        let room = held.load(Ordering::Relaxed) < self.core.settings.connections_max;
+        let room = connections.load(Ordering::Relaxed) < self.core.settings.connections_max;
         if !room || self.core.draining {
             return Err(self.refuse_session(Refusal::Connections));
         }
@@ -167,9 +167,9 @@ impl Engine {
                 ..self.refuse_session(Refusal::Sessions)
             });
         }
-        let (sessions, held) = (&self.core.shared.sessions, &self.core.shared.connections);
+        let (sessions, connections) = (&self.core.shared.sessions, &self.core.shared.connections);
         sessions.fetch_add(1, Ordering::Relaxed);
-        held.fetch_add(1, Ordering::Relaxed);
+        connections.fetch_add(1, Ordering::Relaxed);
         let slot = self.open(Listener::Client, Arrival::Direct(None));
         let Engine { core, rates, .. } = self;
         let entered = principal.users.len() + topics.len();

@@ -14,14 +14,14 @@ use crate::testing::{self, ClientEnd, Driver};
 /// Holds back each list until the test releases it.
 struct Late {
     local: Local,
-    held: Mutex<Vec<(Completion<List>, List)>>,
+    pending: Mutex<Vec<(Completion<List>, List)>>,
 }
 
 impl Late {
     fn release(&self) -> usize {
-        let held = std::mem::take(&mut *self.held.lock().unwrap());
-        let count = held.len();
-        held.into_iter().for_each(|(later, list)| later(list));
+        let pending = std::mem::take(&mut *self.pending.lock().unwrap());
+        let count = pending.len();
+        pending.into_iter().for_each(|(later, list)| later(list));
         count
     }
 }
@@ -41,7 +41,7 @@ impl Presence for Late {
 
     fn list(&self, topic: &str, own: Option<(&str, Ref)>, later: Completion<List>) -> Answer<List> {
         if let Answer::Now(list) = self.local.list(topic, own, Box::new(|_| ())) {
-            self.held.lock().unwrap().push((later, list));
+            self.pending.lock().unwrap().push((later, list));
         }
         Answer::Later
     }
@@ -87,9 +87,14 @@ impl World {
         let started = Instant::now();
         let router = Arc::new(broker::Router::new(vec![Handle::inbox(&handle)]));
         let begin = history_local::Begin::in_memory(broker::epoch(&[7; 20]));
-        let held = history_local::HistoryLimits::default();
-        let history =
-            Arc::new(history_local::Local::new(router.clone(), begin, started, held, limits));
+        let history_limits = history_local::HistoryLimits::default();
+        let history = Arc::new(history_local::Local::new(
+            router.clone(),
+            begin,
+            started,
+            history_limits,
+            limits,
+        ));
         let log = history.clone();
         let broker = Arc::new(broker::Local::new(router, [7; 20], started, limits, log));
         let limits = Limits {
@@ -99,7 +104,7 @@ impl World {
             members_per_ms: 0,
         };
         let local = Local::new(limits, NodeId(0x5f3a_91c2));
-        let presence = Arc::new(Late { local, held: Mutex::default() });
+        let presence = Arc::new(Late { local, pending: Mutex::default() });
         let shared = Arc::new(Shared::new(
             NodeId(0x5f3a_91c2),
             protocol::standard(),

@@ -135,10 +135,10 @@ impl Recovery {
         for old in catchups.list.extract_if(.., |catchup| catchup.cursor.hash == hash) {
             super::cancel_redelivery(&mut self.again, slot, &old);
         }
-        let (starting, held_back, acks) = (None, 0, Some(acks.into()));
+        let (starting, deferred_offset, acks) = (None, 0, Some(acks.into()));
         let through = ALL;
         let compact = false;
-        let catchup = Catchup { number, cursor, through, starting, held_back, acks, compact };
+        let catchup = Catchup { number, cursor, through, starting, deferred_offset, acks, compact };
         catchups.list.push(catchup);
         (number, is_gone)
     }
@@ -236,7 +236,7 @@ impl Recovery {
         let history = core.history.clone();
         let catchups = self.catchups.by_slot.get_mut(&slot)?;
         let catchup = catchups.list.iter_mut().find(|catchup| catchup.number == number);
-        let Some(Catchup { cursor, held_back, acks: Some(acks), .. }) = catchup else {
+        let Some(Catchup { cursor, deferred_offset, acks: Some(acks), .. }) = catchup else {
             return Some(0);
         };
         let scans = acks.flight.len() <= SCANNED_MAX || acks.scanned_s != now_s;
@@ -249,8 +249,8 @@ impl Recovery {
                     acks.flight.retain(|delivered| here.binary_search(&delivered.offset).is_ok());
                 }
                 // As long as nothing has come, nothing was dropped for it.
-                None if acks.peeked_at < *held_back => {
-                    acks.peeked_at = *held_back;
+                None if acks.peeked_at < *deferred_offset => {
+                    acks.peeked_at = *deferred_offset;
                     return None;
                 }
                 None => {}
@@ -521,9 +521,9 @@ impl CatchupTable {
     pub(crate) fn rests(&self, slot: u32, number: u32) -> bool {
         let catchups = self.by_slot.get(&slot);
         let catchup = catchups.and_then(|it| it.list.iter().find(|it| it.number == number));
-        catchup.is_some_and(|Catchup { cursor, held_back, acks, .. }| {
+        catchup.is_some_and(|Catchup { cursor, deferred_offset, acks, .. }| {
             let rests_at = acks.as_ref().map_or(0, |acks| acks.rests_at);
-            rests_at > 0 && cursor.after >= rests_at && *held_back <= cursor.after
+            rests_at > 0 && cursor.after >= rests_at && *deferred_offset <= cursor.after
         })
     }
 

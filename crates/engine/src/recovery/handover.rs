@@ -51,7 +51,7 @@ struct CatchupRecord {
     #[n(2)]
     through: u64,
     #[n(3)]
-    held_back: u64,
+    deferred_offset: u64,
     #[n(4)]
     starting: Option<StartingRecord>,
     #[n(5)]
@@ -133,7 +133,7 @@ enum To {
 
 impl Catchup {
     fn export(&self) -> CatchupRecord {
-        let Catchup { number, cursor, through, starting, held_back, acks, compact } = self;
+        let Catchup { number, cursor, through, starting, deferred_offset, acks, compact } = self;
         let starting = starting.as_ref().map(|Starting { query: _, since, top }| StartingRecord {
             since: since.as_deref().cloned().map(Text),
             top: *top,
@@ -142,7 +142,7 @@ impl Catchup {
             number: *number,
             cursor: cursor.into(),
             through: *through,
-            held_back: *held_back,
+            deferred_offset: *deferred_offset,
             starting,
             acks: acks.as_ref().map(|acks| acks.export()),
             compact: compact.then_some(true),
@@ -163,7 +163,7 @@ impl CatchupRecord {
             cursor: self.cursor.import(hash),
             through: self.through,
             starting,
-            held_back: self.held_back,
+            deferred_offset: self.deferred_offset,
             acks: self.acks.map(|acks| acks.import().into()),
             compact: self.compact.unwrap_or(false),
         }
@@ -366,8 +366,8 @@ impl Recovery {
             return;
         };
         // What was under way then has passed, or is owed.
-        let held = list.iter().filter(|it| it.acks.is_none() && it.through != ALL);
-        for number in held.map(|it| it.number).collect::<Vec<_>>() {
+        let pending = list.iter().filter(|it| it.acks.is_none() && it.through != ALL);
+        for number in pending.map(|it| it.number).collect::<Vec<_>>() {
             self.catchups.release_later(slot, number);
         }
         self.due.push(slot);

@@ -85,12 +85,12 @@ struct Catchup {
     number: u32,
     /// The topic, and the offset up to which it was pulled.
     cursor: TopicCursor,
-    /// What comes live is held back up to this offset; all of it, while there is more to pull.
+    /// Live messages are deferred up to this offset; all of them, while there is more to pull.
     through: u64,
     /// The history has still to say from where. Until then `cursor` claims no more than is known.
     starting: Option<Starting>,
-    /// The last message that came live and was held back, or only woke the connection.
-    held_back: u64,
+    /// The offset of the last live message that was deferred, or only woke the connection.
+    deferred_offset: u64,
     /// The connection's user acknowledges the messages.
     acks: Option<Box<Acks>>,
     /// The topic is compacted: the client is told when it has all of the state.
@@ -344,8 +344,9 @@ impl Recovery {
             }
             let catchups = self.catchups.by_slot.entry(slot).or_default();
             catchups.list.retain(|catchup| catchup.cursor.hash != cursor.hash);
-            let (held_back, acks) = (0, None);
-            let catchup = Catchup { number, cursor, through, starting, held_back, acks, compact };
+            let (deferred_offset, acks) = (0, None);
+            let catchup =
+                Catchup { number, cursor, through, starting, deferred_offset, acks, compact };
             catchups.list.push(catchup);
         }
     }
@@ -394,9 +395,9 @@ impl Recovery {
         self.catchups.filters.remove(&slot);
     }
 
-    /// Ends the holds behind which nothing is under way any more. To be called once a turn, when
-    /// commands have been done.
-    pub fn release_held(&mut self, core: &mut Core) {
+    /// Sends live messages to connections again that have caught up, once no deferred message is under way
+    /// any more. To be called once a turn, when commands have been done.
+    pub fn release_pending(&mut self, core: &mut Core) {
         if self.catchups.releases.is_empty() || !core.commands.is_empty() {
             return;
         }

@@ -176,7 +176,7 @@ impl Recovery {
         if catchup.acks.is_none() && offset > catchup.through {
             return true;
         }
-        catchup.held_back = catchup.held_back.max(offset);
+        catchup.deferred_offset = catchup.deferred_offset.max(offset);
         if catchup.acks.is_some() {
             self.due.push(slot);
         }

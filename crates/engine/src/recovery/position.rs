@@ -48,7 +48,7 @@ impl CatchupTable {
     ) -> Vec<Behind> {
         let mut behind = Vec::new();
         for message in messages.filter(|message| message.is_retained()) {
-            if self.held(slot, message.topic_hash) < message.id.offset {
+            if self.deferred_up_to(slot, message.topic_hash) < message.id.offset {
                 let topic = model::resume::mark(&message.publication.topic);
                 lower(&mut behind, Behind { topic, through: message.id.offset - 1 });
             }
@@ -131,8 +131,8 @@ impl CatchupTable {
         topics.collect()
     }
 
-    /// What comes live of a topic is held back from the connection up to this offset.
-    pub(crate) fn held(&self, slot: u32, hash: u64) -> u64 {
+    /// Up to this offset, live messages of the topic are deferred for the connection.
+    pub(crate) fn deferred_up_to(&self, slot: u32, hash: u64) -> u64 {
         let catchups = self.by_slot.get(&slot);
         let catchup = catchups.and_then(|it| it.list.iter().find(|it| it.cursor.hash == hash));
         catchup.map_or(0, |catchup| catchup.through)

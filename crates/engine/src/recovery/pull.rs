@@ -211,7 +211,7 @@ impl Recovery {
             if numbers.contains(&catchup.number) {
                 catchup.cursor.after = catchup.cursor.after.max(piece.through);
                 // What came live while the answer was under way may be more than it has.
-                if piece.caught_up && catchup.held_back <= catchup.cursor.after {
+                if piece.caught_up && catchup.deferred_offset <= catchup.cursor.after {
                     catchup.through = catchup.cursor.after;
                     releases.push(catchup.number);
                     states.extend(catchup.compact.then(|| catchup.cursor.topic.clone()));

@@ -197,7 +197,7 @@ impl Driver {
         self.engine.take_commands();
         self.engine.run_commands();
         self.perform();
-        self.engine.release_held();
+        self.engine.release_pending();
         self.perform();
         self.fan_out();
     }

@@ -324,10 +324,11 @@ impl Upgrade {
             let counts = |engine: &Engine| {
                 let Engine { core, reserved, .. } = &engine;
                 let connections = core.metrics.connections.each_ref().map(Counter::get);
-                let held = (core.metrics.held.get(), core.metrics.outbox_bytes.get());
+                let open_connections =
+                    (core.metrics.open_connections.get(), core.metrics.outbox_bytes.get());
                 // So much room as a vector has depends on how it grew.
                 let input = core.metrics.input_bytes.get() > 0;
-                (connections, held, core.hub.topics(), input, *reserved)
+                (connections, open_connections, core.hub.topics(), input, *reserved)
             };
             assert_eq!(counts(engine), counts(&driver.engine));
             assert!(!engine.has_outputs() && engine.core.told.is_empty());

@@ -5,7 +5,7 @@ use model::Name;
 use protocol::http::{Rejection, UNAUTHORIZED};
 use protocol::request::{ConnectRequest, ConnectVerdict, Verdict};
 
-use crate::connection::{Held, Phase};
+use crate::connection::{PendingRequest, Phase};
 use crate::engine::Engine;
 use crate::webhook::pending_hook::PendingHook;
 use crate::webhook::request::{Ask, Unasked, ask, busy};
@@ -14,7 +14,7 @@ use crate::webhook::{Connecting, Question, Refusal, WebhookKind, WebhookResponse
 impl Engine {
     /// Holds a request, of which nothing was taken, until it is known whether these users may enter these
     /// topics. `out` has the answers to those before it.
-    pub(crate) fn hold_subscribe(
+    pub(crate) fn await_subscribe_decision(
         &mut self,
         slot: u32,
         (topics, users, transport): (Vec<Name>, Vec<Name>, &'static str),
@@ -22,23 +22,23 @@ impl Engine {
     ) {
         let asks = |number| {
             let asks = topics.iter().map(|topic| {
-                let hook = PendingHook::Hold(number, topic.clone());
+                let hook = PendingHook::HttpSubscribe(number, topic.clone());
                 Ask::subscribe(topic.clone(), users.clone(), transport, hook)
             });
             asks.collect()
         };
-        let Err(number) = self.hold(slot, (false, &topics), asks, out) else {
+        let Err(number) = self.make_pending(slot, (false, &topics), asks, out) else {
             return;
         };
         let allowed = self.core.settings.silence_allows;
         for topic in topics {
             let result = if allowed { Ok(None) } else { Err(rejection(busy())) };
-            self.held_decided(slot, number, |held| held.topic(Verdict { topic, result }));
+            self.on_decision(slot, number, |pending| pending.topic(Verdict { topic, result }));
         }
     }
 
     /// The same until it is known who makes it.
-    pub(crate) fn hold_connect(
+    pub(crate) fn await_connect_decision(
         &mut self,
         slot: u32,
         mut request: ConnectRequest,
@@ -54,7 +54,7 @@ impl Engine {
             let hook = PendingHook::Connect(number);
             vec![Ask { question: Question { connect, ..question }, hook }]
         };
-        if let Err(number) = self.hold(slot, (true, &[]), asks, out) {
+        if let Err(number) = self.make_pending(slot, (true, &[]), asks, out) {
             let refusal = WebhookResponse::Error(busy().into());
             let allowed = self.core.settings.silence_allows;
             let silent = WebhookResponse::Silent("the application is busy: try again later");
@@ -62,8 +62,8 @@ impl Engine {
         }
     }
 
-    /// Holds a request for what it waits for; gives the number of the question if nobody can be asked.
-    fn hold(
+    /// Makes a request wait for decisions, and requests these. Fails with its number if no request could be sent.
+    fn make_pending(
         &mut self,
         slot: u32,
         (connect, topics): (bool, &[Name]),
@@ -80,15 +80,16 @@ impl Engine {
         let number = core.joins.number();
         if let Some(cold) = core.table.cold_or_new(slot) {
             // What it has said before of the same request counts still.
-            let verdicts = cold.held.take().map(|held| held.verdicts).unwrap_or_default();
+            let verdicts = cold.pending.take().map(|pending| pending.verdicts).unwrap_or_default();
             let waiting = topics.to_vec();
-            cold.held = Some(Box::new(Held { number, connect, waiting, verdicts, open }));
+            cold.pending =
+                Some(Box::new(PendingRequest { number, connect, waiting, verdicts, open }));
         }
         ask(core, slot, asks(number)).map_err(|Unasked { .. }| number)
     }
 
-    /// The application has answered about a topic.
-    pub(crate) fn on_held_subscribe_reply(
+    /// The application has decided about a topic.
+    pub(crate) fn on_subscribe_decision(
         &mut self,
         slot: u32,
         number: u32,
@@ -97,10 +98,10 @@ impl Engine {
     ) {
         let result = response.entered(&self.core.settings);
         let result = result.map(|(_, meta)| meta).map_err(|refusal| rejection(*refusal));
-        self.held_decided(slot, number, |held| held.topic(Verdict { topic, result }));
+        self.on_decision(slot, number, |pending| pending.topic(Verdict { topic, result }));
     }
 
-    /// The application has answered about who makes a request.
+    /// The application has said who makes a request.
     pub(crate) fn on_connect_reply(&mut self, slot: u32, number: u32, response: WebhookResponse) {
         let allowed = self.core.settings.silence_allows;
         let result = match response {
@@ -113,22 +114,24 @@ impl Engine {
             WebhookResponse::Error(refusal) => Err(rejection(*refusal)),
         };
         let at_s = self.core.unix_s();
-        self.held_decided(slot, number, |held| held.connected(ConnectVerdict { result, at_s }));
+        self.on_decision(slot, number, |pending| {
+            pending.connected(ConnectVerdict { result, at_s })
+        });
     }
 
-    /// A verdict is there. The request goes on with the first no, or the last yes.
-    fn held_decided(&mut self, slot: u32, number: u32, note: impl FnOnce(&mut Held)) {
+    /// A decision is there. The request goes on with the first rejection, or when all have been allowed.
+    fn on_decision(&mut self, slot: u32, number: u32, note: impl FnOnce(&mut PendingRequest)) {
         let core = &mut self.core;
-        let Some(held) = core.table.cold_mut(slot).and_then(|cold| cold.held.as_mut()) else {
+        let Some(pending) = core.table.cold_mut(slot).and_then(|cold| cold.pending.as_mut()) else {
             return;
         };
         // An answer to an earlier question, of a request that went on without it.
-        if held.number != number || !held.waits() {
+        if pending.number != number || !pending.waits() {
             return;
         }
-        note(held);
-        if !held.waits() {
-            let phase = if held.open { Phase::Open } else { Phase::Request };
+        note(pending);
+        if !pending.waits() {
+            let phase = if pending.open { Phase::Open } else { Phase::Request };
             let now_s = core.now_wrapping_s();
             core.enter(slot, phase);
             if let Some(connection) = core.table.get_mut(slot) {

@@ -11,9 +11,9 @@ use crate::core::answer::Answer;
 pub enum PendingHook {
     /// A Phoenix client that wants to join, with the number of the request.
     Join(u32, Box<ClientMessage>),
-    /// A request that is held, with the number of the question and the topic that it is about.
-    Hold(u32, Name),
-    /// A request that is held until it is known who makes it, with the number of the question.
+    /// An HTTP request that subscribes: its number among those to the application, and the topic.
+    HttpSubscribe(u32, Name),
+    /// A request whose user the application has still to name, with its number.
     Connect(u32),
     /// A connection that ends at this time, in seconds since 1970, unless it may stay.
     Refresh(u32),

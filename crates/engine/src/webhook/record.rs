@@ -16,7 +16,7 @@ enum HookRecord {
     #[n(0)]
     Join(#[n(0)] u32, #[n(1)] Message),
     #[n(1)]
-    Hold(#[n(0)] u32, #[n(1)] Text<Name>),
+    HttpSubscribe(#[n(0)] u32, #[n(1)] Text<Name>),
     #[n(2)]
     Connect(#[n(0)] u32),
     #[n(3)]
@@ -77,7 +77,9 @@ impl PendingHook {
         let bytes = |publication| encode_publication(publication).into();
         let record = match self {
             PendingHook::Join(number, message) => HookRecord::Join(*number, (&**message).into()),
-            PendingHook::Hold(number, topic) => HookRecord::Hold(*number, Text(topic.clone())),
+            PendingHook::HttpSubscribe(number, topic) => {
+                HookRecord::HttpSubscribe(*number, Text(topic.clone()))
+            }
             PendingHook::Connect(number) => HookRecord::Connect(*number),
             PendingHook::Refresh(expires_s) => HookRecord::Refresh(*expires_s),
             PendingHook::Subscribe(number, subscription) => {
@@ -106,7 +108,9 @@ impl PendingHook {
             HookRecord::Join(number, message) => {
                 PendingHook::Join(number, Box::new(message.into()))
             }
-            HookRecord::Hold(number, Text(topic)) => PendingHook::Hold(number, topic),
+            HookRecord::HttpSubscribe(number, Text(topic)) => {
+                PendingHook::HttpSubscribe(number, topic)
+            }
             HookRecord::Connect(number) => PendingHook::Connect(number),
             HookRecord::Refresh(expires_s) => PendingHook::Refresh(expires_s),
             HookRecord::Subscribe(number, subscription) => {
@@ -175,7 +179,7 @@ mod tests {
         };
         let mut hooks = vec![
             PendingHook::Join(1, message().into()),
-            PendingHook::Hold(2, "topic".into()),
+            PendingHook::HttpSubscribe(2, "topic".into()),
             PendingHook::Connect(3),
             PendingHook::Refresh(4),
             PendingHook::Subscribe(5, subscription.into()),

@@ -416,8 +416,8 @@ fn a_publish_on_a_condition_never_waits_for_the_disk_and_has_its_turn() {
     // Another process, whose memory is empty, and whose disk does not answer.
     let (store, begin) = dir.open();
     let (_, node) = node_of(Some(begin));
-    let (hold, held) = mpsc::channel::<()>();
-    store.read_later(Box::new(move |_| _ = held.recv_timeout(Duration::from_secs(120)))).unwrap();
+    let (go_on, waits) = mpsc::channel::<()>();
+    store.read_later(Box::new(move |_| _ = waits.recv_timeout(Duration::from_secs(120)))).unwrap();
     let (sender, answers) = mpsc::channel();
     let begun = std::time::Instant::now();
     let only_if = |offset| Options { if_offset: Some(offset), ..Options::default() };
@@ -435,7 +435,7 @@ fn a_publish_on_a_condition_never_waits_for_the_disk_and_has_its_turn() {
     assert!(begun.elapsed() < Duration::from_secs(60), "the caller waited for the disk");
     assert!(answers.try_recv().is_err());
     assert_eq!(offset(submit(&node, "d:2", Options::default())), 2, "other topics go on");
-    hold.send(()).unwrap();
+    go_on.send(()).unwrap();
     let mut answers: Vec<_> = (0..4)
         .map(|_| answers.recv_timeout(Duration::from_secs(60)).unwrap())
         .map(|(name, answer)| (name, answer.map(|published| published.id.offset)))
@@ -454,8 +454,8 @@ fn a_record_that_is_written_with_a_message_waits_for_no_condition() {
     let dir = Dir::new("condition-with");
     let (store, begin) = dir.open();
     let (_, node) = node_of(Some(begin));
-    let (hold, held) = mpsc::channel::<()>();
-    store.read_later(Box::new(move |_| _ = held.recv_timeout(TIMEOUT))).unwrap();
+    let (go_on, waits) = mpsc::channel::<()>();
+    store.read_later(Box::new(move |_| _ = waits.recv_timeout(TIMEOUT))).unwrap();
     let (sender, answers) = mpsc::channel();
     let done = Box::new(move |answer: Results| sender.send(answer).unwrap());
     let options = Options { if_offset: Some(0), ..Options::default() };
@@ -466,7 +466,7 @@ fn a_record_that_is_written_with_a_message_waits_for_no_condition() {
     assert_eq!(offset(submit(&node, "d:1", options)), 1);
     let written = Box::new(|result: Result<(), _>| result.unwrap());
     store.put_records("part", vec![("key".into(), record("newer"))], written).unwrap();
-    hold.send(()).unwrap();
+    go_on.send(()).unwrap();
     let answer = answers.recv_timeout(TIMEOUT).unwrap();
     assert_eq!(answer, Err(PublishError::Newer(Position { epoch: Epoch(0xab), offset: 1 })));
     store.close().unwrap();

@@ -41,7 +41,7 @@ impl Windows {
         if std::mem::replace(&mut topic.for_sessions, is) == is {
             return;
         }
-        for (_, message) in topic.held.after(0, &self.messages) {
+        for (_, message) in topic.retained.after(0, &self.messages) {
             match is {
                 true => self.for_sessions.add(message.bytes()),
                 false => self.for_sessions.remove(message.bytes()),

@@ -113,7 +113,7 @@ impl Windows {
     /// Another process knew nothing of a topic any more.
     pub fn remove_topic(&mut self, hash: u64, name: &str) {
         let Some(at) = self.find(hash, name) else { return };
-        while let Some(oldest) = self.topics[at].held.oldest() {
+        while let Some(oldest) = self.topics[at].retained.oldest() {
             self.take(at, oldest);
         }
         self.topics.unlink(&mut self.idle, at);

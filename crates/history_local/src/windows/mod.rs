@@ -28,7 +28,7 @@ use tables::{HashIndex, Hashed, fold};
 use crate::slab::{List, NONE, Slab};
 pub use for_sessions::ForSessions;
 pub use handover::{Bounds, TopicRecord, Walk};
-use ring::{Held, Messages, counted_bytes};
+use ring::{Messages, TopicMessages, counted_bytes};
 
 /// The most messages, whatever the limits: numbers have 32 bits.
 const MESSAGES_MAX: usize = 1 << 31;
@@ -73,7 +73,7 @@ struct Topic {
     floor: u64,
     /// The newest message that ever was.
     last: u64,
-    held: Held,
+    retained: TopicMessages,
     hash: u32,
     compact: bool,
     /// The floor is that of a message that was here, and not only may have been.
@@ -233,7 +233,7 @@ impl Windows {
     /// Whether the topic's message with exactly this offset is here.
     pub fn holds(&self, hash: u64, name: &str, offset: u64) -> bool {
         let found = self.find(hash, name);
-        found.is_some_and(|at| self.topics[at].held.at(offset, &self.messages).is_some())
+        found.is_some_and(|at| self.topics[at].retained.at(offset, &self.messages).is_some())
     }
 
     /// The offset of the topic's newest message, here or not; `None` when nothing is known of it,
@@ -264,10 +264,10 @@ impl Windows {
         messages: usize,
         now_ms: u64,
     ) -> Option<u64> {
-        let held = &self.topics[self.find(hash, name)?].held;
+        let retained = &self.topics[self.find(hash, name)?].retained;
         // Most topics have no message that expires: theirs are not looked at.
-        let expire = held.expiring(&self.messages) > 0;
-        let newest = held.after(above, &self.messages).rev();
+        let expire = retained.expiring(&self.messages) > 0;
+        let newest = retained.after(above, &self.messages).rev();
         let mut live = newest.filter(|(_, message)| !(expire && message.is_expired(now_ms)));
         live.nth(messages.checked_sub(1)?).map(|(_, message)| message.id.offset - 1)
     }
@@ -290,7 +290,7 @@ impl Windows {
             let topic = &self.topics[at];
             let newcomer = topic.compact && cursor.after == 0;
             let mut run =
-                topic.held.after(cursor.after, &self.messages).filter(move |(_, found)| {
+                topic.retained.after(cursor.after, &self.messages).filter(move |(_, found)| {
                     !(found.is_expired(now_ms) || newcomer && is_removal(found))
                 });
             if let Some((number, first)) = run.next() {
@@ -337,15 +337,15 @@ impl Windows {
         let Some(at) = self.find(hash, name) else {
             return Page { messages: Vec::new(), more: false };
         };
-        let held = &self.topics[at].held;
+        let retained = &self.topics[at].retained;
         let live = |(_, message): (u32, _)| {
             Some(message).filter(|m: &&Arc<Envelope>| !m.is_expired(now_ms))
         };
         if backwards {
-            let before = held.before(from.unwrap_or(u64::MAX), &self.messages);
+            let before = retained.before(from.unwrap_or(u64::MAX), &self.messages);
             Page::of(before.rev().filter_map(live), limit)
         } else {
-            Page::of(held.after(from.unwrap_or(0), &self.messages).filter_map(live), limit)
+            Page::of(retained.after(from.unwrap_or(0), &self.messages).filter_map(live), limit)
         }
     }
 
@@ -354,7 +354,7 @@ impl Windows {
     pub fn delete(&mut self, hash: u64, name: &str, through: u64) -> u64 {
         let Some(at) = self.find(hash, name) else { return 0 };
         let mut removed = 0;
-        while let Some(oldest) = self.topics[at].held.oldest()
+        while let Some(oldest) = self.topics[at].retained.oldest()
             && self.messages[oldest].id.offset <= through
         {
             self.take(at, oldest);
@@ -385,7 +385,7 @@ impl Windows {
             }
             let at = self.sweep.topic;
             let done = match self.topics.get(at) {
-                Some(topic) if !topic.held.is_empty() => {
+                Some(topic) if !topic.retained.is_empty() => {
                     let rule = rule_of(&topic.name);
                     self.sweep_topic(at, rule.as_deref(), now_ms, &mut scans)
                 }
@@ -428,7 +428,7 @@ impl Windows {
             name: name.clone(),
             floor: self.gone,
             last: self.gone,
-            held: Held::Nothing,
+            retained: TopicMessages::Nothing,
             hash,
             compact: false,
             has_lost: false,
@@ -449,10 +449,10 @@ impl Windows {
         let number = self.messages.insert(message);
         self.messages.link(&mut self.order, number);
         let topic = &mut self.topics[at];
-        let list = if topic.held.is_empty() { &mut self.idle } else { &mut self.active };
-        let is_first_ring = topic.held.push(number, &self.messages);
+        let list = if topic.retained.is_empty() { &mut self.idle } else { &mut self.active };
+        let is_first_ring = topic.retained.push(number, &self.messages);
         let compact = topic.compact;
-        if let (Held::Many(ring), Some(key)) = (&mut topic.held, key)
+        if let (TopicMessages::Many(ring), Some(key)) = (&mut topic.retained, key)
             && let Some(keys) = &mut ring.keys
         {
             keys.insert(key, number);
@@ -468,13 +468,13 @@ impl Windows {
     fn take(&mut self, at: u32, number: u32) -> Arc<Envelope> {
         let key = self.messages[number].publication.key().map(|key| self.key_hash(key));
         let topic = &mut self.topics[at];
-        if let (Held::Many(ring), Some(key)) = (&mut topic.held, key)
+        if let (TopicMessages::Many(ring), Some(key)) = (&mut topic.retained, key)
             && let Some(keys) = &mut ring.keys
         {
             keys.remove(key, number);
         }
-        topic.held.remove(number, &self.messages);
-        if topic.held.is_empty() {
+        topic.retained.remove(number, &self.messages);
+        if topic.retained.is_empty() {
             self.topics.unlink(&mut self.active, at);
             self.topics.link(&mut self.idle, at);
         }
@@ -514,13 +514,13 @@ impl Windows {
     ) -> usize {
         let mut dropped = 0;
         while dropped < messages_max
-            && let held = &self.topics[at].held
-            && let Some(oldest) = held.oldest()
+            && let retained = &self.topics[at].retained
+            && let Some(oldest) = retained.oldest()
         {
             let age_ms = now_ms.saturating_sub(self.messages[oldest].at_ms);
-            let bytes = held.bytes(&self.messages);
+            let bytes = retained.bytes(&self.messages);
             let by = &mut self.dropped_by;
-            let count = if (held.len() as u64).saturating_add(more) > rule.messages_max {
+            let count = if (retained.len() as u64).saturating_add(more) > rule.messages_max {
                 &mut by.messages
             } else if bytes.saturating_add(more_bytes) > rule.bytes_max {
                 &mut by.bytes
@@ -550,7 +550,7 @@ impl Windows {
     /// Forgets a topic: one that has nothing, or else the one that had no message for the longest.
     fn forget(&mut self, now_ms: u64) {
         let at = if self.idle.oldest != NONE { self.idle.oldest } else { self.active.oldest };
-        while let Some(oldest) = self.topics[at].held.oldest() {
+        while let Some(oldest) = self.topics[at].retained.oldest() {
             let is_missed = self.lose(at, oldest, now_ms);
             self.dropped_by.memory += u64::from(is_missed);
         }
@@ -570,7 +570,7 @@ impl Windows {
         scans: &mut usize,
     ) -> bool {
         let Some(rule) = rule else {
-            while let Some(oldest) = self.topics[at].held.oldest() {
+            while let Some(oldest) = self.topics[at].retained.oldest() {
                 if *scans == 0 {
                     return false;
                 }
@@ -583,11 +583,11 @@ impl Windows {
         if *scans == 0 {
             return false;
         }
-        let Topic { ref held, compact, .. } = self.topics[at];
-        if held.expiring(&self.messages) == 0 {
+        let Topic { ref retained, compact, .. } = self.topics[at];
+        if retained.expiring(&self.messages) == 0 {
             return true;
         }
-        let mut rest = held.after(self.sweep.after, &self.messages);
+        let mut rest = retained.after(self.sweep.after, &self.messages);
         let mut expired = Vec::new();
         let mut after = self.sweep.after;
         for (number, message) in rest.by_ref().take(*scans) {
@@ -613,10 +613,10 @@ impl Windows {
     /// The number of the message that is the state of a key, in a compact topic.
     fn of_key(&self, at: u32, key: &Name) -> Option<u32> {
         let is = |number: u32| self.messages[number].publication.key() == Some(key);
-        match &self.topics[at].held {
-            Held::Nothing => None,
-            Held::One(number) => Some(*number).filter(|number| is(*number)),
-            Held::Many(ring) => ring.keys.as_ref()?.find(self.key_hash(key), is),
+        match &self.topics[at].retained {
+            TopicMessages::Nothing => None,
+            TopicMessages::One(number) => Some(*number).filter(|number| is(*number)),
+            TopicMessages::Many(ring) => ring.keys.as_ref()?.find(self.key_hash(key), is),
         }
     }
 
@@ -629,7 +629,7 @@ impl Windows {
         topic.compact = compact;
         if compact {
             self.index_keys(at);
-        } else if let Held::Many(ring) = &mut topic.held {
+        } else if let TopicMessages::Many(ring) = &mut topic.retained {
             ring.keys = None;
         }
     }
@@ -638,7 +638,7 @@ impl Windows {
     fn index_keys(&mut self, at: u32) {
         let mut keys = HashIndex::<Hashed, 1>::default();
         let mut former = Vec::new();
-        for (number, message) in self.topics[at].held.after(0, &self.messages).rev() {
+        for (number, message) in self.topics[at].retained.after(0, &self.messages).rev() {
             let Some(key) = message.publication.key() else { continue };
             let hash = self.key_hash(key);
             let is = |other: u32| self.messages[other].publication.key() == Some(key);
@@ -647,7 +647,7 @@ impl Windows {
                 None => keys.insert(hash, number),
             }
         }
-        if let Held::Many(ring) = &mut self.topics[at].held {
+        if let TopicMessages::Many(ring) = &mut self.topics[at].retained {
             ring.keys = Some(keys);
         }
         for number in former {

@@ -14,7 +14,7 @@ pub type Messages = Slab<Arc<Envelope>>;
 
 /// A topic's messages. Most topics have none or one: those need no memory of their own.
 #[derive(Default)]
-pub enum Held {
+pub enum TopicMessages {
     /// None.
     #[default]
     Nothing,
@@ -45,43 +45,43 @@ struct Entry {
     number: u32,
 }
 
-impl Held {
+impl TopicMessages {
     pub fn len(&self) -> usize {
         match self {
-            Held::Nothing => 0,
-            Held::One(_) => 1,
-            Held::Many(ring) => ring.entries.len() - ring.holes,
+            TopicMessages::Nothing => 0,
+            TopicMessages::One(_) => 1,
+            TopicMessages::Many(ring) => ring.entries.len() - ring.holes,
         }
     }
 
     pub fn is_empty(&self) -> bool {
-        matches!(self, Held::Nothing)
+        matches!(self, TopicMessages::Nothing)
     }
 
     /// The number of the oldest message.
     pub fn oldest(&self) -> Option<u32> {
         match self {
-            Held::Nothing => None,
-            Held::One(number) => Some(*number),
-            Held::Many(ring) => ring.entries.front().map(|entry| entry.number),
+            TopicMessages::Nothing => None,
+            TopicMessages::One(number) => Some(*number),
+            TopicMessages::Many(ring) => ring.entries.front().map(|entry| entry.number),
         }
     }
 
     /// The bytes of the payloads and properties.
     pub fn bytes(&self, messages: &Messages) -> u64 {
         match self {
-            Held::Nothing => 0,
-            Held::One(number) => counted_bytes(&messages[*number]),
-            Held::Many(ring) => ring.bytes,
+            TopicMessages::Nothing => 0,
+            TopicMessages::One(number) => counted_bytes(&messages[*number]),
+            TopicMessages::Many(ring) => ring.bytes,
         }
     }
 
     /// How many messages expire.
     pub fn expiring(&self, messages: &Messages) -> usize {
         match self {
-            Held::Nothing => 0,
-            Held::One(number) => usize::from(expires(&messages[*number])),
-            Held::Many(ring) => ring.expiring,
+            TopicMessages::Nothing => 0,
+            TopicMessages::One(number) => usize::from(expires(&messages[*number])),
+            TopicMessages::Many(ring) => ring.expiring,
         }
     }
 
@@ -89,28 +89,28 @@ impl Held {
     /// time.
     pub fn push(&mut self, number: u32, messages: &Messages) -> bool {
         match self {
-            Held::Nothing => *self = Held::One(number),
-            Held::One(first) => {
+            TopicMessages::Nothing => *self = TopicMessages::One(number),
+            TopicMessages::One(first) => {
                 let mut ring = Box::<Ring>::default();
                 ring.push(*first, &messages[*first]);
                 ring.push(number, &messages[number]);
-                *self = Held::Many(ring);
+                *self = TopicMessages::Many(ring);
                 return true;
             }
-            Held::Many(ring) => ring.push(number, &messages[number]),
+            TopicMessages::Many(ring) => ring.push(number, &messages[number]),
         }
         false
     }
 
     /// Takes out a message that is here.
     pub fn remove(&mut self, number: u32, messages: &Messages) {
-        if let Held::Many(ring) = self {
+        if let TopicMessages::Many(ring) = self {
             ring.remove(&messages[number]);
             if ring.entries.len() == 1 {
-                *self = Held::One(ring.entries[0].number);
+                *self = TopicMessages::One(ring.entries[0].number);
             }
         } else {
-            *self = Held::Nothing;
+            *self = TopicMessages::Nothing;
         }
     }
 
@@ -143,13 +143,13 @@ impl Held {
         let from = from.unwrap_or(u64::MAX);
         let (mut one, mut many) = (None, None);
         match self {
-            Held::Nothing => {}
-            Held::One(number) => {
+            TopicMessages::Nothing => {}
+            TopicMessages::One(number) => {
                 let offset = messages[*number].id.offset;
                 let is_in = offset >= from && until.is_none_or(|until| offset < until);
                 one = is_in.then_some(*number);
             }
-            Held::Many(ring) => {
+            TopicMessages::Many(ring) => {
                 let at = |offset| ring.entries.partition_point(|entry| entry.offset < offset);
                 let from = at(from);
                 let until = until.map_or(ring.entries.len(), at);
@@ -164,9 +164,11 @@ impl Held {
     /// The number of the message with this offset.
     pub fn at(&self, offset: u64, messages: &Messages) -> Option<u32> {
         match self {
-            Held::Nothing => None,
-            Held::One(number) => (messages[*number].id.offset == offset).then_some(*number),
-            Held::Many(ring) => {
+            TopicMessages::Nothing => None,
+            TopicMessages::One(number) => {
+                (messages[*number].id.offset == offset).then_some(*number)
+            }
+            TopicMessages::Many(ring) => {
                 let at = ring.entries.binary_search_by_key(&offset, |entry| entry.offset).ok()?;
                 Some(ring.entries[at].number).filter(|number| *number != NONE)
             }

@@ -7,7 +7,7 @@ use super::answer::NOT_YOUR_USER;
 use super::identity::TOKEN_PARAMETER;
 use super::{LONGPOLL, Rejection, Route};
 use crate::query;
-use crate::request::{Admission, ConnectRequest, ConnectVerdict, Entry, Hold, Interrupt};
+use crate::request::{Admission, ConnectRequest, ConnectVerdict, Entry, Interrupt, Pending};
 
 /// The query parameters with tokens of this server.
 const TOKENS: [&str; 2] = [TOKEN_PARAMETER, "topic_token"];
@@ -36,7 +36,7 @@ impl Route<'_> {
             return Ok(None);
         };
         let Some(ConnectVerdict { result, at_s }) = &self.verdicts.connect else {
-            return Err(Interrupt::Hold(Hold::Connect(
+            return Err(Interrupt::Pending(Pending::Connect(
                 self.connect_request(named, headers).into(),
             )));
         };

@@ -17,7 +17,7 @@ use model::name::check_name;
 use super::answer::{NOT_YOUR_USER, origin_is_named};
 use super::{Rejection, Route};
 use crate::query;
-use crate::request::{Hold, Interrupt};
+use crate::request::{Interrupt, Pending};
 
 /// The query parameter with a token.
 pub const TOKEN_PARAMETER: &str = "token";
@@ -210,7 +210,7 @@ pub(crate) fn token_required(always: bool) -> Rejection {
 /// What is answered to a token that counts for nothing, or not yet for something.
 pub(crate) fn token_rejected(error: TokenError) -> Interrupt {
     if error == TokenError::KeysComing {
-        return Interrupt::Hold(Hold::Keys);
+        return Interrupt::Pending(Pending::Keys);
     }
     // Whose fault it is: nobody can say yet that the token is not right.
     let status = if error == TokenError::KeysUnavailable { 503 } else { 401 };

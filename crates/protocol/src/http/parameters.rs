@@ -4,7 +4,7 @@ use super::answer::denied;
 use super::identity::{token_rejected, token_required};
 use super::near_miss::{self, Meant};
 use super::{Method, Rejection, Route};
-use crate::request::{Entry, Hold, Interrupt, Open, Request, Verdict};
+use crate::request::{Entry, Interrupt, Open, Pending, Request, Verdict};
 use crate::{query, wildcards};
 use auth::{Action, Consent, Permit, Principal, TokenError, TopicToken};
 use model::name::{check_name, check_topic};
@@ -126,7 +126,7 @@ impl Route<'_> {
         }
         match asked.is_empty() {
             true => Ok(entries),
-            false => Err(self.hold(asked, principal)),
+            false => Err(self.pending_subscribe(asked, principal)),
         }
     }
 
@@ -140,7 +140,9 @@ impl Route<'_> {
         match (self.decide_with(principal, Action::History, topic, tokens)?, self.verdict(topic)) {
             (Consent::Given(_), _) => Ok(()),
             (Consent::Asked(_), Some(verdict)) => Ok(verdict.result.clone().map(|_| ())?),
-            (Consent::Asked(_), None) => Err(self.hold(vec![topic.clone()], principal)),
+            (Consent::Asked(_), None) => {
+                Err(self.pending_subscribe(vec![topic.clone()], principal))
+            }
         }
     }
 
@@ -149,9 +151,9 @@ impl Route<'_> {
         self.verdicts.topics.iter().find(|verdict| verdict.topic == topic)
     }
 
-    fn hold(&self, topics: Vec<Name>, principal: &Principal) -> Interrupt {
+    fn pending_subscribe(&self, topics: Vec<Name>, principal: &Principal) -> Interrupt {
         let (users, transport) = (principal.users.clone(), self.transport());
-        Interrupt::Hold(Hold::Subscribe { topics, users, transport })
+        Interrupt::Pending(Pending::Subscribe { topics, users, transport })
     }
 
     /// Reads the parameters of a listener's request and decides about each topic.

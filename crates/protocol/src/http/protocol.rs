@@ -126,9 +126,9 @@ impl Protocol for Http {
                 match dispatch(reader.protocols, &route, out) {
                     Ok(asked) => (taken, asked),
                     // It comes again.
-                    Err(Interrupt::Hold(hold)) => {
+                    Err(Interrupt::Pending(pending)) => {
                         out.truncate(from);
-                        (0, Request::Hold(hold))
+                        (0, Request::Pending(pending))
                     }
                     Err(Interrupt::Rejection(rejection)) => {
                         reject_route(reader.protocols, &route, &rejection, out);
@@ -229,7 +229,7 @@ fn before_body(protocols: &Protocols, route: &Route<'_>, out: &mut Vec<u8>) -> b
     match answered {
         Ok(answered) => answered,
         // Whoever waits for it has sent the body meanwhile.
-        Err(Interrupt::Hold(_)) => false,
+        Err(Interrupt::Pending(_)) => false,
         Err(Interrupt::Rejection(rejection)) => {
             reject_route(protocols, route, &rejection, out);
             true

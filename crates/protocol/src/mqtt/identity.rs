@@ -11,7 +11,7 @@ use super::ReasonCode;
 use super::packet::Connect;
 use super::property::id;
 use crate::protocol::Reader;
-use crate::request::{Admission, ConnectRequest, ConnectVerdict, Credentials, Hold};
+use crate::request::{Admission, ConnectRequest, ConnectVerdict, Credentials, Pending};
 
 /// The authentication method with which a token comes as authentication data, and with AUTH a new one.
 pub const TOKEN_METHOD: &str = "token";
@@ -21,7 +21,7 @@ pub(super) enum Refusal {
     /// With this code, and a text for its author.
     Code(ReasonCode, &'static str),
     /// It is to be read again when this is known.
-    Hold(Hold),
+    Pending(Pending),
 }
 
 /// Who a client is, and whether that was proved.
@@ -80,7 +80,7 @@ pub(super) fn principal(
 /// Why a token does not let its client in, or not yet.
 fn refused(error: TokenError) -> Refusal {
     if error == TokenError::KeysComing {
-        return Refusal::Hold(Hold::Keys);
+        return Refusal::Pending(Pending::Keys);
     }
     if error == TokenError::KeysUnavailable {
         let text = "the keys of tokens are not known yet: try again later";
@@ -105,7 +105,7 @@ fn admitted(
             user: connect.user.map(Into::into),
             password,
         };
-        return Err(Refusal::Hold(Hold::Connect(Box::new(ConnectRequest {
+        return Err(Refusal::Pending(Pending::Connect(Box::new(ConnectRequest {
             transport: "mqtt",
             users: named,
             credentials: Some(credentials),

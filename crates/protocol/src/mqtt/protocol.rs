@@ -277,8 +277,8 @@ impl Mqtt {
         let (principal, is_proved) = match identity::principal(reader, connect) {
             Ok(principal) => principal,
             Err(Refusal::Code(reason, text)) => return refuse(reason, text, out),
-            Err(Refusal::Hold(hold)) => {
-                let request = Some(Request::Hold(hold));
+            Err(Refusal::Pending(pending)) => {
+                let request = Some(Request::Pending(pending));
                 return Read { taken: 0, request, ..Read::MORE };
             }
         };

@@ -6,7 +6,7 @@ use crate::http::{
     Method, Query, Rejection, Route, error_body, json_answer, not_utf8, short_answer,
 };
 use crate::query;
-use crate::request::{Hold, Interrupt, Longpoll, Op, Open, Request, Respond};
+use crate::request::{Interrupt, Longpoll, Op, Open, Pending, Request, Respond};
 use crate::websocket::handshake;
 use auth::Principal;
 use model::{Name, ResumeRequest};
@@ -75,7 +75,7 @@ impl Route<'_> {
             Interrupt::Rejection(rejection) if rejection.status == 401 => {
                 Rejection { status: 403, ..rejection }.into()
             }
-            other @ (Interrupt::Rejection(_) | Interrupt::Hold(_)) => other,
+            other @ (Interrupt::Rejection(_) | Interrupt::Pending(_)) => other,
         })?;
         self.check_topics(principal.users.len() + self.given_topics().len())?;
         Ok(principal)
@@ -119,8 +119,8 @@ impl Route<'_> {
                 Ok(principal) => Op::Poll { session, anew: Some((encoding, Some(principal))) },
                 Err(Interrupt::Rejection(_)) => Op::Poll { session, anew: Some((encoding, None)) },
                 // The application has said who it is: it is asked again about a new session alone.
-                Err(Interrupt::Hold(Hold::Connect(_))) => Op::Poll { session, anew: None },
-                Err(hold @ Interrupt::Hold(_)) => return Err(hold),
+                Err(Interrupt::Pending(Pending::Connect(_))) => Op::Poll { session, anew: None },
+                Err(pending @ Interrupt::Pending(_)) => return Err(pending),
             },
             (_, None) => {
                 let principal = self.phoenix_principal(users)?;

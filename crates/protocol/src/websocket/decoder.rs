@@ -136,7 +136,7 @@ impl Decoder {
     }
 
     /// Memory that the beginning of a message takes up, in bytes.
-    pub fn held_bytes(&self) -> usize {
+    pub fn buffered_bytes(&self) -> usize {
         let gathered = self.gathered.as_ref().map_or(0, |gathered| gathered.bytes.capacity());
         self.payload.capacity() + self.control.capacity() + gathered
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use handover::{PartError, message};
 use model::{Envelope, Name};
 
-use super::{Held, LocalRetained};
+use super::{LocalRetained, RetainedTable};
 use crate::records::{key, parts};
 
 /// Messages that are read while the lock is held once.
@@ -36,19 +36,19 @@ impl RetainedPart {
     fn import_message(&self, topic: &str, value: Option<&[u8]>) -> Result<(), String> {
         let decode = |bytes| message::decode(bytes, &self.hash).map_err(|error| error.to_string());
         let message = value.map(decode).transpose()?;
-        let mut held = self.retained.write();
+        let mut table = self.retained.write();
         match message {
             Some(message) if message.publication.topic != topic => {
                 return Err(format!("{topic}: the message is another topic's"));
             }
-            Some(message) => held.insert(Arc::new(message)),
-            None => _ = held.remove(topic),
+            Some(message) => table.insert(Arc::new(message)),
+            None => _ = table.remove(topic),
         }
         Ok(())
     }
 }
 
-impl Held {
+impl RetainedTable {
     /// When each topic's message was removed, the first one first.
     fn removed_in_order(&self) -> Vec<(u64, Name)> {
         let counts =
@@ -65,10 +65,10 @@ impl handover::Part for RetainedPart {
     fn export(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
         let mut after: Option<Name> = None;
         loop {
-            let held = self.retained.read();
-            let some = held.names.behind(after.as_deref()).take(PIECE);
+            let table = self.retained.read();
+            let some = table.names.behind(after.as_deref()).take(PIECE);
             let some: Vec<Arc<Envelope>> = some.map(|(_, message)| message.clone()).collect();
-            drop(held);
+            drop(table);
             for message in &some {
                 each(&key(MESSAGE, &message.publication.topic), &message::encode(message));
             }
@@ -103,11 +103,11 @@ impl handover::Part for RetainedPart {
     }
 
     fn complete(&self) -> Result<(), PartError> {
-        let mut held = self.retained.write();
+        let mut table = self.retained.write();
         let mut removals: Vec<(u64, Name)> =
-            held.removed.iter().map(|(topic, at_us)| (*at_us, topic.clone())).collect();
+            table.removed.iter().map(|(topic, at_us)| (*at_us, topic.clone())).collect();
         removals.sort_unstable();
-        held.removals = removals.into();
+        table.removals = removals.into();
         Ok(())
     }
 }

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_a_frame_holds_is_not_sent() {
+    fn more_than_fits_a_frame_is_not_sent() {
         let (a, b) = pair();
         assert!(a.send(1, b"", &vec![b.as_fd(); DESCRIPTORS_MAX + 1]).is_err());
         a.send(2, b"", &[]).unwrap();

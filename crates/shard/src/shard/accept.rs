@@ -160,7 +160,7 @@ impl Shard {
         if let Some(address) = counted.filter(|_| !reserved) {
             self.peers.insert(slot, address);
         }
-        if self.engine.metrics().held.get() == self.balance.high_water() {
+        if self.engine.metrics().open_connections.get() == self.balance.high_water() {
             // Don't wait for the next check of the balance.
             self.balance.adjust(&self.listeners);
         }
@@ -184,7 +184,7 @@ impl Shard {
         }
         let before = self.engine.shared().connections.fetch_add(1, Ordering::Relaxed);
         let refused = if before >= settings.connections_max
-            || self.engine.metrics().held.get() >= self.capacity
+            || self.engine.metrics().open_connections.get() >= self.capacity
         {
             Some(Refusal::Connections)
         } else if !address.is_none_or(|address| {

@@ -353,8 +353,8 @@ impl Shard {
     /// Closes slow consumers when all outboxes together hold too much: first connections that have
     /// stopped reading, then those with the largest outboxes.
     pub(crate) fn relieve_outboxes(&mut self) {
-        let held = |metrics: &Metrics| metrics.outbox_held.get();
-        if !self.engine.is_beyond(self.engine.settings().outboxes_bytes_max, held) {
+        let used = |metrics: &Metrics| metrics.outbox_memory.get();
+        if !self.engine.is_beyond(self.engine.settings().outboxes_bytes_max, used) {
             return;
         }
         let (settings, now_us) = (&self.engine.settings(), self.engine.now_us());
@@ -367,9 +367,9 @@ impl Shard {
             .map(|(keeps_pace, bytes, slot)| (keeps_pace, Reverse(bytes), slot))
             .collect();
         holders.sort_unstable();
-        let enough = held(self.engine.metrics()) - held(self.engine.metrics()) / RELIEF_PART;
+        let enough = used(self.engine.metrics()) - used(self.engine.metrics()) / RELIEF_PART;
         for (.., slot) in holders {
-            if held(self.engine.metrics()) <= enough {
+            if used(self.engine.metrics()) <= enough {
                 return;
             }
             self.engine.metrics().limited[Limited::Outboxes as usize].add(1);

@@ -161,7 +161,7 @@ fn reads_page_in_both_directions() {
 fn a_full_queue_rejects_operations_without_calling_done() {
     let dir = Dir::new();
     let (store, _, _) = Store::open(Options { queue_messages_max: 2, ..options(&dir.0) }).unwrap();
-    let (hold, held) = mpsc::channel::<()>();
+    let (go_on, waits) = mpsc::channel::<()>();
     let (holding, holds) = mpsc::channel();
     let rule = history();
     let one = publication("t", "x");
@@ -175,7 +175,7 @@ fn a_full_queue_rejects_operations_without_calling_done() {
     };
     let wait = move |_| {
         holding.send(()).unwrap();
-        let _ = held.recv_timeout(WAIT);
+        let _ = waits.recv_timeout(WAIT);
     };
     store.append(message, Box::new(wait)).unwrap();
     holds.recv_timeout(WAIT).unwrap();
@@ -194,7 +194,7 @@ fn a_full_queue_rejects_operations_without_calling_done() {
         }
     }
     assert_eq!((rejected, store.stats().queue_messages), (2, 2));
-    hold.send(()).unwrap();
+    go_on.send(()).unwrap();
     drop(send);
     let results: Vec<_> = receive.iter().collect();
     assert_eq!(results, [(2, Ok(())), (3, Ok(()))]);

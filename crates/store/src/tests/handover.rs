@@ -22,7 +22,7 @@ fn from_hex(text: &str) -> Option<Passed> {
 }
 
 /// Has the file open until this process is killed.
-fn hold(dir: &Path) {
+fn own_store(dir: &Path) {
     let passed = from_hex(&std::env::var(PASSED).unwrap()).unwrap();
     let store = Store::waiting(&options(dir));
     store.open_now(&passed).unwrap();
@@ -32,7 +32,7 @@ fn hold(dir: &Path) {
 }
 
 /// A process that has the file open.
-fn holder(dir: &Path, passed: &Passed) -> std::process::Child {
+fn owner(dir: &Path, passed: &Passed) -> std::process::Child {
     let name = "tests::handover::a_process_that_is_killed_gives_the_file_back";
     let mut child =
         child(name, DIR, dir).env(PASSED, hex(passed)).stdout(Stdio::piped()).spawn().unwrap();
@@ -120,7 +120,7 @@ fn the_file_comes_back_to_who_passed_it_on() {
 #[test]
 fn a_process_that_is_killed_gives_the_file_back() {
     if let Some(dir) = std::env::var_os(DIR) {
-        return hold(Path::new(&dir));
+        return own_store(Path::new(&dir));
     }
     let dir = Dir::new();
     let (old, reader, _) = Store::open(options(&dir.0)).unwrap();
@@ -128,21 +128,21 @@ fn a_process_that_is_killed_gives_the_file_back() {
         let offset = 3 * round + 1;
         appended(&old, &publication("a", "x"), offset);
         let passed = old.pass_on().unwrap();
-        let mut holder = holder(&dir.0, &passed);
+        let mut owner = owner(&dir.0, &passed);
         assert!(matches!(old.take_back(), Err(OpenError::InUse { .. })));
         let third = Store::waiting(&options(&dir.0));
         assert!(matches!(third.open_now(&passed), Err(OpenError::InUse { .. })));
-        holder.kill().unwrap();
-        holder.wait().unwrap();
+        owner.kill().unwrap();
+        owner.wait().unwrap();
         assert_eq!(old.take_back().unwrap().last_offset, offset);
         appended(&old, &publication("a", "y"), offset + 1);
         assert_eq!(read(&reader, "a", offset - 1), [offset, offset + 1]);
     }
     // Both are killed: the next one skips offsets that may have been assigned.
     let passed = old.pass_on().unwrap();
-    let mut holder = holder(&dir.0, &passed);
-    holder.kill().unwrap();
-    holder.wait().unwrap();
+    let mut owner = owner(&dir.0, &passed);
+    owner.kill().unwrap();
+    owner.wait().unwrap();
     let (next, reader, found) = Store::open(options(&dir.0)).unwrap();
     assert!(!found.clean && found.last_offset == passed.last_offset + crate::OFFSETS_SKIPPED);
     assert_eq!(read(&reader, "a", 0), [1, 2, 4, 5, 7, 8]);
@@ -278,7 +278,7 @@ fn copied_descriptors(dir: &Path) -> Vec<std::os::fd::OwnedFd> {
 }
 
 #[test]
-fn copies_of_descriptors_hold_no_lock() {
+fn copies_of_descriptors_keep_no_lock() {
     let dir = Dir::new();
     let (old, _, _) = Store::open(options(&dir.0)).unwrap();
     appended(&old, &publication("a", "x"), 1);

@@ -15,7 +15,7 @@ fn one_topic(defect: Defect) -> Ended {
 }
 
 /// Runs a crowd without messages.
-fn hold(defect: Defect, further: &str) -> Ended {
+fn run_defect(defect: Defect, further: &str) -> Ended {
     let server = BadServer::start(defect);
     flood(&format!("hold http://{}/sse -c {CROWD} --hold 0 {further}", server.address))
 }
@@ -123,7 +123,7 @@ fn failed_attempts_are_counted_by_reason() {
     ];
     all_at_once(&cases, |(defect, reason)| {
         let timeout = if *defect == Defect::Hangs { "--answer-timeout 2" } else { "" };
-        let end = hold(*defect, timeout);
+        let end = run_defect(*defect, timeout);
         end.errors([("failed", CROWD)]).reasons("failures", &[(reason, CROWD)]);
         end.counts([("opened", 0), ("open", 0)]);
     });

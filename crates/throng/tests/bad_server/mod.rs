@@ -64,7 +64,7 @@ struct State {
     published: u64,
     listeners: Vec<Listener>,
     /// Messages that wait for their partner or for the end of the stall.
-    held: Vec<(String, String)>,
+    withheld: Vec<(String, String)>,
     /// Sockets that only stay open.
     open: Vec<TcpStream>,
 }
@@ -79,7 +79,8 @@ impl BadServer {
     pub fn start(defect: Defect) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let state = State { defect, published: 0, listeners: vec![], held: vec![], open: vec![] };
+        let state =
+            State { defect, published: 0, listeners: vec![], withheld: vec![], open: vec![] };
         let state = Arc::new(Mutex::new(state));
         std::thread::spawn(move || {
             for socket in listener.incoming().map_while(Result::ok) {
@@ -165,20 +166,20 @@ fn publish(shared: &Arc<Mutex<State>>, topic: String, payload: String) -> bool {
             state.deliver(&topic, &payload);
             state.deliver(&topic, &payload);
         }
-        Defect::Reorders if !number.is_multiple_of(2) => state.held.push((topic, payload)),
+        Defect::Reorders if !number.is_multiple_of(2) => state.withheld.push((topic, payload)),
         Defect::Reorders => {
             state.deliver(&topic, &payload);
             state.release();
         }
         Defect::Stalls if number == GOOD_MESSAGES + 1 => {
-            state.held.push((topic, payload));
+            state.withheld.push((topic, payload));
             let shared = shared.clone();
             std::thread::spawn(move || {
                 std::thread::sleep(STALL);
                 shared.lock().unwrap().release();
             });
         }
-        Defect::Stalls if !state.held.is_empty() => state.held.push((topic, payload)),
+        Defect::Stalls if !state.withheld.is_empty() => state.withheld.push((topic, payload)),
         Defect::Swallows if number > GOOD_MESSAGES => {}
         Defect::Strays if chosen => state.deliver_to(&payload, |own| own != topic),
         Defect::RefusesPublishes if chosen => return false,
@@ -189,7 +190,7 @@ fn publish(shared: &Arc<Mutex<State>>, topic: String, payload: String) -> bool {
 
 impl State {
     fn release(&mut self) {
-        for (topic, payload) in std::mem::take(&mut self.held) {
+        for (topic, payload) in std::mem::take(&mut self.withheld) {
             self.deliver(&topic, &payload);
         }
     }

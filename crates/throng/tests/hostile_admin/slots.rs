@@ -44,32 +44,32 @@ fn connect_from_elsewhere(address: SocketAddr) -> std::io::Result<TcpStream> {
 }
 
 impl Attacker {
-    fn of(address: SocketAddr, hold: usize, says: &'static [&'static str]) -> Self {
-        Self::by(hold, says, move || TcpStream::connect(address))
+    fn of(address: SocketAddr, open_max: usize, says: &'static [&'static str]) -> Self {
+        Self::by(open_max, says, move || TcpStream::connect(address))
     }
 
     fn by(
-        hold: usize,
+        open_max: usize,
         says: &'static [&'static str],
         connect: impl Fn() -> std::io::Result<TcpStream> + Send + 'static,
     ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
-            let mut held = VecDeque::new();
+            let mut connections = VecDeque::new();
             let mut opened = 0;
             while !stopped.load(Ordering::Relaxed) {
                 if opened < OPENED_MAX
                     && let Ok(mut socket) = connect()
                 {
                     let _ = socket.write_all(says[opened % says.len()].as_bytes());
-                    held.push_back(socket);
+                    connections.push_back(socket);
                     opened += 1;
                 }
-                if held.len() > hold {
-                    held.pop_front();
+                if connections.len() > open_max {
+                    connections.pop_front();
                 }
-                if opened > hold {
+                if opened > open_max {
                     // It holds all connections that it can, and renews them from here on.
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -153,7 +153,7 @@ fn keeps_reading(server: &Server) {
     (0..5).for_each(|_| assert!(reader.chunk().starts_with("event: sample\n")));
 }
 
-fn held_and_renewed(settings: &[(&str, &str)], key: &str) {
+fn fills_and_renews(settings: &[(&str, &str)], key: &str) {
     let server = Server::with(&[], settings);
     let silent = Attacker::of(server.admin, 1_500, &SAYS[..1]);
     let mixed = Attacker::of(server.admin, 1_500, &SAYS);
@@ -181,14 +181,14 @@ fn held_and_renewed(settings: &[(&str, &str)], key: &str) {
 }
 
 #[test]
-fn health_checks_and_operators_are_answered_while_attackers_hold_all_slots() {
+fn health_checks_and_operators_are_answered_while_attackers_keep_all_slots() {
     let key = format!("Authorization: Bearer {KEY}\r\n");
-    held_and_renewed(&[("THRONG_ADMIN_API_KEY", KEY)], &key);
+    fills_and_renews(&[("THRONG_ADMIN_API_KEY", KEY)], &key);
 }
 
 #[test]
 fn health_checks_and_operators_are_answered_without_a_key() {
-    held_and_renewed(&[], "");
+    fills_and_renews(&[], "");
 }
 
 #[test]
@@ -344,7 +344,7 @@ fn unfinished_bodies_do_not_fill_the_memory() {
         [("THRONG_ADMIN_BODIES_BYTES_MAX", "1MiB"), ("THRONG_ADMIN_BODY_BYTES_MAX", "1MiB")];
     let server = Server::with(&[], &settings);
     let half = vec![b' '; 300_000];
-    let mut held: Vec<_> = (0..4)
+    let mut connections: Vec<_> = (0..4)
         .map(|_| {
             let mut socket = connect(server.admin);
             let head =
@@ -360,6 +360,6 @@ fn unfinished_bodies_do_not_fill_the_memory() {
     assert!(server.metric("throng_admin_bodies_bytes") <= f64::from(1 << 20));
     let whole = serde_json::json!({"topic": "a", "data": 1});
     assert_eq!(text(server.admin, "POST", "/api/publish", Some(whole), "").0, 200);
-    held.clear();
+    connections.clear();
     server.until("all is given back", |server| server.metric("throng_admin_bodies_bytes") == 0.0);
 }

@@ -158,7 +158,7 @@ fn a_subscriber_that_never_reads_is_left_behind() {
 }
 
 #[test]
-fn a_kept_session_that_never_confirms_does_not_hold_memory() {
+fn a_kept_session_that_never_confirms_does_not_keep_memory() {
     let server = server(&[("THRONG_MQTT_INFLIGHT_MAX", "5")]);
     let mut silent = Connect::kept(V5, "silent").open(server.client);
     silent.subscribe(&[filter("a", 1)]);
@@ -310,7 +310,7 @@ fn slow_frames_of_a_websocket_are_put_together() {
 }
 
 #[test]
-fn frames_that_never_end_do_not_hold_a_connection() {
+fn frames_that_never_end_do_not_keep_a_connection() {
     let server = server(&[("THRONG_TIMEOUTS_HEAD_SECONDS", "1")]);
     let witness = Witness::new(&server);
     let connect = Connect::new(V3, "never").bytes();

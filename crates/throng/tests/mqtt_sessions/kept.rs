@@ -298,7 +298,7 @@ fn sessions_end_in_their_time() {
         it.subscribe(&[filter("a", 1)]);
         (it, answer.property(id::SESSION_EXPIRY_INTERVAL).map(str::to_string))
     };
-    let (mut held, _) = once("held", 1);
+    let (mut client, _) = once("held", 1);
     let (short, cut_to) = once("short", 1);
     assert_eq!(cut_to, None);
     // More than there is to have is cut to it, and said.
@@ -312,7 +312,7 @@ fn sessions_end_in_their_time() {
     }
     assert!(kept("long", 5_000).open(server.client).session_present);
     // While it is connected, no time passes for it: its session is older than one that has ended.
-    held.ping();
+    client.ping();
     assert_eq!(session(&server, "held").1["subscriptions"], 1);
     assert!(kept("held", 1).open(server.client).session_present);
 

@@ -133,7 +133,7 @@ fn sessions_of_who_is_away_are_limited() {
 }
 
 #[test]
-fn what_they_hold_is_limited() {
+fn their_memory_is_limited() {
     let server = serve(&[("THRONG_MQTT_AWAY_BYTES_MAX", "4096")]);
     let mut hears = Connect::new(V5, "hears").open(server.client);
     hears.subscribe(&[filter("gone", 0)]);

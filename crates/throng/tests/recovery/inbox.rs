@@ -114,7 +114,7 @@ fn a_page_without_acknowledgements_gets_new_messages() {
 }
 
 #[test]
-fn an_inbox_and_its_window_hold_what_they_say() {
+fn an_inbox_and_its_window_keep_what_they_say() {
     let sizes = [("THRONG_INBOX_MESSAGES_MAX", "40"), ("THRONG_INBOX_WINDOW_MESSAGES_MAX", "40")];
     for storage in BOTH {
         let mut node = Node::with(storage, &sizes);

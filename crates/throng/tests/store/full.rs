@@ -131,10 +131,10 @@ fn says_what_to_do(refused: &Value, folder: &Folder) {
 
 /// Checks that everything that needs no disk still works: connections, topics without history, and
 /// reads.
-fn all_else_goes_on(server: &Server, held: &mut crate::support::Stream, number: u64) {
+fn all_else_goes_on(server: &Server, listener: &mut crate::support::Stream, number: u64) {
     let response = server.publish("plain", number.into());
     assert_eq!(response["members"], 1);
-    assert_eq!(held.data(), number.to_string());
+    assert_eq!(listener.data(), number.to_string());
     let mut other = server.listen("/sse?topic=d:a&topic=other");
     server.until_members("other", 1);
     server.publish("other", "new".into());
@@ -146,7 +146,7 @@ fn all_else_goes_on(server: &Server, held: &mut crate::support::Stream, number: 
 fn a_full_disk_rejects_publishes_and_recovers_by_itself() {
     let Some((folder, mount, filler)) = small_disk("full") else { return };
     let server = folder.serve();
-    let mut held = server.listen("/sse?topic=plain");
+    let mut listener = server.listen("/sse?topic=plain");
     server.until_members("plain", 1);
     let (mut caller, mut publisher) = (Caller::new(server.admin).unwrap(), Publisher::default());
     for round in 0..3 {
@@ -160,7 +160,7 @@ fn a_full_disk_rejects_publishes_and_recovers_by_itself() {
         );
         assert_eq!(status, 503, "{body}");
         says_what_to_do(&body, &folder);
-        all_else_goes_on(&server, &mut held, round);
+        all_else_goes_on(&server, &mut listener, round);
         let (status, body) = server.api("GET", "/readyz", None);
         assert_eq!((status, &body["error"]["code"]), (503, &json!("store_failed")));
         assert!(!body.to_string().contains(folder.data().to_str().unwrap()), "{body}");

@@ -216,11 +216,11 @@ impl Connections {
         }
     }
 
-    /// Room for so many more bytes of a body; `None`, and counted, if all bodies have no more.
-    pub(crate) fn hold(&self, held: &mut Held<'_>, bytes: usize) -> Option<()> {
+    /// Reserves memory for so many more bytes of a body. `None`, and counted, at the limit of all bodies.
+    pub(crate) fn reserve(&self, reserved: &mut ReservedBytes<'_>, bytes: usize) -> Option<()> {
         let max = self.state().limits.bodies_bytes_max;
         let before = self.bodies_bytes.fetch_add(bytes, Ordering::Relaxed);
-        held.bytes += bytes;
+        reserved.bytes += bytes;
         if before.saturating_add(bytes) <= max {
             return Some(());
         }
@@ -228,9 +228,9 @@ impl Connections {
         None
     }
 
-    /// Nothing of a body yet.
-    pub(crate) fn held(&self) -> Held<'_> {
-        Held { connections: self, bytes: 0 }
+    /// A reservation for a body that has not begun.
+    pub(crate) fn reserved(&self) -> ReservedBytes<'_> {
+        ReservedBytes { connections: self, bytes: 0 }
     }
 
     /// How many are open.
@@ -277,13 +277,13 @@ impl Drop for Permit {
     }
 }
 
-/// The bytes of a body that has not arrived whole.
-pub(crate) struct Held<'a> {
+/// The bytes that a body in transfer has reserved.
+pub(crate) struct ReservedBytes<'a> {
     connections: &'a Connections,
     bytes: usize,
 }
 
-impl Drop for Held<'_> {
+impl Drop for ReservedBytes<'_> {
     fn drop(&mut self) {
         self.connections.bodies_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -415,11 +415,12 @@ pub(crate) mod tests {
         work.peer.begin(false);
         work.peer.body_arrived();
         later(30).await;
-        let held: Vec<_> = (0..SPARE).map(|_| admit()).inspect(|it| it.peer.begin(true)).collect();
-        assert!(held.iter().all(|permit| permit.peer.is_spare) && !is_evicted(&work));
+        let permits: Vec<_> =
+            (0..SPARE).map(|_| admit()).inspect(|it| it.peer.begin(true)).collect();
+        assert!(permits.iter().all(|permit| permit.peer.is_spare) && !is_evicted(&work));
         assert_eq!(connections.admit(address(2)).err(), Some(AdmissionError::Never));
         assert!(connections.stats().closed.contains(&("refused", 1)));
-        drop(held);
+        drop(permits);
         let silent = admit();
         later(1).await;
         let other = admit();
@@ -488,11 +489,11 @@ pub(crate) mod tests {
     #[test]
     fn the_bodies_of_all_have_one_bound() {
         let connections = Connections::new(ConnectionLimits { bodies_bytes_max: 10, ..limits(1) });
-        let (mut one, mut other) = (connections.held(), connections.held());
-        assert!(connections.hold(&mut one, 6).is_some());
-        assert!(connections.hold(&mut other, 6).is_none());
+        let (mut one, mut other) = (connections.reserved(), connections.reserved());
+        assert!(connections.reserve(&mut one, 6).is_some());
+        assert!(connections.reserve(&mut other, 6).is_none());
         drop(other);
-        assert!(connections.hold(&mut one, 4).is_some());
+        assert!(connections.reserve(&mut one, 4).is_some());
         drop(one);
         assert_eq!((connections.stats().bodies_bytes, connections.stats().bodies_rejected), (0, 1));
     }

@@ -102,7 +102,7 @@ mod tests {
     async fn no_request_waits_for_a_body() {
         let gate = Arc::new(Gate::default());
         let arrival = arrival(&gate).await;
-        gate.hold();
+        gate.pause();
         assert!(!gate.is_quiet());
         arrival.begin();
         assert!(gate.is_quiet());
@@ -112,7 +112,7 @@ mod tests {
         assert!(gate.is_quiet() && !whole.is_finished(), "it waits as one that begins does");
         gate.release();
         assert!(whole.await.unwrap());
-        gate.hold();
+        gate.pause();
         assert!(!gate.is_quiet());
         assert!(arrival.answered(Response::new(Body::from("x"))).is_ok());
         assert!(gate.is_quiet());
@@ -124,7 +124,7 @@ mod tests {
         let [half, whole] = [arrival(&gate).await, arrival(&gate).await];
         half.begin();
         whole.begin();
-        gate.hold();
+        gate.pause();
         gate.forward("/a".into());
         half.elsewhere().await;
         assert!(!whole.end().await);
@@ -143,7 +143,7 @@ mod tests {
         let arrival = arrival(&gate).await;
         arrival.begin();
         assert!(arrival.answered(Response::default()).is_ok());
-        gate.hold();
+        gate.pause();
         assert!(gate.is_quiet());
     }
 }

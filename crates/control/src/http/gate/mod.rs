@@ -33,7 +33,7 @@ enum Mode {
     /// They are answered here.
     Open,
     /// They wait.
-    Held,
+    Paused,
     /// They are answered by the process that listens at this socket.
     Forwarded(Arc<PathBuf>),
 }
@@ -63,14 +63,14 @@ pub(crate) enum Pass {
 }
 
 impl Gate {
-    /// Holds back requests that begin from now on. Those under way go on: see [`Gate::is_quiet`].
-    pub fn hold(&self) {
-        self.change(|mode| *mode == Mode::Open, Mode::Held);
+    /// Makes requests wait that begin from now on. Those under way go on: see [`Gate::is_quiet`].
+    pub fn pause(&self) {
+        self.change(|mode| *mode == Mode::Open, Mode::Paused);
     }
 
-    /// Lets requests through again, and those that were held: the state stays here.
+    /// Lets requests through again, and those that wait: the state stays here.
     pub fn release(&self) {
-        self.change(|mode| *mode == Mode::Held, Mode::Open);
+        self.change(|mode| *mode == Mode::Paused, Mode::Open);
     }
 
     /// Forwards requests that were held, and all that come later, to the process that listens at this
@@ -116,7 +116,7 @@ impl Gate {
         let mut mode = self.mode.subscribe();
         loop {
             match &*mode.borrow_and_update() {
-                Mode::Held => {}
+                Mode::Paused => {}
                 Mode::Open => {}
                 Mode::Forwarded(to) => return Pass::To(to.clone(), Forwarding::new(self)),
             }
@@ -132,7 +132,7 @@ impl Gate {
     pub(crate) fn pass_vital(self: &Arc<Self>) -> Option<(Arc<PathBuf>, Forwarding)> {
         match &*self.mode.borrow() {
             Mode::Forwarded(to) => Some((to.clone(), Forwarding::new(self))),
-            Mode::Open | Mode::Held => None,
+            Mode::Open | Mode::Paused => None,
         }
     }
 
@@ -226,7 +226,7 @@ mod tests {
         let gate = Arc::new(Gate::default());
         let Pass::Here(working) = gate.pass(|| panic!("open")).await else { panic!("forwarded") };
         assert!(!gate.is_quiet());
-        gate.hold();
+        gate.pause();
         assert!(!gate.is_quiet());
         drop(working);
         assert!(gate.is_quiet() && gate.work().is_none());
@@ -240,9 +240,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_held_goes_where_the_state_went() {
+    async fn a_paused_request_goes_where_the_state_went() {
         let gate = Arc::new(Gate::default());
-        gate.hold();
+        gate.pause();
         assert!(gate.pass_vital().is_none());
         let other = gate.clone();
         let waits = tokio::spawn(async move {
@@ -264,13 +264,13 @@ mod tests {
     fn a_body_without_a_known_length_is_work_until_it_has_ended() {
         let gate = Arc::new(Gate::default());
         let whole = until_end(Response::new(Body::from("x")), gate.work());
-        gate.hold();
+        gate.pause();
         assert!(gate.is_quiet());
         drop(whole);
         gate.release();
         let pieces = futures_util::stream::empty::<Result<Bytes, std::io::Error>>();
         let streamed = until_end(Response::new(Body::from_stream(pieces)), gate.work());
-        gate.hold();
+        gate.pause();
         assert!(!gate.is_quiet());
         drop(streamed);
         assert!(gate.is_quiet());

@@ -10,7 +10,7 @@ use shard::ForwardRequest;
 const MESSAGE_BYTES: usize = 192;
 
 /// What a message makes a queue hold, in bytes, roughly; never 0.
-pub(super) fn held_bytes(request: &ForwardRequest) -> usize {
+pub(super) fn memory_bytes(request: &ForwardRequest) -> usize {
     let publication = &request.publication;
     let users: usize = request.users.iter().map(|user| user.len()).sum();
     let tags: usize = publication.tags().iter().map(|tag| tag.len()).sum();
@@ -170,7 +170,7 @@ mod tests {
             },
         });
         assert_eq!(written(&request), want);
-        assert!(held_bytes(&request) > MESSAGE_BYTES + 20);
+        assert!(memory_bytes(&request) > MESSAGE_BYTES + 20);
         let plain = ForwardRequest {
             publication: Publication::new("a", Data::Json("{\"n\":1.50}".into())),
             users: Vec::new(),

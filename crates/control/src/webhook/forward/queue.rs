@@ -129,8 +129,8 @@ struct State {
     under_way: Option<UnderWay>,
     waiting: VecDeque<Pending>,
     /// Those that wait, and those that are under way.
-    held: usize,
-    held_bytes: usize,
+    queued: usize,
+    queued_bytes: usize,
 }
 
 /// Messages of one request.
@@ -167,8 +167,8 @@ impl ForwardQueue {
             open: true,
             under_way: None,
             waiting: VecDeque::new(),
-            held: 0,
-            held_bytes: 0,
+            queued: 0,
+            queued_bytes: 0,
         };
         ForwardQueue {
             state: state.into(),
@@ -222,17 +222,17 @@ impl ForwardQueue {
         id: String,
         number: u64,
     ) -> Result<(), Full> {
-        let bytes = body::held_bytes(&request);
+        let bytes = body::memory_bytes(&request);
         let mut state = self.lock();
-        let fits = state.held < state.rule.queue_messages_max
-            && (state.held == 0
-                || state.held_bytes.saturating_add(bytes) <= state.rule.queue_bytes_max);
+        let fits = state.queued < state.rule.queue_messages_max
+            && (state.queued == 0
+                || state.queued_bytes.saturating_add(bytes) <= state.rule.queue_bytes_max);
         if !state.open || !fits {
             let count = if request.reply.is_some() { &self.refused } else { &self.dropped };
             count.fetch_add(1, Ordering::Relaxed);
             return Err(Full);
         }
-        (state.held, state.held_bytes) = (state.held + 1, state.held_bytes + bytes);
+        (state.queued, state.queued_bytes) = (state.queued + 1, state.queued_bytes + bytes);
         let queue = self.clone();
         let accepted_at = Instant::now();
         state.waiting.push_back(Pending { request, id, number, accepted_at, bytes, queue });
@@ -303,11 +303,11 @@ impl ForwardQueue {
     /// Takes in a message of another process; they come in their order.
     pub fn restore(self: Arc<Self>, message: Restored) {
         let Restored { request, id, number, sent_in } = message;
-        let bytes = body::held_bytes(&request);
+        let bytes = body::memory_bytes(&request);
         let (queue, accepted_at) = (self.clone(), Instant::now());
         let pending = Pending { request, id, number, accepted_at, bytes, queue };
         let mut state = self.lock();
-        (state.held, state.held_bytes) = (state.held + 1, state.held_bytes + bytes);
+        (state.queued, state.queued_bytes) = (state.queued + 1, state.queued_bytes + bytes);
         match (sent_in, &mut state.under_way) {
             (Some(id), Some(under_way)) if under_way.id == id => {
                 under_way.messages.push_back(pending);
@@ -342,7 +342,7 @@ impl ForwardQueue {
     pub fn stats(&self) -> ForwardStats {
         let (waiting, waiting_bytes) = {
             let state = self.lock();
-            (state.held as u64, state.held_bytes as u64)
+            (state.queued as u64, state.queued_bytes as u64)
         };
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         ForwardStats {
@@ -362,8 +362,8 @@ impl ForwardQueue {
 
     fn left(&self, bytes: usize) {
         let mut state = self.lock();
-        state.held = state.held.saturating_sub(1);
-        state.held_bytes = state.held_bytes.saturating_sub(bytes);
+        state.queued = state.queued.saturating_sub(1);
+        state.queued_bytes = state.queued_bytes.saturating_sub(bytes);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

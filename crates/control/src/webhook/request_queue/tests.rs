@@ -7,7 +7,7 @@ use super::*;
 
 /// A request that came just now.
 pub fn request(ask: WebhookRequest) -> PendingRequest {
-    let (bytes, counts) = (body::held_bytes(&ask), Arc::new(Counts::default()));
+    let (bytes, counts) = (body::memory_bytes(&ask), Arc::new(Counts::default()));
     counts.waiting.store(1, Ordering::Relaxed);
     counts.waiting_bytes.store(bytes, Ordering::Relaxed);
     let share = Arc::new(Share {
@@ -44,21 +44,21 @@ fn fixed(events_max: usize, per_url_max: usize, bytes_max: usize) -> Fixed {
 fn the_request_queue_is_bounded_in_bytes_too() {
     let counts = Arc::new(Counts::default());
     let sized = |bytes: usize| ask_with(1, Data::Text("x".repeat(bytes).into()));
-    let names = body::held_bytes(&sized(0));
+    let names = body::memory_bytes(&sized(0));
     // Of which a quarter is reserved.
     let request_queue = RequestQueue::new(&fixed(20, 20, 2666), counts.clone());
-    let held = || counts.waiting_bytes.load(Ordering::Relaxed);
+    let waiting = || counts.waiting_bytes.load(Ordering::Relaxed);
     let took = |bytes: usize| request_queue.put(vec![(sized(bytes), None)]).is_ok();
     assert!(took(600 - names) && took(400 - names));
-    assert_eq!(held(), 1000);
+    assert_eq!(waiting(), 1000);
     assert!(!took(0), "it has a topic and an event at least");
     let mut taken = request_queue.take().unwrap();
     assert!(!took(0), "those that are under way hold memory, too");
     taken.pop_front().unwrap().fail(ErrorKind::Timeout);
-    assert_eq!(held(), 400);
+    assert_eq!(waiting(), 400);
     assert!(took(500 - names) && !took(201 - names));
     drop((taken, request_queue.take()));
-    assert_eq!((held(), counts.waiting.load(Ordering::Relaxed)), (0, 0));
+    assert_eq!((waiting(), counts.waiting.load(Ordering::Relaxed)), (0, 0));
     assert!(took(5000) && !took(0), "a large one is taken alone");
     assert_eq!(counts.accepted.load(Ordering::Relaxed), 4);
     assert_eq!(counts.unanswered[ErrorKind::Full as usize].load(Ordering::Relaxed), 4);
@@ -67,7 +67,7 @@ fn the_request_queue_is_bounded_in_bytes_too() {
 #[test]
 fn however_many_urls_hang_the_next_one_has_room() {
     let sized = || ask_with(1, Data::Text("x".repeat(1000).into()));
-    let bytes = body::held_bytes(&sized());
+    let bytes = body::memory_bytes(&sized());
     for fixed in [fixed(1024, 1024, usize::MAX), fixed(usize::MAX, 1024, 1024 * bytes)] {
         let request_queue = RequestQueue::new(&fixed, Arc::default());
         let took = |url: &str| {
@@ -83,8 +83,8 @@ fn however_many_urls_hang_the_next_one_has_room() {
         assert_eq!(took("http://answers"), 16);
         let urls = request_queue.urls(2);
         assert_eq!((urls.len(), urls[0].0.as_str()), (2, "http://hangs/0"));
-        let held = (384 * bytes) as u64;
-        assert_eq!(urls[0].1, UrlStats { waiting: 384, waiting_bytes: held, rejected: 1 });
+        let waiting = (384 * bytes) as u64;
+        assert_eq!(urls[0].1, UrlStats { waiting: 384, waiting_bytes: waiting, rejected: 1 });
         assert_eq!(request_queue.last_rejected().as_deref(), Some("http://answers"));
         drop(request_queue.take());
         assert_eq!(request_queue.urls(2)[0].1.waiting, 0);

@@ -116,7 +116,7 @@ impl Write for Lines {
 }
 
 #[tokio::test]
-async fn logs_hold_the_cause_and_no_secrets() {
+async fn logs_name_the_cause_and_no_secrets() {
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt()

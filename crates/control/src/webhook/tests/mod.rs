@@ -469,7 +469,7 @@ async fn a_request_says_what_it_is_and_proves_who_asks() {
 }
 
 #[tokio::test]
-async fn new_settings_hold_for_what_waits_but_for_its_url() {
+async fn new_settings_apply_to_what_waits_but_for_its_url() {
     let (one, other) = (app(0, echo).await, app(OPEN, echo).await);
     let mut bench = bench(1, settings(&one.url));
     for n in 0..4 {

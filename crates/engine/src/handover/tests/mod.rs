@@ -234,9 +234,14 @@ impl Scene {
         };
         let started = Instant::now();
         let begin = Begin::in_memory(model::Epoch(7));
-        let held = HistoryLimits { cursors_max: 100, ..HistoryLimits::default() };
-        let history =
-            Arc::new(history_local::Local::new(router.clone(), begin, started, held, limits));
+        let history_limits = HistoryLimits { cursors_max: 100, ..HistoryLimits::default() };
+        let history = Arc::new(history_local::Local::new(
+            router.clone(),
+            begin,
+            started,
+            history_limits,
+            limits,
+        ));
         history.set_rules(Arc::new(rules()), 60);
         let broker =
             Arc::new(broker::Local::new(router, [7; 20], started, limits, history.clone()));

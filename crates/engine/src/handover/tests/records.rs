@@ -74,7 +74,7 @@ fn a_damaged_record_is_refused_and_leaves_nothing_or_harms_no_client() {
                 engine.set_now(scene.now_us + 90_000_000);
                 engine.sweep();
                 engine.end_all();
-                assert_eq!(engine.metrics().held.get(), 0);
+                assert_eq!(engine.metrics().open_connections.get(), 0);
             }
         }
     }

@@ -156,14 +156,14 @@ fn a_client_may_wait_for_so_many_pages_and_no_more() {
     let mut scene = Scene::new(true);
     scene.step(&Publish("big/1", "one".into()));
     scene.step(&Open(0, 0, socket("/ws?user=u0", "")));
-    scene.late.iter().for_each(|late| late.hold(true));
+    scene.late.iter().for_each(|late| late.pause(true));
     for id in 0..20 {
         scene.step(&text(0, &format!(r#"{{"type":"history","id":{id},"topic":"big/1"}}"#)));
     }
     scene.read(0);
     let count = |scene: &Scene, what: &str| scene.texts()[0].matches(what).count();
     assert_eq!((count(&scene, "too_many_reads"), count(&scene, "complete")), (4, 0));
-    scene.late.iter().for_each(|late| late.hold(false));
+    scene.late.iter().for_each(|late| late.pause(false));
     for _ in 0..40 {
         scene.step(&History);
         scene.read(0);
@@ -200,9 +200,9 @@ fn nothing_is_read_for_a_client_that_has_left() {
     ];
     let unwanted = leave.map(|leave| {
         let mut scene = Scene::new(true);
-        scene.late.iter().for_each(|late| late.hold(true));
+        scene.late.iter().for_each(|late| late.pause(true));
         asks.iter().chain(&leave).for_each(|step| scene.step(step));
-        scene.late.iter().for_each(|late| late.hold(false));
+        scene.late.iter().for_each(|late| late.pause(false));
         (0..4).for_each(|_| scene.step(&History));
         scene.late.as_ref().unwrap().unwanted()
     });
@@ -369,8 +369,8 @@ fn joins_lists_and_webhooks_wait_as_before() {
 /// A request that is held, subscriptions and messages of /ws, and their answers.
 #[test]
 fn what_the_application_is_asked_waits_as_before() {
-    let held = "topic=plain&topic=asked/1&topic=asked/2";
-    let pipelined = format!("{}{}", get(&format!("/poll?{held}&timeout=0")), get("/healthz"));
+    let topics = "topic=plain&topic=asked/1&topic=asked/2";
+    let pipelined = format!("{}{}", get(&format!("/poll?{topics}&timeout=0")), get("/healthz"));
     let post =
         "POST /publish?topic=both/1&user=u9 HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nhi";
     let ws = |at: usize, id: usize, kind: &str, topic: &str| {
@@ -379,11 +379,11 @@ fn what_the_application_is_asked_waits_as_before() {
     };
     for ok in [true, false] {
         let steps = [
-            Open(0, 0, get(&format!("/sse?user=u0&{held}"))),
-            Open(1, 1, get(&format!("/stream?{held}"))),
+            Open(0, 0, get(&format!("/sse?user=u0&{topics}"))),
+            Open(1, 1, get(&format!("/stream?{topics}"))),
             Open(2, 0, pipelined.clone()),
             Open(3, 1, socket("/ws?user=u3", "")),
-            Open(4, 0, socket(&format!("/ws?{held}"), "")),
+            Open(4, 0, socket(&format!("/ws?{topics}"), "")),
             Open(5, 0, post.into()),
             ws(3, 1, "subscribe", "asked/1"),
             ws(3, 2, "subscribe", "asked/3"),

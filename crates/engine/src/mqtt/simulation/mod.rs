@@ -98,8 +98,8 @@ impl World {
         let (engines, inflight_max) = (1 + random.below(3), [1, 2, 3, 4][random.below(4)]);
         let (is_late, is_durable) = (random.one_in(2), random.one_in(2));
         let disk = is_durable.then(Arc::<Disk>::default);
-        let holds_history = is_durable;
-        let setup = Setup { seed, engines, inflight_max, is_late, is_durable, disk, holds_history };
+        let keeps_history = is_durable;
+        let setup = Setup { seed, engines, inflight_max, is_late, is_durable, disk, keeps_history };
         World::of(setup, random)
     }
 

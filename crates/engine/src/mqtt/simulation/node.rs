@@ -31,7 +31,7 @@ pub(super) struct Setup {
     /// Where sessions are, and what is retained.
     pub disk: Option<Arc<Disk>>,
     /// The history is there as well.
-    pub holds_history: bool,
+    pub keeps_history: bool,
 }
 
 /// A server.
@@ -95,12 +95,14 @@ impl Node {
         let started = Instant::now();
         // The log is the store's, and all else is new with each start.
         let begin = Begin::in_memory(Epoch(7));
-        let held = HistoryLimits { history_bytes_max: 1 << 30, ..HistoryLimits::default() };
-        let local = history_local::Local::new(router.clone(), begin, started, held, limits);
+        let history_limits =
+            HistoryLimits { history_bytes_max: 1 << 30, ..HistoryLimits::default() };
+        let local =
+            history_local::Local::new(router.clone(), begin, started, history_limits, limits);
         local.set_rules(Arc::new(Rules::default()), 60);
         local.set_implicit(Some(implicit(interests, setup.is_durable)));
         let history = Arc::new(local.clone());
-        let log: Arc<dyn HistoryLog> = match setup.disk.as_ref().filter(|_| setup.holds_history) {
+        let log: Arc<dyn HistoryLog> = match setup.disk.as_ref().filter(|_| setup.keeps_history) {
             Some(disk) => Arc::new(OnDisk { local, disk: disk.clone() }),
             None => history.clone(),
         };

@@ -28,7 +28,7 @@ fn world() -> World {
         is_late: false,
         is_durable: true,
         disk: Some(Arc::default()),
-        holds_history: true,
+        keeps_history: true,
     };
     let mut world = World::of(setup, Random::new(0));
     let done = Rc::clone(&world.done);

@@ -31,7 +31,7 @@ impl Writer {
             is_late: false,
             is_durable,
             disk: Some(Arc::default()),
-            holds_history: false,
+            keeps_history: false,
         };
         let mut world = World::of(setup, Random::new(0));
         let (end, slot) = connect(&mut world);

@@ -35,7 +35,7 @@ struct State {
     /// So many nobody waited for any more.
     unwanted: usize,
     /// None comes.
-    holds: bool,
+    is_paused: bool,
 }
 
 impl State {
@@ -49,8 +49,9 @@ impl Late {
     pub fn new(local: Local, seed: u64) -> Arc<Self> {
         let (random, always) = (Random::of(seed, 1), seed.is_multiple_of(2));
         let (waiting, steady, at_once) = (Vec::new(), false, false);
-        let (answers, unwanted, holds) = (0, 0, false);
-        let state = State { random, always, steady, at_once, waiting, answers, unwanted, holds };
+        let (answers, unwanted, is_paused) = (0, 0, false);
+        let state =
+            State { random, always, steady, at_once, waiting, answers, unwanted, is_paused };
         Arc::new(Late { local, state: Mutex::new(state) })
     }
 
@@ -67,14 +68,14 @@ impl Late {
     }
 
     /// From now on no answer comes, or they come again.
-    pub fn hold(&self, holds: bool) {
-        self.state.lock().unwrap().holds = holds;
+    pub fn pause(&self, is_paused: bool) {
+        self.state.lock().unwrap().is_paused = is_paused;
     }
 
     /// A turn is over: some answers come, not in the order in which they were asked for.
     pub fn turn(&self) {
         let mut state = self.state.lock().unwrap();
-        if state.holds {
+        if state.is_paused {
             return;
         }
         state.waiting.iter_mut().for_each(|(turns, _)| *turns = turns.saturating_sub(1));
@@ -114,7 +115,7 @@ impl Late {
         let always = state.always;
         let turns = 1 + state.random.below(30);
         // What is held is not answered before, in any way.
-        let way = if state.holds || state.steady { 9 } else { state.random.below(10) };
+        let way = if state.is_paused || state.steady { 9 } else { state.random.below(10) };
         let turns = if state.steady { 1 } else { turns };
         let answer: Box<dyn FnOnce() -> Result<T, HistoryError> + Send> = match way {
             0 if !always => return Ok(Answer::Now(query(&self.local))),

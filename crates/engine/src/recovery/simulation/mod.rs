@@ -109,7 +109,7 @@ impl World {
         let handles: Vec<Handle> = (0..1 + random.below(2)).map(|_| testing::handle(200)).collect();
         let inboxes = handles.iter().map(Handle::inbox).collect();
         let router = Arc::new(broker::Router::new(inboxes));
-        let held = HistoryLimits {
+        let history_limits = HistoryLimits {
             history_bytes_max: 1 << 30,
             topics_max: 1_000,
             idempotency_keys_max: 10,
@@ -122,8 +122,13 @@ impl World {
         };
         let started = Instant::now();
         let begin = Begin::in_memory(broker::epoch(&[7; 20]));
-        let history =
-            Arc::new(history_local::Local::new(router.clone(), begin, started, held, limits));
+        let history = Arc::new(history_local::Local::new(
+            router.clone(),
+            begin,
+            started,
+            history_limits,
+            limits,
+        ));
         history.set_rules(Arc::new(rules()), 60);
         let broker =
             Arc::new(broker::Local::new(router, [7; 20], started, limits, history.clone()));
@@ -268,7 +273,7 @@ impl World {
         match self.parts[at] {
             0 => self.events(at),
             1 => shard.engine.run_commands(),
-            2 => shard.engine.release_held(),
+            2 => shard.engine.release_pending(),
             3 => shard.fan_out(),
             _ => shard.sweep(),
         }
@@ -645,11 +650,11 @@ fn who_reads_slowly_gets_the_newest_of_each_key_and_is_not_closed() {
 }
 
 #[test]
-fn what_comes_live_is_held_back_while_the_start_is_under_way() {
+fn live_messages_are_deferred_while_the_start_is_under_way() {
     for kind in [Kind::Sse, Kind::Stream, Kind::Ws, Kind::Poll] {
         let mut world = World::new(0, true, 0..TOPICS.len());
         let late = world.late.clone().unwrap();
-        late.hold(true);
+        late.pause(true);
         world.clients = vec![Client::new(0, kind, "u0".into(), vec![0], None)];
         world.publishes = false;
         let turns = |world: &mut World| {
@@ -667,7 +672,7 @@ fn what_comes_live_is_held_back_while_the_start_is_under_way() {
         (0..3).for_each(|_| world.publish(0));
         turns(&mut world);
         assert_eq!(world.clients[0].heard[&0].next, 1, "{kind:?}: nothing came before the answer");
-        late.hold(false);
+        late.pause(false);
         (0..30).for_each(|_| turns(&mut world));
         assert_eq!(world.clients[0].heard[&0].next, 4, "{kind:?}: all that came since it entered");
     }

@@ -1,6 +1,6 @@
 //! What MQTT clients leave behind when they go: their sessions and the retained messages, and the store in
 //! which both are kept.
-// A cast would silently truncate a value that the type can't hold: see `held`.
+// A cast would silently truncate a value that the type can't hold: see `history_limits`.
 #![deny(clippy::as_conversions)]
 
 use std::fmt::Display;

@@ -183,10 +183,10 @@ fn broker(
 ) -> Result<(Arc<broker::Local>, Arc<Local>), CommandError> {
     let secret = random::<{ broker::SECRET_BYTES }>()?;
     let inboxes: Vec<_> = handles.iter().map(shard::Handle::inbox).collect();
-    let (recent, held) = (settings::broker(config), storage::limits(config));
+    let (recent, history_limits) = (settings::broker(config), storage::limits(config));
     let begin = begin.unwrap_or_else(|| Begin::in_memory(broker::epoch(&secret)));
     let router = kept.router(inboxes);
-    let history = Arc::new(Local::new(router.clone(), begin, started, held, recent));
+    let history = Arc::new(Local::new(router.clone(), begin, started, history_limits, recent));
     let broker = broker::Local::new(router, secret, started, recent, history.clone());
     Ok((Arc::new(broker), history))
 }

@@ -1,5 +1,5 @@
 //! Converts the configuration to the settings of each part of the server.
-// A cast would silently truncate a value that the type can't hold: see `held`.
+// A cast would silently truncate a value that the type can't hold: see `clamped`.
 #![deny(clippy::as_conversions)]
 
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use super::demo;
 /// Converts a number of the configuration to the type that holds it. The tests in `bounds.rs` prove
 /// that every setting's bounds fit; where `usize` is smaller than there, its maximum stands for
 /// larger values.
-pub(super) fn held<T: TryFrom<u64> + Most>(number: u64) -> T {
+pub(super) fn clamped<T: TryFrom<u64> + Most>(number: u64) -> T {
     T::try_from(number).unwrap_or(T::MOST)
 }
 
@@ -146,8 +146,8 @@ const HISTORY_SECONDS: u64 = 86_400;
 /// The history rule of a topic rule.
 fn history(rule: &config::TopicRule) -> Option<HistoryRule> {
     let acknowledge = || AcknowledgeRule {
-        window_messages_max: held(rule.ack_window_messages_max),
-        redelivery_seconds: held(rule.ack_redelivery_seconds),
+        window_messages_max: clamped(rule.ack_window_messages_max),
+        redelivery_seconds: clamped(rule.ack_redelivery_seconds),
         tries_max: tries_max(rule.ack_tries_max, &rule.dead_letter),
         dead_letter: name(&rule.dead_letter),
     };
@@ -173,8 +173,8 @@ fn inbox(config: &Config) -> Option<HistoryRule> {
         durable: inbox.durable,
         compact: false,
         acknowledge: Some(AcknowledgeRule {
-            window_messages_max: held(inbox.window_messages_max),
-            redelivery_seconds: held(inbox.redelivery_seconds),
+            window_messages_max: clamped(inbox.window_messages_max),
+            redelivery_seconds: clamped(inbox.redelivery_seconds),
             tries_max: tries_max(inbox.tries_max, &inbox.dead_letter),
             dead_letter: name(&inbox.dead_letter),
         }),
@@ -187,7 +187,7 @@ const DEAD_LETTER_TRIES: u32 = 5;
 /// How often a message is delivered before it is given up. 0 means without limit, which is the
 /// default without dead letters.
 fn tries_max(tries_max: u64, dead_letter: &str) -> u32 {
-    match held(tries_max) {
+    match clamped(tries_max) {
         0 if !dead_letter.is_empty() => DEAD_LETTER_TRIES,
         tries_max => tries_max,
     }
@@ -204,10 +204,10 @@ const PRESENCE_MEMBERS_PER_MS: u64 = 10;
 
 pub(super) fn presence(config: &Config) -> presence::Limits {
     presence::Limits {
-        users_max: held(config.presence.users_max),
+        users_max: clamped(config.presence.users_max),
         // The configuration checks this bound only if one of its own rules has presence; the demo's
         // rule always has.
-        list_bytes_max: held(
+        list_bytes_max: clamped(
             config.presence.list_bytes_max.min(config.limits.outbox_bytes_max / 2),
         ),
         interval_us: config.presence.interval_milliseconds * 1_000,
@@ -225,7 +225,7 @@ pub(super) fn webhook(config: &Config) -> control::webhook::Settings {
         signing_key: config::signing_key(&config.signing_key)
             .and_then(control::webhook::SigningKey::new),
         timeout: Duration::from_millis(config.timeout_milliseconds),
-        batch_events_max: held(config.batch_events_max),
+        batch_events_max: clamped(config.batch_events_max),
         events,
         event_retry: Duration::from_secs(config.event_retry_seconds),
         occupancy: Duration::from_millis(config.occupancy_milliseconds),
@@ -240,10 +240,10 @@ fn forward(rule: &config::ForwardRule) -> control::webhook::Forward {
         url: rule.url.as_str().into(),
         timeout: Duration::from_millis(rule.timeout_milliseconds),
         retry: Duration::from_secs(rule.retry_seconds),
-        batch_messages_max: held(rule.batch_messages_max),
+        batch_messages_max: clamped(rule.batch_messages_max),
         batch_wait: Duration::from_millis(rule.batch_wait_milliseconds),
-        queue_messages_max: held(rule.queue_messages_max),
-        queue_bytes_max: held(rule.queue_bytes_max),
+        queue_messages_max: clamped(rule.queue_messages_max),
+        queue_bytes_max: clamped(rule.queue_bytes_max),
     }
 }
 
@@ -272,13 +272,13 @@ fn events(config: &Config) -> shard::HookEvents {
 
 pub(super) fn webhook_fixed(config: &Config) -> control::webhook::Fixed {
     control::webhook::Fixed {
-        queue_events_max: held(config.webhook.queue_events_max),
-        queue_events_per_url_max: held(config.webhook.queue_events_per_url_max),
-        queue_bytes_max: held(config.webhook.queue_bytes_max),
-        requests_max: held(config.webhook.requests_max),
+        queue_events_max: clamped(config.webhook.queue_events_max),
+        queue_events_per_url_max: clamped(config.webhook.queue_events_per_url_max),
+        queue_bytes_max: clamped(config.webhook.queue_bytes_max),
+        requests_max: clamped(config.webhook.requests_max),
         events: control::webhook::EventLimits {
-            events_max: held(config.webhook.event_queue_events_max),
-            bytes_max: held(config.webhook.event_queue_bytes_max),
+            events_max: clamped(config.webhook.event_queue_events_max),
+            bytes_max: clamped(config.webhook.event_queue_bytes_max),
         },
     }
 }
@@ -286,11 +286,11 @@ pub(super) fn webhook_fixed(config: &Config) -> control::webhook::Fixed {
 pub(super) fn admin(config: &Config) -> control::ConnectionLimits {
     let config = &config.admin;
     control::ConnectionLimits {
-        connections_max: held(config.connections_max),
-        per_address_max: held(config.connections_per_address_max),
+        connections_max: clamped(config.connections_max),
+        per_address_max: clamped(config.connections_per_address_max),
         head_max: Duration::from_secs(config.head_seconds),
         idle_max: Duration::from_secs(config.idle_seconds),
-        bodies_bytes_max: held(config.bodies_bytes_max),
+        bodies_bytes_max: clamped(config.bodies_bytes_max),
     }
 }
 
@@ -320,15 +320,15 @@ pub(super) fn access(config: &Config) -> control::AccessSettings {
 
 pub(super) fn broker(config: &Config) -> broker::Limits {
     broker::Limits {
-        recent_messages_max: held(config.limits.recent_messages_max),
-        recent_bytes_max: held(config.limits.recent_bytes_max),
+        recent_messages_max: clamped(config.limits.recent_messages_max),
+        recent_bytes_max: clamped(config.limits.recent_bytes_max),
         recent_seconds_max: config.limits.recent_seconds_max,
     }
 }
 
 /// How long a drain may take, in seconds.
 pub(super) fn drain_seconds(config: &Config) -> u32 {
-    held(config.timeouts.drain_seconds)
+    clamped(config.timeouts.drain_seconds)
 }
 
 /// Where clients connect.
@@ -341,20 +341,20 @@ pub(super) fn listeners(config: &Config) -> Vec<(Listener, SocketAddr)> {
 fn mqtt(config: &Config) -> Option<protocol::MqttSettings> {
     let mqtt = &config.mqtt;
     mqtt.listen.map(|_| protocol::MqttSettings {
-        keep_alive_seconds_max: held(mqtt.keep_alive_seconds_max),
-        session_seconds_max: held(mqtt.session_seconds_max),
-        sessions_max: held(mqtt.sessions_max),
-        sessions_per_user_max: held(mqtt.sessions_per_user_max),
-        away_bytes_max: held(mqtt.away_bytes_max),
-        session_messages_max: held(mqtt.session_messages_max),
-        session_bytes_max: held(mqtt.session_bytes_max),
-        packet_bytes_max: held(config.mqtt_packet_bytes_max()),
-        receive_max: held(mqtt.receive_max),
-        inflight_max: held(mqtt.inflight_max),
-        queue_messages_max: held(mqtt.queue_messages_max),
-        topic_alias_max: held(mqtt.topic_alias_max),
-        retained_messages_max: held(mqtt.retained_messages_max),
-        retained_bytes_max: held(mqtt.retained_bytes_max),
+        keep_alive_seconds_max: clamped(mqtt.keep_alive_seconds_max),
+        session_seconds_max: clamped(mqtt.session_seconds_max),
+        sessions_max: clamped(mqtt.sessions_max),
+        sessions_per_user_max: clamped(mqtt.sessions_per_user_max),
+        away_bytes_max: clamped(mqtt.away_bytes_max),
+        session_messages_max: clamped(mqtt.session_messages_max),
+        session_bytes_max: clamped(mqtt.session_bytes_max),
+        packet_bytes_max: clamped(config.mqtt_packet_bytes_max()),
+        receive_max: clamped(mqtt.receive_max),
+        inflight_max: clamped(mqtt.inflight_max),
+        queue_messages_max: clamped(mqtt.queue_messages_max),
+        topic_alias_max: clamped(mqtt.topic_alias_max),
+        retained_messages_max: clamped(mqtt.retained_messages_max),
+        retained_bytes_max: clamped(mqtt.retained_bytes_max),
         server_reference: (!mqtt.server_reference.is_empty())
             .then(|| mqtt.server_reference.as_str().into()),
         wildcards: mqtt.wildcards,
@@ -365,20 +365,20 @@ fn mqtt(config: &Config) -> Option<protocol::MqttSettings> {
 pub(super) fn options(config: &Config) -> shard::Options {
     shard::Options {
         listen: listeners(config),
-        shards: held(config.shards.count),
+        shards: clamped(config.shards.count),
         pin_cpus: config.shards.pin_cpus,
         sender: match config.shards.sender {
             config::Sender::Auto => shard::SenderKind::Auto,
             config::Sender::IoUring => shard::SenderKind::IoUring,
             config::Sender::Write => shard::SenderKind::Write,
         },
-        backlog: held(config.socket.backlog),
-        send_buffer_bytes: held(config.socket.send_buffer_bytes),
-        tcp_keepalive_seconds: held(config.timeouts.tcp_keepalive_seconds),
-        tcp_user_timeout_seconds: held(config.timeouts.tcp_user_timeout_seconds),
-        mailbox_messages_max: held(config.limits.mailbox_messages_max),
-        compression_level: held(config.websocket.compression_level),
-        compression_bytes_min: held(config.websocket.compression_bytes_min),
+        backlog: clamped(config.socket.backlog),
+        send_buffer_bytes: clamped(config.socket.send_buffer_bytes),
+        tcp_keepalive_seconds: clamped(config.timeouts.tcp_keepalive_seconds),
+        tcp_user_timeout_seconds: clamped(config.timeouts.tcp_user_timeout_seconds),
+        mailbox_messages_max: clamped(config.limits.mailbox_messages_max),
+        compression_level: clamped(config.websocket.compression_level),
+        compression_bytes_min: clamped(config.websocket.compression_bytes_min),
     }
 }
 
@@ -391,10 +391,10 @@ pub(super) fn settings(
     shard::Settings {
         session: protocol::Settings {
             http: protocol::http::Limits {
-                head_bytes_max: held(limits.head_bytes_max),
-                uri_bytes_max: held(limits.uri_bytes_max),
-                body_bytes_max: held(limits.message_bytes_max),
-                longpoll_body_bytes_max: held(limits.longpoll_body_bytes_max),
+                head_bytes_max: clamped(limits.head_bytes_max),
+                uri_bytes_max: clamped(limits.uri_bytes_max),
+                body_bytes_max: clamped(limits.message_bytes_max),
+                longpoll_body_bytes_max: clamped(limits.longpoll_body_bytes_max),
             },
             cors_origins: client.cors_origins.clone(),
             proxies: proxies(config),
@@ -403,51 +403,51 @@ pub(super) fn settings(
             auth,
             connect_headers: config.webhook.connect.then(|| config.webhook.headers.clone().into()),
             token_cookie: Some(config.auth.cookie.clone()).filter(|name| !name.is_empty()),
-            topics_per_connection_max: held(limits.topics_per_connection_max),
-            message_bytes_max: held(limits.message_bytes_max),
-            frame_bytes_max: held(limits.frame_bytes_max),
-            sse_retry_ms: held(timeouts.sse_retry_milliseconds),
-            poll_seconds: held(timeouts.poll_seconds),
-            poll_seconds_max: held(timeouts.poll_seconds_max),
-            sse_heartbeat_seconds: held(timeouts.sse_heartbeat_seconds),
-            stream_heartbeat_seconds: held(timeouts.stream_heartbeat_seconds),
-            ws_ping_seconds: held(timeouts.ws_ping_seconds),
-            ws_silence_seconds: held(timeouts.ws_silence_seconds),
-            phoenix_silence_seconds: held(timeouts.phoenix_silence_seconds),
+            topics_per_connection_max: clamped(limits.topics_per_connection_max),
+            message_bytes_max: clamped(limits.message_bytes_max),
+            frame_bytes_max: clamped(limits.frame_bytes_max),
+            sse_retry_ms: clamped(timeouts.sse_retry_milliseconds),
+            poll_seconds: clamped(timeouts.poll_seconds),
+            poll_seconds_max: clamped(timeouts.poll_seconds_max),
+            sse_heartbeat_seconds: clamped(timeouts.sse_heartbeat_seconds),
+            stream_heartbeat_seconds: clamped(timeouts.stream_heartbeat_seconds),
+            ws_ping_seconds: clamped(timeouts.ws_ping_seconds),
+            ws_silence_seconds: clamped(timeouts.ws_silence_seconds),
+            phoenix_silence_seconds: clamped(timeouts.phoenix_silence_seconds),
             mqtt: mqtt(config),
             compression: config.websocket.compression,
             ws_echo: fixed.ws_echo,
             status_page: client.status_page,
             wildcards: client.wildcards,
-            filter_levels_max: held(config.mqtt.filter_levels_max),
+            filter_levels_max: clamped(config.mqtt.filter_levels_max),
             longpoll_key: fixed.longpoll_key.clone(),
             files: if fixed.demo { demo::files(config.admin.listen).into() } else { [].into() },
         },
         connections_max: limits.connections_max,
-        connections_per_address_max: held(limits.connections_per_address_max),
-        ipv6_prefix_bits: held(limits.ipv6_prefix_bits),
-        accept_per_second_max: held(limits.accept_per_second_max),
-        outbox_bytes_max: held(limits.outbox_bytes_max),
-        outbox_messages_max: held(limits.outbox_messages_max),
-        input_bytes_max: held(limits.input_bytes_max),
-        outboxes_bytes_max: held(limits.outboxes_bytes_max),
-        publishes_per_second_max: held(limits.publishes_per_second_max),
-        joins_per_second_max: held(limits.joins_per_second_max),
+        connections_per_address_max: clamped(limits.connections_per_address_max),
+        ipv6_prefix_bits: clamped(limits.ipv6_prefix_bits),
+        accept_per_second_max: clamped(limits.accept_per_second_max),
+        outbox_bytes_max: clamped(limits.outbox_bytes_max),
+        outbox_messages_max: clamped(limits.outbox_messages_max),
+        input_bytes_max: clamped(limits.input_bytes_max),
+        outboxes_bytes_max: clamped(limits.outboxes_bytes_max),
+        publishes_per_second_max: clamped(limits.publishes_per_second_max),
+        joins_per_second_max: clamped(limits.joins_per_second_max),
         per_user: per_user(limits),
         per_address: per_address(limits),
-        connections_per_user_max: held(limits.connections_per_user_max),
-        topics_per_user_max: held(limits.topics_per_user_max),
-        topics_max: held(limits.topics_max),
-        presence_connections_max: held(config.presence.connections_max),
-        head_seconds: held(timeouts.head_seconds),
-        idle_seconds: held(timeouts.idle_seconds),
-        longpoll_seconds: held(timeouts.longpoll_seconds),
+        connections_per_user_max: clamped(limits.connections_per_user_max),
+        topics_per_user_max: clamped(limits.topics_per_user_max),
+        topics_max: clamped(limits.topics_max),
+        presence_connections_max: clamped(config.presence.connections_max),
+        head_seconds: clamped(timeouts.head_seconds),
+        idle_seconds: clamped(timeouts.idle_seconds),
+        longpoll_seconds: clamped(timeouts.longpoll_seconds),
         longpoll_sessions_max: limits.longpoll_sessions_max,
-        longpoll_sessions_per_address_max: held(limits.longpoll_sessions_per_address_max),
-        presence_meta_bytes_max: held(config.presence.meta_bytes_max),
+        longpoll_sessions_per_address_max: clamped(limits.longpoll_sessions_per_address_max),
+        presence_meta_bytes_max: clamped(config.presence.meta_bytes_max),
         token_expiry: shard::Expiry {
-            warning_s: held(config.auth.expiry_warning_seconds),
-            spread_s: held(config.auth.expiry_spread_seconds),
+            warning_s: clamped(config.auth.expiry_warning_seconds),
+            spread_s: clamped(config.auth.expiry_spread_seconds),
         },
         silence_allows: config.webhook.silence == config::Silence::Allow,
         events: events(config),
@@ -485,14 +485,14 @@ pub(super) fn live(loaded: &Loaded, fixed: &Fixed, jwks: Arc<token::Jwks>) -> co
         _ => (key, max),
     };
     control::Live {
-        message_bytes_max: held(config.limits.message_bytes_max),
+        message_bytes_max: clamped(config.limits.message_bytes_max),
         memory_bytes_max: config.limits.memory_bytes_max,
         policy: policy(config, fixed),
-        subscriptions_per_user_max: held(config.history.subscriptions_per_user_max),
+        subscriptions_per_user_max: clamped(config.history.subscriptions_per_user_max),
         subscriptions_max: config.history.subscriptions_max,
         jwks,
         has_tokens: config.has_tokens() || config.webhook.connect,
-        revocations_max: held(config.auth.revocations_max),
+        revocations_max: clamped(config.auth.revocations_max),
         revocation_seconds: config.auth.revocation_seconds,
         sys_seconds: config.mqtt.listen.map_or(0, |_| config.mqtt.sys_seconds),
         backups: backups(&config.store),

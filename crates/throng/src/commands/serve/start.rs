@@ -226,7 +226,7 @@ impl Start<'_> {
             shared: shared.clone(),
             started,
             client_url,
-            body_bytes_max: settings::held(config.admin.body_bytes_max),
+            body_bytes_max: settings::clamped(config.admin.body_bytes_max),
             connections: connections.clone(),
             access: access.clone(),
             anonymous_at_start: control::anonymous_bytes(),

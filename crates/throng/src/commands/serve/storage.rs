@@ -1,5 +1,5 @@
 //! Opens the store and loads its content at the start.
-// A cast would silently truncate a value that the type can't hold: see `held`.
+// A cast would silently truncate a value that the type can't hold: see `clamped`.
 #![deny(clippy::as_conversions)]
 
 use broker::Broker;
@@ -13,7 +13,7 @@ use token::{Revocation, Revoked};
 use crate::error::CommandError;
 
 use super::log::ms;
-use super::settings::held;
+use super::settings::clamped;
 
 /// What there is of a store at the start.
 #[derive(Default)]
@@ -60,9 +60,9 @@ pub(super) fn options(config: &Config, new_epoch: u32) -> store::Options {
     store::Options {
         dir: config.store.data.clone().into(),
         new_epoch,
-        queue_messages_max: held(config.store.queue_messages_max),
-        queue_bytes_max: held(config.store.queue_bytes_max),
-        cache_bytes_max: held(config.store.cache_bytes_max),
+        queue_messages_max: clamped(config.store.queue_messages_max),
+        queue_bytes_max: clamped(config.store.queue_bytes_max),
+        cache_bytes_max: clamped(config.store.cache_bytes_max),
         verify_bytes_max: config.store.verify_bytes_max,
         idempotency_seconds_max: config.history.idempotency_seconds_max,
     }
@@ -70,10 +70,10 @@ pub(super) fn options(config: &Config, new_epoch: u32) -> store::Options {
 
 pub(super) fn limits(config: &Config) -> HistoryLimits {
     HistoryLimits {
-        history_bytes_max: held(config.history.bytes_max),
-        topics_max: held(config.history.topics_max),
-        idempotency_keys_max: held(config.history.idempotency_keys_max),
-        cursors_max: held(config.history.cursors_max),
+        history_bytes_max: clamped(config.history.bytes_max),
+        topics_max: clamped(config.history.topics_max),
+        idempotency_keys_max: clamped(config.history.idempotency_keys_max),
+        cursors_max: clamped(config.history.cursors_max),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::hostile::websocket::frame;
 pub const USER: &str = "evil";
 
 /// Connections that an attacker holds at a time.
-const HELD: usize = 6;
+const OPEN_MAX: usize = 6;
 
 /// How long an attacker waits for a server that does not read or answer. Nothing depends on it.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -124,7 +124,7 @@ const KINDS: [Attack; 12] = [
 
 /// Makes [`ATTACKS`] attacks, unless `done` is set before.
 pub fn attack(server: &Server, mut dice: Dice, done: &AtomicBool, attacks: &AtomicU64) {
-    let (mut held, mut made) = (VecDeque::new(), 0);
+    let (mut open, mut made) = (VecDeque::new(), 0);
     while made < ATTACKS && !done.load(Ordering::Relaxed) {
         let Ok(mut socket) = TcpStream::connect(server.client) else {
             std::thread::sleep(Duration::from_millis(10));
@@ -141,9 +141,9 @@ pub fn attack(server: &Server, mut dice: Dice, done: &AtomicBool, attacks: &Atom
             _ => {}
         }
         attacks.fetch_add(1, Ordering::Relaxed);
-        held.push_back(socket);
-        if held.len() > HELD || dice.one_in(10) {
-            held.pop_front();
+        open.push_back(socket);
+        if open.len() > OPEN_MAX || dice.one_in(10) {
+            open.pop_front();
         }
         std::thread::sleep(Duration::from_millis(dice.below(20) as u64));
     }

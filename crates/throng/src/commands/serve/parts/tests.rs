@@ -88,11 +88,12 @@ impl Process {
         let live = Arc::new(RwLock::new(live));
         let kept = Mqtt::new(NODE, None);
         let started = Instant::now();
-        let (recent, held) = (settings::broker(config), storage::limits(config));
+        let (recent, history_limits) = (settings::broker(config), storage::limits(config));
         let secret = [3; broker::SECRET_BYTES];
         let router = kept.router(Vec::new());
         let begin = history_local::Begin::in_memory(broker::epoch(&secret));
-        let history = history_local::Local::new(router.clone(), begin, started, held, recent);
+        let history =
+            history_local::Local::new(router.clone(), begin, started, history_limits, recent);
         let log = Arc::new(history.clone());
         let broker = Arc::new(broker::Local::new(router, secret, started, recent, log));
         history.set_rules(rules.clone(), config.history.idempotency_seconds_max);

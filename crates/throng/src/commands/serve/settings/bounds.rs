@@ -92,7 +92,7 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
         "mqtt.session_bytes_max" => mqtt.session_bytes_max as u128,
         // 0 is what the largest message needs.
         "mqtt.packet_bytes_max" if config.mqtt.packet_bytes_max == 0 => {
-            u128::from(mqtt.packet_bytes_max == held::<u32>(config.mqtt_packet_bytes_max())) - 1
+            u128::from(mqtt.packet_bytes_max == clamped::<u32>(config.mqtt_packet_bytes_max())) - 1
         }
         "mqtt.packet_bytes_max" => mqtt.packet_bytes_max.into(),
         "mqtt.receive_max" => mqtt.receive_max.into(),
@@ -101,7 +101,7 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
         "mqtt.topic_alias_max" => mqtt.topic_alias_max.into(),
         "mqtt.retained_messages_max" => mqtt.retained_messages_max as u128,
         "mqtt.retained_bytes_max" => mqtt.retained_bytes_max as u128,
-        "admin.body_bytes_max" => held::<usize>(config.admin.body_bytes_max) as u128,
+        "admin.body_bytes_max" => clamped::<usize>(config.admin.body_bytes_max) as u128,
         "admin.bodies_bytes_max" => admin.bodies_bytes_max as u128,
         "admin.session_seconds" => access(config).session.as_secs().into(),
         "admin.connections_max" => admin.connections_max as u128,

@@ -261,11 +261,11 @@ impl TakeOver {
         let shards = facts.shards as usize;
         let capacity = shard::capacity(options, config.limits.connections_max, shards)
             .map_err(|error| CommandError::Runtime(error.to_string()))?;
-        if capacity < facts.most_held {
+        if capacity < facts.most_connections {
             return no(format!(
                 "a shard of the running server holds {} connections, and one of the new process has room \
                  for {capacity}: raise the limit on open files (ulimit -n)",
-                facts.most_held
+                facts.most_connections
             ));
         }
         let mut notes = Vec::new();

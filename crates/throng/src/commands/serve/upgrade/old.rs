@@ -277,7 +277,8 @@ impl Upgrade {
     fn facts(&self, check: bool) -> Facts {
         let old = &self.old;
         let age = u64::try_from(old.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let held = old.handles.iter().map(|handle| handle.metrics.held.get());
+        let open_connections =
+            old.handles.iter().map(|handle| handle.metrics.open_connections.get());
         Facts {
             format: wire::FORMAT,
             version: env!("CARGO_PKG_VERSION").into(),
@@ -285,7 +286,7 @@ impl Upgrade {
             clock_zero_ns: super::monotonic_ns().saturating_sub(age),
             longpoll_key: old.longpoll_key.to_vec(),
             shards: u32::try_from(old.givers.len()).unwrap_or(u32::MAX),
-            most_held: held.max().unwrap_or(0),
+            most_connections: open_connections.max().unwrap_or(0),
             connections: self.connections(),
             parts: old.parts.iter().map(|part| part.name().to_owned()).collect(),
             record_version: shard::RECORD_VERSION,

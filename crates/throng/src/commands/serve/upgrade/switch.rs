@@ -31,7 +31,7 @@ impl Upgrade {
     ) -> Result<(), Reason> {
         let old = &self.old;
         let began = Instant::now();
-        old.gate.hold();
+        old.gate.pause();
         self.until(CALLS_WAIT, "a call of the admin API", || old.gate.is_quiet())?;
         old.webhook.stand_still();
         old.givers.iter().for_each(|giver| giver.order(Give::StandStill));

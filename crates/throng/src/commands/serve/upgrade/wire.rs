@@ -60,7 +60,7 @@ pub(super) struct Facts {
     pub shards: u32,
     /// The most that one of them holds.
     #[n(6)]
-    pub most_held: u64,
+    pub most_connections: u64,
     #[n(7)]
     pub connections: u64,
     #[n(8)]
@@ -255,7 +255,7 @@ mod tests {
             clock_zero_ns: 8,
             longpoll_key: vec![1, 2],
             shards: 4,
-            most_held: 5,
+            most_connections: 5,
             connections: 6,
             parts: vec!["recent".into()],
             record_version: 1,

@@ -1,5 +1,4 @@
-//! What a connection waits for until the application has answered, on this engine and on its way to
-//! another.
+//! Requests that wait for a decision of the application, on this engine and on their way to another.
 
 use std::sync::Arc;
 
@@ -10,27 +9,27 @@ use protocol::request::{Admission, ConnectVerdict, Verdict, Verdicts};
 
 use crate::handover::value::{Granted, Text};
 
-/// A request that is held: it is read again when the application has spoken.
-pub(crate) struct Held {
-    /// The number of the question.
+/// A request that waits for decisions of the application. Its bytes are read again when these are there.
+pub(crate) struct PendingRequest {
+    /// The number of the request to the application.
     pub number: u32,
-    /// It has not said who makes the request.
+    /// The application has not said yet who makes the request.
     pub connect: bool,
-    /// The topics that it has not spoken of.
+    /// The topics for which a decision is missing.
     pub waiting: Vec<Name>,
-    /// What it has said.
+    /// The decisions so far.
     pub verdicts: Verdicts,
-    /// The connection lasts already.
+    /// The connection is open already.
     pub open: bool,
 }
 
-impl Held {
-    /// Whether the application has something to say yet.
+impl PendingRequest {
+    /// Whether a decision is missing.
     pub fn waits(&self) -> bool {
         self.connect || !self.waiting.is_empty()
     }
 
-    /// It has spoken of a topic: a no is enough.
+    /// Notes the decision for a topic. After a rejection no other is needed.
     pub fn topic(&mut self, verdict: Verdict) {
         self.waiting.retain(|topic| *topic != verdict.topic);
         if verdict.result.is_err() {
@@ -39,7 +38,7 @@ impl Held {
         self.verdicts.topics.push(verdict);
     }
 
-    /// It has said who makes the request.
+    /// Notes who makes the request.
     pub fn connected(&mut self, verdict: ConnectVerdict) {
         self.connect = false;
         self.verdicts.connect = Some(verdict);
@@ -55,10 +54,10 @@ pub(crate) struct Subscribing {
     pub id: Box<str>,
 }
 
-/// A held request on its way to another engine.
+/// A pending request on its way to another engine.
 #[derive(Encode, Decode)]
 #[cbor(map)]
-pub(crate) struct HeldRecord {
+pub(crate) struct PendingRequestRecord {
     #[n(0)]
     number: u32,
     #[n(1)]
@@ -126,17 +125,17 @@ pub(crate) struct SubscribingRecord {
     id: String,
 }
 
-impl Held {
-    /// Writes out what is held.
-    pub fn export(&self) -> HeldRecord {
-        let Held { number, connect, waiting, verdicts, open } = self;
+impl PendingRequest {
+    /// Writes out the request.
+    pub fn export(&self) -> PendingRequestRecord {
+        let PendingRequest { number, connect, waiting, verdicts, open } = self;
         let Verdicts { connect: connected, topics } = verdicts;
         let verdict = |Verdict { topic, result }: &Verdict| VerdictRecord {
             topic: Text(topic.clone()),
             meta: result.as_ref().ok().and_then(|meta| Some(meta.as_ref()?.to_string())),
             refusal: result.as_ref().err().map(refusal),
         };
-        HeldRecord {
+        PendingRequestRecord {
             number: *number,
             waiting: Text::all(waiting),
             verdicts: topics.iter().map(verdict).collect(),
@@ -147,10 +146,10 @@ impl Held {
     }
 }
 
-impl HeldRecord {
-    /// What is held.
-    pub fn import(self) -> Held {
-        let HeldRecord { number, waiting, verdicts, connect, connected, open } = self;
+impl PendingRequestRecord {
+    /// Reads the request.
+    pub fn import(self) -> PendingRequest {
+        let PendingRequestRecord { number, waiting, verdicts, connect, connected, open } = self;
         let verdict = |VerdictRecord { topic: Text(topic), meta, refusal }| Verdict {
             topic,
             result: match refusal {
@@ -159,7 +158,7 @@ impl HeldRecord {
             },
         };
         let topics = verdicts.into_iter().map(verdict).collect();
-        Held {
+        PendingRequest {
             number,
             connect: connect == Some(true),
             waiting: Text::values(waiting),
