@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_in_the_nodes_own_words() {
+    fn a_rejection_has_the_nodes_own_words() {
         let body = br#"{"error":{"code":"no_history","message":"nothing\u001b is kept"}}"#;
         assert_eq!(refusal(404, body), "no_history: nothing\u{fffd} is kept");
         assert_eq!(refusal(502, b"<html>"), "answered with status 502");

@@ -48,7 +48,7 @@ fn each_named_file_is_there() {
 }
 
 #[test]
-fn a_name_of_a_file_is_told_from_others() {
+fn a_name_of_a_file_is_distinguished_from_others() {
     let text = "`engine/src/lib.rs` and `Engine::new`, `/api/stats`, `cargo test x/src/a.rs`,\n\
                 `throng/tests/docs`";
     assert_eq!(named(text), ["engine/src/lib.rs", "throng/tests/docs"]);

@@ -34,6 +34,9 @@ const GIVEN_UP_BY_SERVER: &[(&str, &str)] = &[
     ("nobody", "no client, no member"),
     ("nobodys", "no client's"),
     ("somebody", "the client, the user"),
+    ("tell", "notify"),
+    ("tells", "notifies"),
+    ("told", "notified, reported, an event"),
     ("unheld", "without account"),
     ("whoever", "the client, the user"),
 ];

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn records_in_any_order_are_told_apart() {
+    fn records_in_any_order_are_distinguished() {
         let mut random = Random::new(1);
         for _ in 0..50 {
             let (mut sent, mut before) = (Sent::new(), BTreeMap::new());

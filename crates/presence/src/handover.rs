@@ -33,13 +33,13 @@ struct Numbers {
 #[derive(Encode, Decode)]
 #[cbor(map)]
 struct Unlisted {
-    /// When its members were last told something, in microseconds of the node's clock.
+    /// When its members last got a notice, in microseconds of the node's clock.
     #[n(0)]
     last_us: Option<u64>,
 }
 
-/// A topic, and when its members were last told something.
-type LastTold = (Arc<str>, Option<u64>);
+/// A topic, and when its members last got a notice.
+type LastNotice = (Arc<str>, Option<u64>);
 
 fn decoded<T: for<'b> Decode<'b, ()>>(bytes: &[u8]) -> Result<T, PartError> {
     handover::decode(bytes).map_err(|error| PartError::new("presence", error))
@@ -51,7 +51,7 @@ fn size(number: u64) -> usize {
 }
 
 /// Who is there comes with the connections: [`Presence::restore`](crate::Presence::restore). What was to be
-/// said must have been: [`Presence::is_told`](crate::Presence::is_told).
+/// said must have been: [`Presence::is_settled`](crate::Presence::is_settled).
 impl Part for Local {
     fn name(&self) -> &'static str {
         "presence"
@@ -115,7 +115,7 @@ impl Registry {
         &self,
         after: Option<&str>,
         topics_max: usize,
-    ) -> (Vec<LastTold>, Option<Arc<str>>) {
+    ) -> (Vec<LastNotice>, Option<Arc<str>>) {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let (mut unlisted, mut seen, mut last) = (Vec::new(), 0, None);
         for (name, topic) in self.topics.range::<str, _>((from, Bound::Unbounded)).take(topics_max)
@@ -176,7 +176,7 @@ mod tests {
     }
 
     /// Says all that is to be said; gives how many notices that were.
-    fn tell(presence: &Local, now_us: u64) -> usize {
+    fn notify(presence: &Local, now_us: u64) -> usize {
         presence.hasten(now_us);
         let mut count = 0;
         let mut batches = presence.take(now_us, 64);
@@ -199,10 +199,10 @@ mod tests {
         let crowd: Vec<(String, Ref)> = (0..5)
             .map(|n| (n.to_string(), enter("crowd", &n.to_string(), r#"{"x":"y"}"#)))
             .collect();
-        assert!(!old.is_told());
-        assert!(tell(&old, 10) > 0 && old.is_told());
+        assert!(!old.is_settled());
+        assert!(notify(&old, 10) > 0 && old.is_settled());
         let al = old.update("few", "al", al, r#"{"a":2}"#, 20).unwrap();
-        assert!(tell(&old, 30) > 0 && old.is_told());
+        assert!(notify(&old, 30) > 0 && old.is_settled());
         let mut sent = Sent::new();
         pass(&old, &new, &mut sent);
         let restore = |topic: &str, user: &str, of: Ref| {
@@ -219,7 +219,7 @@ mod tests {
         restore("few", "bo", bo);
         pass(&old, &new, &mut sent);
         new.complete().unwrap();
-        assert!(new.is_told() && tell(&new, 40) == 0, "members know all");
+        assert!(new.is_settled() && notify(&new, 40) == 0, "members know all");
         for topic in ["few", "crowd", "nobody"] {
             assert_eq!(list(&new, topic), list(&old, topic), "{topic}");
         }
@@ -230,7 +230,7 @@ mod tests {
             assert_eq!(presence.enter("few", "cy", "{}", 50), Ref::new(NodeId(7), 8));
             crowd[1..].iter().for_each(|(user, of)| presence.leave("crowd", user, *of, 60));
         }
-        assert_eq!(tell(&new, 70), tell(&old, 70));
+        assert_eq!(notify(&new, 70), notify(&old, 70));
         for topic in ["few", "crowd"] {
             assert_eq!(list(&new, topic), list(&old, topic), "{topic}");
         }
@@ -244,7 +244,7 @@ mod tests {
         let (old, new) = (local(3), local(3));
         let crowd: Vec<(String, Ref)> =
             (0..4).map(|n| (n.to_string(), old.enter("crowd", &n.to_string(), "{}", 5))).collect();
-        tell(&old, 10);
+        notify(&old, 10);
         let mut sent = Sent::new();
         pass(&old, &new, &mut sent);
         for (user, of) in &crowd {
@@ -255,30 +255,30 @@ mod tests {
             old.leave("crowd", user, *of, 20);
             new.unrestore("crowd", user, *of);
         }
-        tell(&old, 30);
+        notify(&old, 30);
         pass(&old, &new, &mut sent);
         new.complete().unwrap();
         assert!(list(&old, "crowd").1.is_some());
         assert_eq!(list(&new, "crowd"), list(&old, "crowd"));
-        assert!(new.is_told());
+        assert!(new.is_settled());
     }
 
     #[test]
-    fn other_caps_are_told_to_members() {
+    fn members_learn_of_other_caps() {
         let (old, new) = (local(3), local(1));
         let refs = ["al", "bo"].map(|user| (user, old.enter("few", user, "{}", 5)));
-        tell(&old, 10);
+        notify(&old, 10);
         pass(&old, &new, &mut Sent::new());
         for (user, of) in refs {
             new.restore("few", user, of, &old.kept("few", user, of).unwrap());
         }
         new.complete().unwrap();
-        assert!(!new.is_told());
-        assert_eq!((tell(&new, 5_000), list(&new, "few")), (2, (2, None)));
+        assert!(!new.is_settled());
+        assert_eq!((notify(&new, 5_000), list(&new, "few")), (2, (2, None)));
     }
 
     #[test]
-    fn damaged_records_are_told() {
+    fn damaged_records_are_reported() {
         let presence = local(3);
         for (key, value) in [(&b"n"[..], &b"\xff"[..]), (b"u\xff", b""), (b"ua", b"\xff")] {
             assert!(presence.import(key, Some(value)).is_err());

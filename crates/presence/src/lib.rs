@@ -108,8 +108,8 @@ pub trait Presence: Send + Sync {
     /// What is to be said is due now, whenever it would be.
     fn hasten(&self, _now_us: u64) {}
 
-    /// Whether nothing is to be said: members know all.
-    fn is_told(&self) -> bool {
+    /// Whether all notices have been sent: members know the present state.
+    fn is_settled(&self) -> bool {
         true
     }
 

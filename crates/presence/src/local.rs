@@ -96,7 +96,7 @@ impl Presence for Local {
         self.lock().hasten(now_us);
     }
 
-    fn is_told(&self) -> bool {
+    fn is_settled(&self) -> bool {
         self.lock().due.is_empty()
     }
 

@@ -207,8 +207,8 @@ fn a_parameter_that_was_meant_to_be_ours_is_named_and_others_pass() {
 }
 
 #[test]
-fn who_is_in_no_topic_is_told_so() {
-    for (target, told) in [
+fn a_client_in_no_topic_gets_an_error() {
+    for (target, is_listed) in [
         ("/sse", true),
         ("/sse?format=json&x=1", true),
         ("/sse?topic=news", false),
@@ -219,8 +219,8 @@ fn who_is_in_no_topic_is_told_so() {
     ] {
         let (_, answer) = ask("GET", target, "", "");
         let says = answer.contains("in no topic") && answer.contains("?topic=news&user=alice");
-        assert_eq!(says, told, "{target}: {answer}");
-        if target.starts_with("/sse") && told {
+        assert_eq!(says, is_listed, "{target}: {answer}");
+        if target.starts_with("/sse") && is_listed {
             // A comment, which no EventSource gives to the page.
             let line = answer.lines().find(|line| line.contains("in no topic")).unwrap();
             assert!(line.starts_with(": ") && answer.ends_with("\n\n"), "{answer}");

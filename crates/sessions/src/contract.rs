@@ -13,14 +13,14 @@ use crate::session::{Author, Session, Subscription, Will};
 /// No call blocks. A session has one connection at most. While it has one, that connection's shard
 /// holds the session; else it is here, where it outlives its connection.
 pub trait Sessions: Send + Sync {
-    /// A connection wants a session. With [`Claimed::Wait`] it is told when it may [`Sessions::take`] it.
+    /// A connection wants a session. With [`Claimed::Wait`] it is notified when it may [`Sessions::take`] it.
     fn claim(&self, claim: Claim<'_>) -> Claimed;
 
     /// The session that a connection has waited for.
     fn take(&self, claim: Claim<'_>) -> Taken;
 
-    /// A connection lets go of a session, or of waiting for one: it has ended, or was told to. Another one
-    /// may have to be told that it can go on.
+    /// A connection lets go of a session, or of waiting for one: it has ended, or was notified to. Another one
+    /// may have to be notified that it can go on.
     fn release(&self, key: &str, from: ConnectionId, ended: Ended, now_s: u64) -> Released;
 
     /// A connection has come from another process, where it had this session: it has it here.
@@ -36,7 +36,7 @@ pub trait Sessions: Send + Sync {
 
     /// Whether a connection has still to let go of a session, or of waiting for it; its serial counts for
     /// nothing.
-    fn is_told(&self, key: &str, id: ConnectionId) -> bool;
+    fn awaits_release(&self, key: &str, id: ConnectionId) -> bool;
 
     /// A connected session has begun, or its subscriptions have changed: what it needs is retained from now
     /// on. One that ends with its connection needs nothing new, and is over after a crash. `done` is called when it
@@ -168,7 +168,7 @@ pub enum Claimed {
         /// What is to be published: the connection before ended with the process, and its will was due at once.
         will: Option<Will>,
     },
-    /// Another connection has it still. This one is to be told that it has to let go, if it was not told
+    /// Another connection has it still. This one is notified that it has to let go, if it was not notified
     /// before; its serial may be 0, which stands for any.
     Wait(Option<ConnectionId>),
 }
@@ -200,7 +200,7 @@ pub struct Ended {
 #[derive(Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Released {
-    /// This connection is to be told that it may take the session.
+    /// This connection is notified that it may take the session.
     pub notify: Option<ConnectionId>,
     /// The will, where it is due now.
     pub publish: Option<Will>,

@@ -83,15 +83,15 @@ struct Waiting {
     by: Option<ConnectionId>,
     /// It wants the session to end.
     clean: bool,
-    /// These have still to let go: who has the session, and who waited before.
-    told: Vec<ConnectionId>,
+    /// Connections that have still to let go: the one with the session, and those that waited before.
+    awaited: Vec<ConnectionId>,
     /// What was let go.
     session: Option<Session>,
     /// What is published if nobody takes it up.
     will: Option<Will>,
 }
 
-/// Whether two ids name one place. The serial of who is told is not known.
+/// Whether two ids name one slot. The serial of a connection that has still to let go is not known.
 fn is_same(a: ConnectionId, b: ConnectionId) -> bool {
     (a.shard, a.slot) == (b.shard, b.slot)
 }
@@ -376,7 +376,7 @@ impl Sessions for Local {
         if let Some(waiting) = segment.claims.get_mut(key) {
             // Whoever waited has to let go as well.
             let before = waiting.by.replace(by);
-            waiting.told.extend(before);
+            waiting.awaited.extend(before);
             waiting.clean = clean;
             self.counts.taken_over.fetch_add(1, Relaxed);
             return Claimed::Wait(before);
@@ -384,8 +384,8 @@ impl Sessions for Local {
         if let Some((shard, slot)) = owner {
             // The serial is not noted: the key says whether it is the same.
             let old = ConnectionId { node: self.node, shard, slot, serial: 0 };
-            let (by, told) = (Some(by), vec![old]);
-            let waiting = Waiting { by, told, clean, session: None, will: None };
+            let (by, awaited) = (Some(by), vec![old]);
+            let waiting = Waiting { by, awaited, clean, session: None, will: None };
             segment.claims.insert(key.into(), waiting);
             self.counts.taken_over.fetch_add(1, Relaxed);
             return Claimed::Wait(Some(old));
@@ -411,7 +411,7 @@ impl Sessions for Local {
 
     fn take(&self, Claim { key, by, clean }: Claim<'_>) -> Taken {
         let mut segment = self.segment(key).1;
-        let ours = |waiting: &Waiting| waiting.by == Some(by) && waiting.told.is_empty();
+        let ours = |waiting: &Waiting| waiting.by == Some(by) && waiting.awaited.is_empty();
         if !segment.claims.get(key).is_some_and(ours) {
             return Taken::Elsewhere;
         }
@@ -448,8 +448,8 @@ impl Sessions for Local {
             return Released { notify: None, publish };
         };
         let mut publish = None;
-        if let Some(at) = waiting.told.iter().position(|told| is_same(*told, from)) {
-            waiting.told.swap_remove(at);
+        if let Some(at) = waiting.awaited.iter().position(|awaited| is_same(*awaited, from)) {
+            waiting.awaited.swap_remove(at);
             let goes_on = outlives && !waiting.clean;
             // A session that goes on with its next connection was not lost.
             let (later, now) = match will {
@@ -467,7 +467,7 @@ impl Sessions for Local {
         } else if waiting.by == Some(from) {
             waiting.by = None;
         }
-        if !waiting.told.is_empty() {
+        if !waiting.awaited.is_empty() {
             return Released { notify: None, publish };
         }
         if let Some(by) = waiting.by {
@@ -493,17 +493,18 @@ impl Sessions for Local {
 
     fn linger(&self, key: &str, from: ConnectionId, by: ConnectionId) {
         let (hash, mut segment) = self.segment(key);
-        let told = segment.claims.get_mut(key).into_iter().flat_map(|it| &mut it.told);
-        told.filter(|told| is_same(**told, from)).for_each(|told| *told = by);
+        let awaited = segment.claims.get_mut(key).into_iter().flat_map(|it| &mut it.awaited);
+        awaited.filter(|awaited| is_same(**awaited, from)).for_each(|awaited| *awaited = by);
         if segment.connected.owner(hash) == Some((from.shard, from.slot)) {
             segment.connected.set_owner(hash, by);
         }
     }
 
-    fn is_told(&self, key: &str, id: ConnectionId) -> bool {
+    fn awaits_release(&self, key: &str, id: ConnectionId) -> bool {
         let segment = self.segment(key).1;
-        let told = |waiting: &Waiting| waiting.told.iter().any(|told| is_same(*told, id));
-        segment.claims.get(key).is_some_and(told)
+        let awaited =
+            |waiting: &Waiting| waiting.awaited.iter().any(|awaited| is_same(*awaited, id));
+        segment.claims.get(key).is_some_and(awaited)
     }
 
     fn keep(&self, key: &str, session: &Session, will: Option<&Will>, done: Option<Done>) {

@@ -68,19 +68,20 @@ fn who_lets_go_later_keeps_no_other_from_its_place() {
     for is_wanted_first in [false, true] {
         let _ = claim(old);
         let other = id(4);
-        let told = |told: ConnectionId| Claimed::Wait(Some(ConnectionId { serial: 0, ..told }));
+        let waits_for =
+            |waits_for: ConnectionId| Claimed::Wait(Some(ConnectionId { serial: 0, ..waits_for }));
         if is_wanted_first {
-            assert_eq!(claim(other), told(old));
+            assert_eq!(claim(other), waits_for(old));
         }
         sessions.linger("a", old, later);
         match is_wanted_first {
             true => assert_eq!(claim(new), Claimed::Wait(Some(other))),
-            false => assert_eq!(claim(new), told(later)),
+            false => assert_eq!(claim(new), waits_for(later)),
         }
         if is_wanted_first {
             assert_eq!(goes(other, None), None);
         }
-        assert!(sessions.is_told("a", later) && !sessions.is_told("a", old));
+        assert!(sessions.awaits_release("a", later) && !sessions.awaits_release("a", old));
         assert_eq!(goes(later, Some(session(&["x"]))), Some(new));
         let taken = sessions.take(Claim { key: "a", by: new, clean: false });
         assert!(matches!(taken, Taken::Resumed(_)), "{taken:?}");

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_records_are_told() {
+    fn damaged_records_are_reported() {
         let part = SubscriptionsPart(Arc::default());
         for (key, value) in [
             (&b"n\0\0\0"[..], &b"\0a"[..]),

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_with_one_hash_are_told_apart_and_all_memory_goes_back() {
+    fn numbers_with_one_hash_are_distinguished_and_all_memory_goes_back() {
         let mut index = HashIndex::<u32>::default();
         for id in 0..10_000 {
             index.insert(hash_of(id), id, hash_of);

@@ -1,4 +1,4 @@
-//! Tells the service manager how the server is: sd_notify(3), for units with `Type=notify`.
+//! Notifies the service manager how the server is: sd_notify(3), for units with `Type=notify`.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// The variable that names the manager's socket: a path, or `@` and an abstract name.
 const SOCKET: &str = "NOTIFY_SOCKET";
 
-/// What the manager is told.
+/// The states of which the manager is notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Clients are served; also after a reload, whether it changed anything or not.
@@ -24,8 +24,8 @@ pub enum State {
     MainPid(u32),
 }
 
-/// Tells the manager, if there is one. What it doesn't get is logged: the server works without it.
-pub fn tell(state: State) {
+/// Notifies the manager, if there is one. What it doesn't get is logged: the server works without it.
+pub fn notify(state: State) {
     let Some(socket) = std::env::var_os(SOCKET).filter(|name| !name.is_empty()) else { return };
     let text = match state {
         State::Ready => "READY=1".to_string(),

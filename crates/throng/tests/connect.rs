@@ -131,7 +131,7 @@ fn the_application_says_who_comes_by_every_transport() {
 }
 
 #[test]
-fn a_refusal_is_told_in_each_transports_words() {
+fn a_rejection_has_each_transports_words() {
     let app = Application::replying(sessions);
     let server = asking(&app, &[]);
     for way in ALL {
@@ -410,8 +410,8 @@ fn nothing_of_a_request_is_logged() {
         server.until("it was asked", |server| server.metric("throng_webhook_waiting") == 0.0);
         let text = std::fs::read_to_string(&log).unwrap();
         assert!(text.contains("webhook") && text.contains("TRACE"), "it logs what it does");
-        let told: Vec<&str> = text.lines().filter(|line| line.contains("s3cret")).collect();
-        assert!(told.is_empty(), "{told:#?}");
+        let secrets: Vec<&str> = text.lines().filter(|line| line.contains("s3cret")).collect();
+        assert!(secrets.is_empty(), "{secrets:#?}");
     }
 }
 

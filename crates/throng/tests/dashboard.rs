@@ -77,7 +77,7 @@ fn sessions_of_mqtt_are_shown_and_ended_and_retained_messages_deleted() {
     }
     Connect::kept(V5, "away").open(server.client).disconnect();
     done(name, start(&server, name));
-    here.is_told(0x98);
+    here.is_ended_for(0x98);
     assert!(!Connect::kept(V5, "here/<1>").open(server.client).session_present);
     let mut later = Connect::new(V5, "later").open(server.client);
     later.subscribe(&[filter("state/#", 1)]);

@@ -37,7 +37,7 @@ const DEADLINES: [(&str, Duration, Deadline); 4] = [
     }),
     ("keep-alive", Duration::from_millis(1_500), |server, name| {
         let connect = Connect { keep_alive_s: 1, ..Connect::new(V5, name) };
-        connect.open(server.client).is_told(0x8d);
+        connect.open(server.client).is_ended_for(0x8d);
     }),
     ("poll", Duration::from_secs(1), |server, name| {
         let (status, answer) = server.get(&format!("/poll?topic={name}&timeout=1"));

@@ -214,7 +214,7 @@ fn events_come_at_least_once_and_in_order() {
 }
 
 #[test]
-fn what_does_not_fit_is_dropped_and_the_application_is_told_so() {
+fn what_does_not_fit_is_dropped_and_the_application_is_notified() {
     let away = Arc::new(AtomicBool::new(true));
     let gone = away.clone();
     let app = Application::start(move |events| match gone.load(Ordering::Relaxed) {
@@ -327,7 +327,7 @@ fn events_survive_a_kill_in_the_store() {
 
 /// A server that stops says who has gone before it ends, or leaves it in the store.
 #[test]
-fn a_server_that_stops_tells_who_was_there() {
+fn a_server_that_stops_reports_who_was_there() {
     let app = Application::replying(|_| json!({}));
     let mut server = serve(&app.url(), &[], None);
     let mut sockets: Vec<_> =
@@ -347,7 +347,7 @@ fn a_server_that_stops_tells_who_was_there() {
 
 /// Settings are read again: what is wanted, and which topics are followed.
 #[test]
-fn what_is_told_changes_with_the_configuration() {
+fn events_change_with_the_configuration() {
     let app = Application::replying(|_| json!({}));
     let folder = Scratch::new("events-reload");
     let write = |events: &str, followed: bool| {

@@ -261,7 +261,7 @@ fn an_answer_that_can_not_be_read_took_the_messages() {
 }
 
 #[test]
-fn who_is_refused_is_told_why() {
+fn a_rejected_publisher_gets_the_reason() {
     // A request that is wrong is not sent again.
     let app = Application::start(|_| answer(422, ""));
     let (server, _file) = serve(&app, "");

@@ -237,13 +237,13 @@ fn messages_go_to_the_application_and_its_answers_come_back() {
     assert_eq!((status, error(&body)), (403, ("sold_out", "none left")));
     let tagged = json!({"type": "publish", "id": 3, "topic": "order:1", "event": "cancel", "tags": ["a"], "data": "x"});
     assert_eq!(command(&mut socket, tagged)["ok"], json!(["x", ["a"], "cancel"]));
-    let told = app.events();
+    let events = app.events();
     let want = json!({
         "kind": "message", "topic": "order:1", "payload": {"n": 21}, "user": "bob",
-        "users": ["bob"], "connection": told[2]["connection"], "transport": "http",
+        "users": ["bob"], "connection": events[2]["connection"], "transport": "http",
     });
-    assert_eq!(told[2], want);
-    assert_eq!((&told[0]["transport"], &told[0]["user"]), (&json!("ws"), &json!("alice")));
+    assert_eq!(events[2], want);
+    assert_eq!((&events[0]["transport"], &events[0]["user"]), (&json!("ws"), &json!("alice")));
     // Members hear nothing of all that; answers come in the order of the messages.
     for n in 0..100 {
         socket.send(tungstenite::Message::text(publish(n, json!({"n": n})).to_string())).unwrap();

@@ -319,7 +319,7 @@ fn a_shard_that_is_full_takes_no_more_by_any_port() {
 }
 
 #[test]
-fn who_finds_no_room_is_told_in_its_own_words() {
+fn a_client_beyond_capacity_gets_its_own_protocols_error() {
     let both = Both::start(&["--shards", "1", "--max-connections", "2"], &[]);
     let connections = [open(both.mqtt, b"", "alice"), open(both.server.client, b"", "bob")];
     let refused = b"\x20\x0aoverloaded";
@@ -390,7 +390,7 @@ fn a_trusted_proxy_says_who_comes_to_the_port_of_mqtt() {
 }
 
 #[test]
-fn a_drain_closes_both_ports_and_tells_who_is_there() {
+fn a_drain_closes_both_ports_and_notifies_clients() {
     let mut both = Both::start(&["--shards", "2"], &[]);
     let mut alice = open(both.mqtt, b"", "alice");
     let mut bob = open(both.server.client, b"", "bob");

@@ -174,7 +174,7 @@ fn a_session_that_is_ended_is_gone_with_its_connection() {
         let ended = good(&server, "DELETE", &format!("{SESSIONS}/phone"));
         let want = json!({"client": "phone", "owner": null, "ended": true, "disconnected": true});
         assert_eq!(ended, want);
-        client.is_told(ADMINISTRATIVE_ACTION);
+        client.is_ended_for(ADMINISTRATIVE_ACTION);
         assert_eq!(listener.message().topic, topic);
         assert_eq!(bad(&server, "DELETE", &format!("{SESSIONS}/phone")), "404 no_mqtt_session");
 
@@ -214,7 +214,7 @@ fn a_session_that_is_ended_is_gone_with_its_connection() {
     // One that ends with its connection is a session as well.
     let mut clean = Connect::new(V5, "clean").open(server.client);
     let _ = good(&server, "DELETE", &format!("{SESSIONS}/clean"));
-    clean.is_told(ADMINISTRATIVE_ACTION);
+    clean.is_ended_for(ADMINISTRATIVE_ACTION);
     let closed = "throng_connections_closed_total{reason=\"application\"}";
     server.until("three are closed", |server| server.metric(closed) == 3.0);
 }
@@ -240,7 +240,7 @@ fn a_client_of_a_proved_user_is_named_with_its_owner() {
     assert_eq!(bad(&server, "DELETE", &format!("{SESSIONS}/phone")), "404 no_mqtt_session");
     let ended = good(&server, "DELETE", &format!("{SESSIONS}/phone?owner=al"));
     assert_eq!((&ended["owner"], &ended["disconnected"]), (&json!("al"), &json!(true)));
-    al.is_told(ADMINISTRATIVE_ACTION);
+    al.is_ended_for(ADMINISTRATIVE_ACTION);
     let ended = good(&server, "DELETE", &format!("{SESSIONS}/phone?owner=bob"));
     assert_eq!(ended["disconnected"], false);
     assert_eq!(clients(&server, ""), [""; 0]);
@@ -323,7 +323,7 @@ fn what_was_ended_and_deleted_does_not_come_back_with_the_store() {
     for client in ["here", "away"] {
         let _ = good(&server, "DELETE", &format!("{SESSIONS}/{client}"));
     }
-    here.is_told(ADMINISTRATIVE_ACTION);
+    here.is_ended_for(ADMINISTRATIVE_ACTION);
     let _ = good(&server, "DELETE", &format!("{RETAINED}/delete"));
     server.signal("-TERM");
     wait_within(&mut server.child);

@@ -240,7 +240,7 @@ fn a_proxy_of_requests_says_by_forwarded_whose_they_are() {
 }
 
 #[test]
-fn a_proxy_that_says_nothing_is_told_so() {
+fn a_proxy_that_says_nothing_gets_an_error() {
     // nginx speaks HTTP where the server expects the PROXY protocol first.
     let server = serve(How::ProxyProtocol, &[]);
     let nginx = Nginx::start(How::ForwardedFor, &server);

@@ -88,7 +88,7 @@ impl Script {
         }
     }
 
-    fn tell(&mut self, value: &Value) {
+    fn write(&mut self, value: &Value) {
         writeln!(self.input, "{value}").unwrap();
     }
 
@@ -172,7 +172,7 @@ fn clients_rejoin_after_a_server_was_killed() {
     server.child.kill().unwrap();
     wait_within(&mut server.child);
     let _again = serve_at(&lasting);
-    script.tell(&json!("started"));
+    script.write(&json!("started"));
     script.done();
 }
 
@@ -185,7 +185,7 @@ fn clients_reconnect_to_another_server_when_one_ends() {
     server.signal("-TERM");
     wait_within(&mut server.child);
     let _again = serve_at(&lasting);
-    script.tell(&json!("started"));
+    script.write(&json!("started"));
     script.done();
 }
 
@@ -290,7 +290,7 @@ fn presence_counts_only_above_its_cap() {
 }
 
 #[test]
-fn presence_is_told_on_other_transports() {
+fn presence_is_sent_on_other_transports() {
     run(&serve_with(&["--shards", "4"], &[]), "presence.cjs", "other_transports_are_told");
 }
 
@@ -387,7 +387,7 @@ fn missed_messages_arrive_after_a_restart() {
         server.signal("-TERM");
         wait_within(&mut server.child);
         let _again = recall(&client, &admin, Some(data.path()));
-        script.tell(&json!("started"));
+        script.write(&json!("started"));
         script.done();
     }
 }
@@ -397,7 +397,7 @@ fn ask(scenario: &str, settings: &[(&str, &str)]) {
     let mut script = Script::start("webhook.cjs", scenario, &json!({}));
     let url = format!("http://127.0.0.1:{}/hook/a", script.hear()["port"]);
     let server = serve(&[&[("THRONG_WEBHOOK_URL", url.as_str())], settings].concat());
-    script.tell(&addresses(&server));
+    script.write(&addresses(&server));
     script.done();
 }
 

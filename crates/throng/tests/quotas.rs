@@ -89,7 +89,7 @@ fn what_a_user_publishes_counts_on_all_of_its_connections() {
 }
 
 #[test]
-fn a_phoenix_client_is_told_in_its_own_words() {
+fn a_phoenix_client_gets_its_own_protocols_error() {
     let server = with(&[("JOINS_PER_SECOND_PER_USER_MAX", "3")]);
     let url = format!("ws://{}/socket/websocket?vsn=2.0.0&user=alice", server.client);
     let (mut socket, _) = tungstenite::client(url, server.connect()).unwrap();

@@ -73,7 +73,7 @@ impl Manager {
 
 /// Runs what the unit starts as the manager would, with folders of the test in place of its own.
 #[test]
-fn what_the_unit_starts_tells_the_manager_and_takes_the_key() {
+fn what_the_unit_starts_notifies_the_manager_and_takes_the_key() {
     let folder = Scratch::new("start");
     for name in ["state", "credentials", "etc"] {
         fs::create_dir(folder.path().join(name)).unwrap();

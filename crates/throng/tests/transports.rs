@@ -204,7 +204,7 @@ fn a_batch_to_one_connection_arrives_in_order() {
 }
 
 #[test]
-fn who_forgets_the_topic_is_told_what_is_missing() {
+fn a_request_without_a_topic_gets_what_is_missing() {
     let server = Server::start();
     let mut stream = Stream::new(server.connect());
     stream.send("GET /sse HTTP/1.1\r\nHost: t\r\n\r\n");

@@ -66,7 +66,7 @@ pub(crate) async fn begin(
     if let Some(Extension(ConnectInfo(On(peer, _)))) = on {
         peer.set_stream();
     }
-    let reader = Reader { progress: upgrader.progress(), told: None, is_over: false };
+    let reader = Reader { progress: upgrader.progress(), last_sent: None, is_over: false };
     let headers = [
         (header::CONTENT_TYPE, "application/x-ndjson"),
         (header::CACHE_CONTROL, "no-store, no-transform"),
@@ -80,7 +80,7 @@ pub(crate) async fn begin(
 struct Reader {
     progress: watch::Receiver<UpgradeProgress>,
     /// What the last line has said.
-    told: Option<UpgradeProgress>,
+    last_sent: Option<UpgradeProgress>,
     is_over: bool,
 }
 
@@ -89,15 +89,15 @@ impl Reader {
         if self.is_over {
             return None;
         }
-        if let Some(told) = &self.told {
+        if let Some(last_sent) = &self.last_sent {
             // The end is told at once.
             let end = self.progress.wait_for(|now| now.stage.is_rest());
             let _ = timeout(LINE_REST, end).await;
             // After so long, or when nobody does the upgrade any more, the same is told again.
-            let _ = timeout(LINE_MAX, self.progress.wait_for(|now| now != told)).await;
+            let _ = timeout(LINE_MAX, self.progress.wait_for(|now| now != last_sent)).await;
         }
         let now = self.progress.borrow().clone();
-        self.told = Some(now.clone());
+        self.last_sent = Some(now.clone());
         let state = UpgradeState::from(now);
         self.is_over = state.result.is_some() || self.progress.has_changed().is_err();
         let mut line = serde_json::to_vec(&state).unwrap_or_default();

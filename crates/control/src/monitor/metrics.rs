@@ -343,26 +343,26 @@ impl Reading {
         let help = "From a request to the application to its response";
         let bounded = bounded(&counts, Histogram::bound_seconds);
         histogram(encoder, "webhook_latency", help, &bounded, latency.sum_us.get())?;
-        let told = self.0.webhook.event_stats();
+        let events = self.0.webhook.event_stats();
         let help = "Events that the application has still to take";
-        gauge(encoder, "webhook_told_waiting", help, None, told.waiting as f64)?;
+        gauge(encoder, "webhook_told_waiting", help, None, events.waiting as f64)?;
         let help = "Bytes of such events";
-        let value = told.waiting_bytes as f64;
+        let value = events.waiting_bytes as f64;
         gauge(encoder, "webhook_told_waiting", help, Some(Unit::Bytes), value)?;
         let help = "Age of the oldest of them";
-        let value = told.oldest_seconds as f64;
+        let value = events.oldest_seconds as f64;
         gauge(encoder, "webhook_told_oldest", help, Some(Unit::Seconds), value)?;
         let rows = vec![
-            ("result", "taken".into(), told.taken as f64),
-            ("result", "full".into(), told.full as f64),
-            ("result", "expired".into(), told.expired as f64),
+            ("result", "taken".into(), events.taken as f64),
+            ("result", "full".into(), events.full as f64),
+            ("result", "expired".into(), events.expired as f64),
         ];
         let help = "Events that the application was told, or that were dropped, by why";
         counters(encoder, "webhook_told", help, None, rows)?;
         let help = "Requests with such events that the application has not taken";
-        counter(encoder, "webhook_told_failed", help, None, told.failed as f64)?;
+        counter(encoder, "webhook_told_failed", help, None, events.failed as f64)?;
         let help = "Such events that the store could not write";
-        counter(encoder, "webhook_told_unwritten", help, None, told.unwritten as f64)?;
+        counter(encoder, "webhook_told_unwritten", help, None, events.unwritten as f64)?;
         // For a statement only: shards wait for this lock.
         let stats = self.0.shared.presence.stats();
         let help = "Topics with presence that somebody is in";

@@ -352,7 +352,7 @@ impl Upgrader for FakeUpgrader {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_upgrade_is_told_line_by_line() {
+async fn an_upgrade_is_reported_line_by_line() {
     let progress = watch::Sender::new(UpgradeProgress::default());
     let upgrader = Arc::new(FakeUpgrader { progress, requests: Mutex::default() });
     let bench = with_upgrader(upgrader.clone());

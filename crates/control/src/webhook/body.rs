@@ -112,7 +112,7 @@ fn connecting(out: &mut Vec<u8>, Connecting { address, request, .. }: &Connectin
 
 /// The body of the HTTP request that carries these events, which the application is told; `lost` is how
 /// many were dropped since it last took some.
-pub(super) fn told<'a>(events: impl Iterator<Item = &'a [u8]>, lost: u64) -> Vec<u8> {
+pub(super) fn events_body<'a>(events: impl Iterator<Item = &'a [u8]>, lost: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(1024);
     out.extend_from_slice(br#"{"events":["#);
     for (at, event) in events.enumerate() {

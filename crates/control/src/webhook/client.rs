@@ -93,7 +93,7 @@ impl Client {
 
 impl Client {
     /// Sends a body that needs no answer but that it was taken: a status of 200 to 299.
-    pub async fn tell(
+    pub async fn send_events(
         &self,
         url: &str,
         id: &RequestId,

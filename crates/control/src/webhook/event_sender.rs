@@ -74,7 +74,7 @@ impl EventSender {
                 // What was put in before is collected below.
                 let is_over = dispatcher.events.is_closed();
                 let mut queue = dispatcher.event_queue.lock();
-                if !queue.begun && settings.tells() {
+                if !queue.begun && settings.has_events() {
                     queue.begin();
                 }
                 let due = queue.collect(settings.events);
@@ -135,7 +135,7 @@ impl EventSender {
         // What has not begun when all stands still is not begun.
         drop(self.dispatcher.counts.gate.turn().await);
         let (id, proof) = (RequestId::of(batch.first, batch.last), settings.proof());
-        let request = client.tell(url, &id, &proof, batch.body.clone());
+        let request = client.send_events(url, &id, &proof, batch.body.clone());
         let request = within(settings.timeout, end, request);
         tokio::pin!(request);
         let (mut due, mut gathering) = (None, None);

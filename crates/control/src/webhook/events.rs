@@ -1,4 +1,4 @@
-//! What the application is told: events in one order, each at least once.
+//! Events for the application: in one order, each at least once.
 //!
 //! Shards put what has happened into the outbox. The control thread gives each event a number and a
 //! time, writes it into the store if there is one, and sends it behind all others: one request at a
@@ -78,9 +78,9 @@ pub(super) struct Waiting {
 struct Topic {
     /// The shards on which it has members.
     shards: Vec<u16>,
-    /// The application was told that it is occupied.
-    told: bool,
-    /// When it is told otherwise, if it stays so.
+    /// The state that the application knows.
+    is_occupied: bool,
+    /// When an event says otherwise, if it stays so.
     due: Option<Instant>,
 }
 
@@ -238,7 +238,7 @@ impl Inbox {
             return;
         };
         let is_occupied = !topic.shards.is_empty();
-        if is_occupied == topic.told {
+        if is_occupied == topic.is_occupied {
             topic.due = None;
             if !is_occupied {
                 self.topics.remove(&name);
@@ -252,7 +252,7 @@ impl Inbox {
 
     /// The topics that have stayed so for long enough, and whether they are occupied.
     fn take_due(&mut self, now: Instant) -> Vec<(Name, bool)> {
-        let mut told = Vec::new();
+        let mut notified = Vec::new();
         while self.due.front().is_some_and(|(due, _)| *due <= now) {
             let Some((due, name)) = self.due.pop_front() else { break };
             let Some(topic) = self.topics.get_mut(&name) else { continue };
@@ -261,13 +261,13 @@ impl Inbox {
                 continue;
             }
             topic.due = None;
-            topic.told = !topic.told;
-            told.push((name.clone(), topic.told));
-            if !topic.told {
+            topic.is_occupied = !topic.is_occupied;
+            notified.push((name.clone(), topic.is_occupied));
+            if !topic.is_occupied {
                 self.topics.remove(&name);
             }
         }
-        told
+        notified
     }
 }
 
@@ -441,7 +441,7 @@ impl Queue {
     fn batch_of(&self, count: usize, lost: u64) -> Option<Batch> {
         let last = self.waiting.get(count.checked_sub(1)?)?.number;
         let first = self.waiting.front()?.number;
-        let body = body::told(self.waiting.range(..count).map(|event| &*event.json), lost);
+        let body = body::events_body(self.waiting.range(..count).map(|event| &*event.json), lost);
         Some(Batch { first, last, events: count, body, lost })
     }
 

@@ -82,7 +82,7 @@ pub struct Fixed {
     pub queue_bytes_max: usize,
     /// How many HTTP requests are under way at a time to each URL; at least one.
     pub requests_max: usize,
-    /// The bounds of what the application is told.
+    /// The bounds of the queue of events.
     pub events: EventLimits,
 }
 
@@ -100,19 +100,19 @@ pub struct Settings {
     pub timeout: Duration,
     /// How many events an HTTP request may carry.
     pub batch_events_max: usize,
-    /// What the application is told.
+    /// The events that the application gets.
     pub events: HookEvents,
     /// How long an event is offered.
     pub event_retry: Duration,
-    /// How long a topic must stay occupied or vacated before that is told.
+    /// How long a topic must stay occupied or vacated before an event says so.
     pub occupancy: Duration,
     /// Where messages of clients go.
     pub forwards: Vec<Forward>,
 }
 
 impl Settings {
-    /// Whether the application is told anything.
-    fn tells(&self) -> bool {
+    /// Whether the application gets events.
+    fn has_events(&self) -> bool {
         self.events != HookEvents::default()
     }
 
@@ -169,8 +169,8 @@ pub struct Dispatcher {
     events: Arc<Events>,
     event_queue: SharedEventQueue,
     forwards: Arc<Forwards>,
-    /// Come when all that could be told was, and all that could be forwarded.
-    told: Mutex<Option<[oneshot::Receiver<()>; 2]>>,
+    /// Each completes when its queue has ended: that of events, and that of forwarded messages.
+    ends: Mutex<Option<[oneshot::Receiver<()>; 2]>>,
 }
 
 /// The control thread's side: what it runs.
@@ -205,7 +205,7 @@ impl Dispatcher {
             event_queue: SharedEventQueue::new(queue),
             events,
             forwards: forwards.clone(),
-            told: Mutex::new(Some([ended, forwarded])),
+            ends: Mutex::new(Some([ended, forwarded])),
         });
         let worker = Worker::new(dispatcher.clone(), fixed.requests_max);
         let event_sender = EventSender::new(dispatcher.clone(), done);
@@ -224,16 +224,16 @@ impl Dispatcher {
     }
 
     /// Ends the workers: what waits gets an error as response, and nothing is accepted any more. Waits
-    /// some seconds for what is to be told yet; not to be called on the thread that runs the workers.
+    /// some seconds for the events that wait; not to be called on the thread that runs the workers.
     pub fn end(&self) {
         self.stop();
         if self.counts.gate.is_closed() {
             return;
         }
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).take();
-        for told in told.into_iter().flatten() {
+        let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner).take();
+        for end in ends.into_iter().flatten() {
             // An error is the end as well.
-            let _ = told.blocking_recv();
+            let _ = end.blocking_recv();
         }
     }
 
@@ -260,7 +260,7 @@ impl Dispatcher {
         self.forwards.close();
     }
 
-    /// What was counted of the events that the application is told.
+    /// Counts of the events for the application.
     pub fn event_stats(&self) -> EventStats {
         self.events.stats()
     }
@@ -318,7 +318,7 @@ impl Webhook for Dispatcher {
         self.forwards.put(request)
     }
 
-    fn tell(&self, shard: u16, events: Vec<HookEvent>) {
+    fn notify(&self, shard: u16, events: Vec<HookEvent>) {
         self.events.put(shard, events);
     }
 }

@@ -113,7 +113,7 @@ impl Engine {
         self.core.log_close(slot, close);
         let gone = self.core.gone(slot, close);
         self.leave_topics(slot);
-        self.core.told.extend(gone);
+        self.core.hook_events.extend(gone);
         if blocked && close == CloseReason::SlowConsumer {
             // It wouldn't read the rest either.
             return self.end(slot, close);
@@ -134,7 +134,7 @@ impl Engine {
         }
         let gone = self.core.gone(slot, close);
         self.forget(slot, Extent::All);
-        self.core.told.extend(gone);
+        self.core.hook_events.extend(gone);
         let Some((connection, mut cold)) = self.core.table.remove(slot) else {
             return;
         };
@@ -167,7 +167,7 @@ impl Engine {
             return;
         }
         self.core.hub.insert(slot);
-        self.core.tell_connected(slot, &principal.users);
+        self.core.notify_connected(slot, &principal.users);
         self.core.credentials.insert(slot, principal);
         for user in &principal.users {
             self.join(slot, &model::name::personal(user), false);
@@ -200,7 +200,7 @@ impl Engine {
         let hash = self.core.broker.hash(topic);
         let joined = self.core.enter_topic(slot, hash, topic);
         if joined {
-            self.core.tell_joined(slot, hash, topic);
+            self.core.notify_joined(slot, hash, topic);
         }
         self.rates.quota.settle(&self.core, slot);
         if joined && presence {
@@ -228,7 +228,7 @@ impl Engine {
         self.rates.quota.settle(&self.core, slot);
         if let Some(ended) = left {
             self.core.entries.leave(slot, topic, self.core.now_us);
-            self.core.tell_left(slot, topic, ended);
+            self.core.notify_left(slot, topic, ended);
         }
         left.is_some()
     }
@@ -275,7 +275,7 @@ impl Engine {
         let followed = self.core.followed(slot);
         self.forget_quietly(slot, extent);
         if let Some(followed) = followed {
-            self.core.tell_left_all(followed);
+            self.core.notify_left_all(followed);
         }
     }
 

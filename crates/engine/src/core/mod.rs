@@ -100,7 +100,7 @@ pub(crate) struct Core {
     /// The time of this turn, in microseconds of the node's clock.
     pub now_us: u64,
     /// What the application is to hear.
-    pub told: Vec<HookEvent>,
+    pub hook_events: Vec<HookEvent>,
     /// What the driver has to do.
     pub outputs: Outputs,
     /// What the engine does as soon as the part that runs has returned.

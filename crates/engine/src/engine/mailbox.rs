@@ -44,7 +44,7 @@ impl Engine {
     /// Does what the mailbox held, up to a turn's share.
     pub fn run_commands(&mut self) {
         if self.core.stands_still {
-            self.core.tell_presence();
+            self.core.notify_presence();
         }
         for _ in 0..COMMANDS {
             if self.core.is_behind() {
@@ -407,7 +407,7 @@ fn run_command(engine: &mut Engine, command: Command) {
         Command::Settings(settings) => {
             let core = &mut engine.core;
             let before = std::mem::replace(&mut core.settings, settings);
-            core.tell_changed(&before);
+            core.notify_changed(&before);
         }
         Command::Drain { seconds } => {
             if engine.drain.is_none() {

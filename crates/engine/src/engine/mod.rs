@@ -147,7 +147,7 @@ impl Engine {
             woken: Vec::new(),
             answers: 0,
             now_us: config.now_us,
-            told: Vec::new(),
+            hook_events: Vec::new(),
             outputs: Default::default(),
             effects: Vec::new(),
         };
@@ -211,7 +211,7 @@ impl Engine {
 
     /// Exchanges the outputs that wait for `empty` ones, whose room is used again.
     pub fn poll_outputs(&mut self, empty: Outputs) -> Outputs {
-        tell(self);
+        notify(self);
         std::mem::replace(&mut self.core.outputs, empty)
     }
 
@@ -264,7 +264,7 @@ impl Engine {
 
     /// Serves the connections for which something came. To be called when a batch has left.
     pub fn serve_due(&mut self) {
-        tell(self);
+        notify(self);
         self.mqtt_serve_due();
         self.recover(|recovery, core| recovery.serve_due(core));
     }
@@ -291,7 +291,7 @@ impl Engine {
                 self.end(slot, CloseReason::Drain);
             }
         }
-        tell(self);
+        notify(self);
     }
 
     /// What a connection that is in no topic is sent is its own doing, and may be far larger than any
@@ -328,12 +328,12 @@ impl Engine {
 }
 
 /// Hands on what the application is to hear.
-fn tell(engine: &mut Engine) {
+fn notify(engine: &mut Engine) {
     let core = &mut engine.core;
-    if !core.told.is_empty() {
-        let events = std::mem::take(&mut core.told);
+    if !core.hook_events.is_empty() {
+        let events = std::mem::take(&mut core.hook_events);
         if let Some(webhook) = &core.webhook {
-            webhook.tell(core.number, events);
+            webhook.notify(core.number, events);
         }
     }
 }

@@ -112,8 +112,8 @@ fn slot_at(part: u64) -> u32 {
 pub(crate) struct Drain {
     deadline_us: u64,
     started_us: u64,
-    /// All connections have been told to go by then.
-    told_us: u64,
+    /// When the last connection gets its notice to go.
+    last_due_us: u64,
     next: u32,
 }
 
@@ -128,7 +128,7 @@ impl Drain {
         let mut drain = Drain {
             deadline_us: core.now_us + whole_us,
             started_us: core.now_us,
-            told_us: core.now_us + pace_us.min(whole_us / 2),
+            last_due_us: core.now_us + pace_us.min(whole_us / 2),
             next: 0,
         };
         drain.end_some(engine);
@@ -138,11 +138,11 @@ impl Drain {
     /// Ends the connections whose turn has come.
     fn end_some(&mut self, engine: &mut Engine) {
         let now_us = engine.core.now_us;
-        let span_us = (self.told_us - self.started_us).max(1);
+        let span_us = (self.last_due_us - self.started_us).max(1);
         let passed_us = (now_us - self.started_us + STRIPE_US).min(span_us);
         let end = u64::from(engine.core.table.end());
-        let told = now_us + STRIPE_US >= self.told_us;
-        let to = slot_at(if told { end } else { end * passed_us / span_us });
+        let is_last = now_us + STRIPE_US >= self.last_due_us;
+        let to = slot_at(if is_last { end } else { end * passed_us / span_us });
         for slot in self.next..to {
             // A request that is answered soon ends with its answer, and so does CONNECT of MQTT that is under way.
             let core = &engine.core;

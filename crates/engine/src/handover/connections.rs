@@ -248,7 +248,7 @@ impl Engine {
             self.read_next_page(slot);
             self.close_again(slot);
         }
-        self.core.tell_imported();
+        self.core.notify_imported();
     }
 
     /// Those of the messages that lists owe to a connection that are at these places.

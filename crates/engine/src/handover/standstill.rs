@@ -63,9 +63,9 @@ impl Engine {
             && core.handle.inbox.queue.is_empty()
             && core.effects.is_empty()
             && core.resumed.is_empty()
-            && core.told.is_empty()
+            && core.hook_events.is_empty()
             && core.mqtt.is_settled()
-            && (core.number > 0 || core.shared.presence.is_told())
+            && (core.number > 0 || core.shared.presence.is_settled())
             // Last, for whoever lets go of it has left its answer in the mailbox before.
             && Arc::strong_count(&core.under_way) == 1
             && core.handle.inbox.queue.is_empty()
@@ -74,8 +74,8 @@ impl Engine {
 
 impl Core {
     /// Publishes all changes of who is present that have not been, for all shards: only the first one does.
-    pub(crate) fn tell_presence(&mut self) {
-        if self.number == 0 && !self.shared.presence.is_told() {
+    pub(crate) fn notify_presence(&mut self) {
+        if self.number == 0 && !self.shared.presence.is_settled() {
             self.shared.presence.hasten(self.now_us);
             self.publish_presence();
         }

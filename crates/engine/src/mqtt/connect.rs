@@ -104,7 +104,7 @@ impl Engine {
         }
         // MQTT 3 has no word for it: its messages are not retained.
         let retains = settings.mqtt().is_none_or(|own| own.retained_messages_max > 0);
-        if *retain && !retains && mqtt.tells_limits() {
+        if *retain && !retains && mqtt.reports_limits() {
             return Err((ReasonCode::RetainNotSupported, "this server retains no messages"));
         }
         model::name::check_topic(topic).map_err(|_| (ReasonCode::TopicNameInvalid, REFUSED))?;
@@ -116,7 +116,7 @@ impl Engine {
     /// A connection of this engine has to let go of its session, or of waiting for it.
     pub(crate) fn mqtt_taken_over(&mut self, slot: u32, key: &Name) {
         let no_connection = self.core.id(slot, 0);
-        if !self.core.shared.mqtt_sessions.is_told(key, no_connection) {
+        if !self.core.shared.mqtt_sessions.awaits_release(key, no_connection) {
             // It has ended meanwhile, and let go with that.
             return;
         }
@@ -327,7 +327,7 @@ impl Core {
         let Connect { encoding, keep_alive_s, seconds: wanted, .. } = connect;
         let seconds = self.shared.mqtt_sessions.seconds(*wanted);
         let max = own.keep_alive_seconds_max;
-        let is_overridden = Mqtt::of(*encoding).is_some_and(Mqtt::tells_limits)
+        let is_overridden = Mqtt::of(*encoding).is_some_and(Mqtt::reports_limits)
             && max > 0
             && (*keep_alive_s == 0 || *keep_alive_s > max);
         Accepted {

@@ -97,9 +97,9 @@ impl Engine {
         let core = &self.core;
         let settings = core.settings.clone();
         // MQTT 3 has no word for it: its messages are not retained.
-        let tells_limits = core.mqtt_protocol(slot).is_some_and(Mqtt::tells_limits);
+        let reports_limits = core.mqtt_protocol(slot).is_some_and(Mqtt::reports_limits);
         let retains = settings.mqtt().is_some_and(|own| own.retained_messages_max > 0);
-        if publication.retain && !retains && tells_limits {
+        if publication.retain && !retains && reports_limits {
             return self.mqtt_break_off(slot, ReasonCode::RetainNotSupported, out);
         }
         if publication.data.bytes() > settings.session.message_bytes_max {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use broker::StoredRecord;
 use model::{CloseReason, Name, Publication, Qos};
-use protocol::mqtt::{ConfirmKind, Incoming, Mqtt, ReasonCode, Told};
+use protocol::mqtt::{ConfirmKind, Incoming, Mqtt, ReasonCode, ReasonOf};
 use sessions::{Part, ProgressRecord, Subscription, session_mark};
 
 use super::ack::MqttAck;
@@ -47,7 +47,7 @@ impl Engine {
         let mut packet = Vec::new();
         match result {
             Ok(()) => mqtt.confirm(kind, id, &mut packet),
-            Err(reason) if mqtt.tells_reasons() => {
+            Err(reason) if mqtt.reports_reasons() => {
                 mqtt.confirm_error(kind, id, reason, &details.limits, &mut packet);
             }
             // MQTT 3 has no word for it, and the client must not take it for done.
@@ -83,19 +83,19 @@ impl Engine {
         match incoming {
             Incoming::Connect(connect) => {
                 if let Some(mqtt) = Mqtt::of(connect.encoding) {
-                    let text = ReasonCode::MessageRateTooHigh.text(Told::Connection);
+                    let text = ReasonCode::MessageRateTooHigh.text(ReasonOf::Connection);
                     mqtt.refuse(reason, text, &connect.limits, out);
                 }
                 self.close_after(slot, CloseReason::RateLimited, out);
             }
-            Incoming::Publish(publish) if mqtt.tells_reasons() => {
-                let told = self.mqtt_publish_rejected(slot, publish);
+            Incoming::Publish(publish) if mqtt.reports_reasons() => {
+                let outcome = self.mqtt_publish_rejected(slot, publish);
                 let kind = match publish.publication.qos {
                     Qos::AtMostOnce => return,
                     Qos::AtLeastOnce => ConfirmKind::Acknowledged,
                     Qos::ExactlyOnce => ConfirmKind::Received,
                 };
-                match told {
+                match outcome {
                     Some(ReasonCode::Success) => mqtt.confirm(kind, publish.id, out),
                     Some(reason) => mqtt.confirm_error(kind, publish.id, reason, &limits, out),
                     None => {}
@@ -105,7 +105,7 @@ impl Engine {
                 let results = vec![Err(reason); subscribe.wants.len()];
                 mqtt.subscribed(subscribe.id, &results, &limits, out);
             }
-            Incoming::Unsubscribe { id, filters } if mqtt.tells_reasons() => {
+            Incoming::Unsubscribe { id, filters } if mqtt.reports_reasons() => {
                 mqtt.unsubscribed(*id, &vec![reason; filters.len()], &limits, out);
             }
             Incoming::Ping => mqtt.pong(out),

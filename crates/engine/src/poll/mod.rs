@@ -15,7 +15,7 @@ use crate::connection::{Phase, Poll, PollHistory, PollStart};
 use crate::core::command::Command;
 use crate::core::count::count;
 use crate::engine::Engine;
-use crate::recovery::is_told;
+use crate::recovery::has_gap_notice;
 
 /// Messages with history in one answer; the next poll gets more.
 const ANSWER_MESSAGES: usize = if cfg!(test) { 4 } else { 256 };
@@ -223,11 +223,11 @@ impl Engine {
     /// What a poll can't be given, since it is gone while the poll waited.
     fn poll_gone(&self, slot: u32, piece: &Piece) -> Option<RecoveryGap> {
         let history = self.poll_of(slot)?.history.as_ref()?;
-        let is_told = |(at, cursor): (usize, &TopicCursor)| match at < history.plain {
+        let has_gap_notice = |(at, cursor): (usize, &TopicCursor)| match at < history.plain {
             true => piece.is_gone(at),
-            false => !history.is_quiet && is_told(piece.gone_at(at), true, cursor.after),
+            false => !history.is_quiet && has_gap_notice(piece.gone_at(at), true, cursor.after),
         };
-        history.cursors.iter().enumerate().any(is_told).then_some(RecoveryGap::TooOld)
+        history.cursors.iter().enumerate().any(has_gap_notice).then_some(RecoveryGap::TooOld)
     }
 
     /// The same of what waited, for a client that did not say how far it has it: this is told with an
@@ -237,7 +237,7 @@ impl Engine {
         let history = self.poll_of(slot)?.history.as_ref()?;
         let (plain, acknowledged) = history.cursors.split_at(history.plain);
         let mut places = acknowledged.iter().zip(history.plain..);
-        let is_gone = places.any(|(it, at)| is_told(piece.gone_at(at), false, it.after));
+        let is_gone = places.any(|(it, at)| has_gap_notice(piece.gone_at(at), false, it.after));
         let anew = plain.iter().any(|it| !it.whole && self.is_compact(&it.topic));
         (is_gone && history.is_quiet && !anew).then_some(RecoveryGap::TooOld)
     }
@@ -323,8 +323,8 @@ impl Engine {
         gap: Option<RecoveryGap>,
     ) {
         let found = piece.as_ref().is_some_and(|piece| !piece.messages.is_empty());
-        let tells = now || gap.is_some() || found;
-        if tells || !recent.messages.is_empty() || !recent.complete {
+        let has_reply = now || gap.is_some() || found;
+        if has_reply || !recent.messages.is_empty() || !recent.complete {
             self.answer_poll(slot, recent, piece, gap);
         }
     }

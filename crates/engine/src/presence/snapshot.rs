@@ -33,10 +33,10 @@ impl Core {
     /// The connection has entered a topic with presence, and is told who is there as soon as it has been
     /// told that, by [`Core::send_due_lists`]. A poll asks for itself, and a Phoenix client joins.
     pub(crate) fn owe_list(&mut self, slot: u32, topic: &str) {
-        let told = |protocol: ProtocolRef| {
+        let sends_presence = |protocol: ProtocolRef| {
             protocol.delivery() == Delivery::Pushed && !protocol.capabilities().joins
         };
-        if self.protocol(slot).is_some_and(told) {
+        if self.protocol(slot).is_some_and(sends_presence) {
             self.is_list_due(slot, topic);
         }
     }

@@ -206,7 +206,8 @@ fn a_member_gets_the_list_of_its_last_join_when_it_comes_later() {
 }
 
 /// What a member of `room:1` is told, as a message that was not published.
-const TOLD: &str = r#"{"type":"message","topic":"room:1","event":"presence_state","data":{"#;
+const PRESENCE_STATE: &str =
+    r#"{"type":"message","topic":"room:1","event":"presence_state","data":{"#;
 
 #[test]
 fn members_on_other_transports_get_a_list_that_comes_later() {
@@ -220,7 +221,7 @@ fn members_on_other_transports_get_a_list_that_comes_later() {
         assert!(came, "{greeting}");
         assert_eq!(world.presence.release(), 1);
         let list = world.exchange(&mut socket, b"");
-        assert!(list.contains(&format!("{event}{TOLD}\"al\":")), "{list}");
+        assert!(list.contains(&format!("{event}{PRESENCE_STATE}\"al\":")), "{list}");
     }
     let mut socket = world.connect();
     world.exchange(&mut socket, upgrade("/ws?user=al").as_bytes());

@@ -23,7 +23,7 @@ use model::{
 use protocol::encoded;
 use protocol::request::Acknowledgement;
 
-use super::verify::is_told;
+use super::verify::has_gap_notice;
 use super::{ALL, Catchup, CatchupTable, Recovery, ReplyTo, acks_of, id_with};
 use crate::connection::Flag;
 use crate::core::Core;
@@ -117,7 +117,7 @@ impl Recovery {
             true => Some(Gone::Nothing),
             false => core.history().gone(hash, topic, after),
         };
-        let is_gone = gone.is_some_and(|gone| is_told(gone, !request.is_empty(), after));
+        let is_gone = gone.is_some_and(|gone| has_gap_notice(gone, !request.is_empty(), after));
         let acks = Acks {
             user,
             rule,

@@ -54,8 +54,9 @@ impl Recovery {
             acks.verifies = false;
             let gone = piece.gone_at(at);
             let reply = replies.iter_mut().find(|reply| reply.numbers.contains(&catchup.number));
-            let told = |it: &&mut PendingReply| is_told(gone, it.requested, catchup.cursor.after);
-            if let Some(reply) = reply.filter(told) {
+            let has_notice =
+                |it: &&mut PendingReply| has_gap_notice(gone, it.requested, catchup.cursor.after);
+            if let Some(reply) = reply.filter(has_notice) {
                 reply.gaps.push((catchup.cursor.topic.clone(), RecoveryGap::TooOld));
             }
         }
@@ -112,7 +113,7 @@ impl Recovery {
 
 /// Whether a client is told that something after its place is gone. One who asked for nothing, or has
 /// acknowledged nothing yet, isn't told of what only may be.
-pub(crate) fn is_told(gone: Gone, requested: bool, after: u64) -> bool {
+pub(crate) fn has_gap_notice(gone: Gone, requested: bool, after: u64) -> bool {
     match gone {
         Gone::Nothing => false,
         Gone::Maybe => requested && after > 0,

@@ -122,7 +122,7 @@ struct Socket {
     /// Closes when everything has left; true where only our side does.
     closing: Option<bool>,
     /// The engine knows that the peer has closed.
-    told_closed: bool,
+    end_sent: bool,
 }
 
 /// An engine and its in-memory sockets.
@@ -217,7 +217,7 @@ impl Driver {
     pub fn connect_by(&mut self, end: ServerEnd, listener: Listener, arrival: Arrival) -> u32 {
         self.engine.shared().connections.fetch_add(1, Ordering::Relaxed);
         let slot = self.engine.open(listener, arrival);
-        self.sockets.insert(slot, Socket { end, outbox: None, closing: None, told_closed: false });
+        self.sockets.insert(slot, Socket { end, outbox: None, closing: None, end_sent: false });
         self.readable(slot);
         slot
     }
@@ -227,7 +227,7 @@ impl Driver {
         let has_event = |socket: &Socket| {
             let pipe = socket.end.0.borrow();
             let room = socket.outbox.is_some() && pipe.to_client.len() < PIPE_BYTES;
-            room || !pipe.to_server.is_empty() || (pipe.client_closed && !socket.told_closed)
+            room || !pipe.to_server.is_empty() || (pipe.client_closed && !socket.end_sent)
         };
         let sockets = self.sockets.iter().filter(|(_, socket)| has_event(socket));
         let commands = !self.engine.handle().inbox.queue.is_empty();
@@ -296,10 +296,10 @@ impl Driver {
             }
             let length = room.min(pipe.to_server.len());
             let mut bytes = take(&mut pipe.to_server, length);
-            let end = length == 0 && pipe.client_closed && !socket.told_closed;
+            let end = length == 0 && pipe.client_closed && !socket.end_sent;
             drop(pipe);
             if end {
-                socket.told_closed = true;
+                socket.end_sent = true;
                 self.engine.on_peer_closed(slot);
                 return self.perform();
             }

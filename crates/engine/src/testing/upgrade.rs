@@ -331,7 +331,7 @@ impl Upgrade {
                 (connections, open_connections, core.hub.topics(), input, *reserved)
             };
             assert_eq!(counts(engine), counts(&driver.engine));
-            assert!(!engine.has_outputs() && engine.core.told.is_empty());
+            assert!(!engine.has_outputs() && engine.core.hook_events.is_empty());
             if is_exact {
                 for slot in driver.engine.slots() {
                     assert_eq!(engine.export(slot), driver.engine.export(slot), "slot {slot}");

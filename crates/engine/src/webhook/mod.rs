@@ -35,7 +35,7 @@ pub trait Webhook: Send + Sync {
     }
 
     /// Takes what has happened on a shard, in its order.
-    fn tell(&self, _shard: u16, _events: Vec<HookEvent>) {}
+    fn notify(&self, _shard: u16, _events: Vec<HookEvent>) {}
 }
 
 /// Too many requests wait already.

@@ -1,6 +1,6 @@
 //! What the application hears of connections and topics, if it wants to.
 //!
-//! Events wait in [`Core::told`] until the driver has its next turn. Polls are requests, and no
+//! Events wait in [`Core::hook_events`] until the driver has its next turn. Polls are requests, and no
 //! connections: of them only that a topic has members is heard.
 
 use model::{CloseReason, Name};
@@ -20,15 +20,15 @@ impl Settings {
 
 impl Core {
     /// A connection has come and says whose it is.
-    pub(crate) fn tell_connected(&mut self, slot: u32, users: &[Name]) {
+    pub(crate) fn notify_connected(&mut self, slot: u32, users: &[Name]) {
         if self.settings.events.connected
             && let Some(whose) = self.whose(slot, || users.to_vec())
         {
-            self.told.push(HookEvent::Connected(whose));
+            self.hook_events.push(HookEvent::Connected(whose));
         }
     }
 
-    /// What is to be told when the connection has left its topics.
+    /// The events of a connection that has left its topics.
     pub(crate) fn gone(&self, slot: u32, reason: CloseReason) -> Option<HookEvent> {
         if !self.settings.events.disconnected || !self.hub.is_here(slot) {
             return None;
@@ -40,38 +40,38 @@ impl Core {
     }
 
     /// A connection has entered a topic.
-    pub(crate) fn tell_joined(&mut self, slot: u32, hash: u64, topic: &str) {
+    pub(crate) fn notify_joined(&mut self, slot: u32, hash: u64, topic: &str) {
         let events = self.settings.events;
         if !events.topics() || !self.settings.follows(topic) {
             return;
         }
         if events.occupancy() && self.hub.members(hash, topic) == 1 {
-            self.told.push(HookEvent::Occupied(topic.into()));
+            self.hook_events.push(HookEvent::Occupied(topic.into()));
         }
         if events.joined
             && let Some(whose) = self.whose(slot, || self.users(slot).map(Into::into).collect())
         {
-            self.told.push(HookEvent::Joined(whose, topic.into()));
+            self.hook_events.push(HookEvent::Joined(whose, topic.into()));
         }
     }
 
     /// A connection has left a topic, as its last member or not.
-    pub(crate) fn tell_left(&mut self, slot: u32, topic: &str, ended: bool) {
+    pub(crate) fn notify_left(&mut self, slot: u32, topic: &str, ended: bool) {
         if self.settings.events.topics() && self.settings.follows(topic) {
             let whose = self.whose(slot, || self.users(slot).map(Into::into).collect());
-            self.tell_left_as(whose.as_ref(), topic.into(), ended);
+            self.notify_left_as(whose.as_ref(), topic.into(), ended);
         }
     }
 
-    fn tell_left_as(&mut self, whose: Option<&Whose>, topic: Name, ended: bool) {
+    fn notify_left_as(&mut self, whose: Option<&Whose>, topic: Name, ended: bool) {
         let events = self.settings.events;
         if events.left
             && let Some(whose) = whose
         {
-            self.told.push(HookEvent::Left(whose.clone(), topic.clone()));
+            self.hook_events.push(HookEvent::Left(whose.clone(), topic.clone()));
         }
         if events.occupancy() && ended {
-            self.told.push(HookEvent::Vacated(topic));
+            self.hook_events.push(HookEvent::Vacated(topic));
         }
     }
 
@@ -88,25 +88,26 @@ impl Core {
     }
 
     /// It has left these.
-    pub(crate) fn tell_left_all(&mut self, (whose, topics): (Option<Whose>, Vec<Name>)) {
+    pub(crate) fn notify_left_all(&mut self, (whose, topics): (Option<Whose>, Vec<Name>)) {
         for topic in topics {
             let ended = self.hub.members(self.broker.hash(&topic), &topic) == 0;
-            self.tell_left_as(whose.as_ref(), topic, ended);
+            self.notify_left_as(whose.as_ref(), topic, ended);
         }
     }
 
     /// The topics that came from another engine have their members here.
-    pub(crate) fn tell_imported(&mut self) {
+    pub(crate) fn notify_imported(&mut self) {
         if !self.settings.events.occupancy() {
             return;
         }
         let topics = self.hub.all_topics().filter(|(name, ..)| self.settings.follows(name));
-        let told: Vec<_> = topics.map(|(name, ..)| HookEvent::Occupied(name.clone())).collect();
-        self.told.extend(told);
+        let hook_events: Vec<_> =
+            topics.map(|(name, ..)| HookEvent::Occupied(name.clone())).collect();
+        self.hook_events.extend(hook_events);
     }
 
     /// Other topics may be followed than before.
-    pub(crate) fn tell_changed(&mut self, before: &Settings) {
+    pub(crate) fn notify_changed(&mut self, before: &Settings) {
         let now = self.settings.clone();
         if !now.events.occupancy() && !before.events.occupancy() {
             return;
@@ -116,8 +117,8 @@ impl Core {
         };
         for (topic, ..) in self.hub.all_topics() {
             match (follows(before, topic), follows(&now, topic)) {
-                (false, true) => self.told.push(HookEvent::Occupied(topic.clone())),
-                (true, false) => self.told.push(HookEvent::Vacated(topic.clone())),
+                (false, true) => self.hook_events.push(HookEvent::Occupied(topic.clone())),
+                (true, false) => self.hook_events.push(HookEvent::Vacated(topic.clone())),
                 (true, true) | (false, false) => {}
             }
         }

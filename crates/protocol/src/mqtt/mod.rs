@@ -29,6 +29,6 @@ pub use message::{
 pub use packet::{Packet, Side, Version};
 pub use property::{Properties, Value, id};
 pub use read::{packet_bytes, read};
-pub use reason::{ConnectReturnCode, ReasonCode, Told};
+pub use reason::{ConnectReturnCode, ReasonCode, ReasonOf};
 pub use rewrite::rewrite;
 pub use server::{Accepted, Mqtt, Stamp, payload};

@@ -147,9 +147,9 @@ impl ReasonCode {
     }
 }
 
-/// What a client is told about.
+/// What a reason code is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum ReasonOf {
     /// A message of its own, by PUBACK, PUBREC, PUBREL or PUBCOMP.
     Message,
     /// Subscriptions, by SUBACK or UNSUBACK.
@@ -159,9 +159,9 @@ pub enum Told {
 }
 
 /// What happened and what to do, for whoever writes the client.
-const TEXTS: &[(Told, ReasonCode, &str)] = {
+const TEXTS: &[(ReasonOf, ReasonCode, &str)] = {
     use ReasonCode::*;
-    use Told::*;
+    use ReasonOf::*;
     &[
         (
             Message,
@@ -274,8 +274,8 @@ const TEXTS: &[(Told, ReasonCode, &str)] = {
 
 impl ReasonCode {
     /// What happened and what to do; nothing where there is nothing to explain.
-    pub fn text(self, told: Told) -> Option<&'static str> {
-        TEXTS.iter().find(|row| (row.0, row.1) == (told, self)).map(|row| row.2)
+    pub fn text(self, of: ReasonOf) -> Option<&'static str> {
+        TEXTS.iter().find(|row| (row.0, row.1) == (of, self)).map(|row| row.2)
     }
 }
 

@@ -4,7 +4,7 @@ use model::{CloseReason, Data, Encoding, Message, Name, Qos};
 
 use super::message::{ClientLimits, ConfirmKind};
 use super::property::{Value, id};
-use super::reason::Told;
+use super::reason::ReasonOf;
 use super::write::{self, ConfirmType, Property, PublishParts};
 use super::{MqttError, ReasonCode, Version, WriteError, allowed};
 use crate::websocket::frame::{self, Opcode};
@@ -83,13 +83,13 @@ impl Mqtt {
         Encoding(FIRST + version + 2 * u8::from(self.framed))
     }
 
-    /// Whether clients are told what the server allows, and can be told what to do instead.
-    pub fn tells_limits(self) -> bool {
+    /// Whether packets can report what the server allows, and which server to use instead.
+    pub fn reports_limits(self) -> bool {
         self.version == Version::V5
     }
 
     /// Whether a client learns why something of its own was refused.
-    pub fn tells_reasons(self) -> bool {
+    pub fn reports_reasons(self) -> bool {
         self.version == Version::V5
     }
 
@@ -176,7 +176,7 @@ impl Mqtt {
             Version::V3 => reason.connect_return_code(),
             Version::V5 => known.number(),
         };
-        let text = text.or(reason.text(Told::Connection));
+        let text = text.or(reason.text(ReasonOf::Connection));
         self.explained(text, limits, out, |text, out| {
             write::connack(self.version, false, code, text, out)
         });
@@ -189,7 +189,7 @@ impl Mqtt {
             return self.refuse(ReasonCode::ServerUnavailable, None, limits, out);
         }
         let reference = [(id::SERVER_REFERENCE, Value::Text(reference))];
-        self.explained(reason.text(Told::Connection), limits, out, |text, out| {
+        self.explained(reason.text(ReasonOf::Connection), limits, out, |text, out| {
             let all = [&reference, text].concat();
             write::connack(self.version, false, reason.number(), &all, out)
         });
@@ -222,7 +222,7 @@ impl Mqtt {
             Some(_) => ReasonCode::UseAnotherServer,
             None => reason_of(close),
         };
-        self.end(reason, reason.text(Told::Connection), reference, limits, out);
+        self.end(reason, reason.text(ReasonOf::Connection), reference, limits, out);
     }
 
     /// Appends PUBACK, PUBREC, PUBREL or PUBCOMP.
@@ -240,7 +240,7 @@ impl Mqtt {
         limits: &ClientLimits,
         out: &mut Vec<u8>,
     ) {
-        let text = reason.text(Told::Message).filter(|_| limits.problem_information);
+        let text = reason.text(ReasonOf::Message).filter(|_| limits.problem_information);
         self.explained(text, limits, out, |text, out| {
             write::confirm(kind.packet(), self.version, id, reason, text, out)
         });
@@ -267,7 +267,7 @@ impl Mqtt {
             }
         };
         let codes: Vec<u8> = results.iter().map(code).collect();
-        let text = results.iter().find_map(|it| it.err()?.text(Told::Subscription));
+        let text = results.iter().find_map(|it| it.err()?.text(ReasonOf::Subscription));
         let text = text.filter(|_| limits.problem_information);
         self.explained(text, limits, out, |text, out| {
             write::suback(self.version, id, text, &codes, out)
@@ -286,7 +286,7 @@ impl Mqtt {
         let other = ReasonCode::ImplementationSpecificError;
         let known = |reason: &ReasonCode| allowed::or(*reason, allowed::UNSUBACK, other);
         let codes: Vec<u8> = results.iter().map(|reason| known(reason).number()).collect();
-        let text = results.iter().find_map(|it| known(it).text(Told::Subscription));
+        let text = results.iter().find_map(|it| known(it).text(ReasonOf::Subscription));
         let text = text.filter(|_| limits.problem_information);
         self.explained(text, limits, out, |text, out| {
             write::unsuback(self.version, id, text, &codes, out)
@@ -309,7 +309,7 @@ impl Mqtt {
 
     /// Appends DISCONNECT. MQTT 3 has none from a server.
     pub fn disconnect(self, reason: ReasonCode, limits: &ClientLimits, out: &mut Vec<u8>) {
-        self.end(reason, reason.text(Told::Connection), None, limits, out);
+        self.end(reason, reason.text(ReasonOf::Connection), None, limits, out);
     }
 
     /// Appends DISCONNECT for what can't be.

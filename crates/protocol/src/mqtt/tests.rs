@@ -5,8 +5,8 @@ use super::packet::{Packet, Side, Version};
 use super::property::{Value, id};
 use super::write::{self, ConfirmType, PublishParts};
 use super::{
-    ClientLimits, ConnectReturnCode, Mqtt, MqttError, ReasonCode, Told, WriteError, packet_bytes,
-    read,
+    ClientLimits, ConnectReturnCode, Mqtt, MqttError, ReasonCode, ReasonOf, WriteError,
+    packet_bytes, read,
 };
 
 use Side::{Client, Server};
@@ -134,7 +134,7 @@ fn connect_is_refused() {
 
 /// What is no MQTT is known by its first bytes.
 #[test]
-fn first_bytes_tell() {
+fn first_bytes_decide() {
     assert_eq!(read(b"GET /", None, Client, MAX), Err(MqttError::ConnectFirst));
     assert_eq!(read(b"\x16\x03\x01", None, Client, MAX), Err(MqttError::Flags));
     for bytes in [&b""[..], b"\x10", b"\x10\x80", b"\x10\x7f", b"\x10\x7f\0", b"\x10\x7f\0\x06MQI"]
@@ -483,10 +483,10 @@ fn reasons() {
         assert_eq!(ConnectReturnCode::from_number(code.number()), Some(code));
         assert_eq!(code.reason().connect_return(), code);
     }
-    let explained = |told| ReasonCode::ALL.iter().filter_map(move |code| code.text(told));
-    for told in [Told::Message, Told::Subscription, Told::Connection] {
-        assert!(explained(told).all(|text| (20..120).contains(&text.len())));
-        assert_eq!(ReasonCode::Success.text(told), None);
+    let explained = |of| ReasonCode::ALL.iter().filter_map(move |code| code.text(of));
+    for of in [ReasonOf::Message, ReasonOf::Subscription, ReasonOf::Connection] {
+        assert!(explained(of).all(|text| (20..120).contains(&text.len())));
+        assert_eq!(ReasonCode::Success.text(of), None);
     }
     assert_eq!(ReasonCode::ServerBusy.connect_return_code(), 3);
     assert_eq!(ReasonCode::Banned.connect_return_code(), 5);

@@ -56,7 +56,7 @@ struct ClaimRecord {
     #[cbor(n(1), default)]
     clean: bool,
     #[cbor(n(2), default)]
-    told: Vec<Id>,
+    awaited: Vec<Id>,
     #[n(3)]
     session: Option<AwayRecord>,
 }
@@ -106,25 +106,25 @@ impl From<&Kept> for KeptRecord {
 }
 
 impl From<&Waiting> for ClaimRecord {
-    fn from(Waiting { by, clean, told, session, will }: &Waiting) -> Self {
+    fn from(Waiting { by, clean, awaited, session, will }: &Waiting) -> Self {
         let session = session.as_ref();
         ClaimRecord {
             by: by.map(id_record),
             clean: *clean,
-            told: told.iter().copied().map(id_record).collect(),
+            awaited: awaited.iter().copied().map(id_record).collect(),
             session: session.map(|session| AwayRecord::new(session, will.as_ref(), None)),
         }
     }
 }
 
 impl From<ClaimRecord> for Waiting {
-    fn from(ClaimRecord { by, clean, told, session }: ClaimRecord) -> Self {
+    fn from(ClaimRecord { by, clean, awaited, session }: ClaimRecord) -> Self {
         let (session, will) = match session.map(AwayRecord::import) {
             Some((session, will, _)) => (Some(session), will),
             None => (None, None),
         };
-        let told = told.into_iter().map(id).collect();
-        Waiting { by: by.map(id), clean, told, session, will }
+        let awaited = awaited.into_iter().map(id).collect();
+        Waiting { by: by.map(id), clean, awaited, session, will }
     }
 }
 
@@ -201,7 +201,9 @@ impl Part for Local {
             CLAIM => {
                 let record: Option<ClaimRecord> = value.map(decode).transpose().map_err(of_name)?;
                 let mut segment = self.segment(name).1;
-                match record.map(Waiting::from).filter(|it| it.by.is_some() || !it.told.is_empty())
+                match record
+                    .map(Waiting::from)
+                    .filter(|it| it.by.is_some() || !it.awaited.is_empty())
                 {
                     Some(waiting) => drop(segment.claims.insert(name.into(), waiting)),
                     None => drop(segment.claims.remove(name)),
@@ -421,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_records_are_told() {
+    fn damaged_records_are_reported() {
         let sessions = Local::new(NODE, Arc::default(), None);
         for (key, value) in
             [(&b""[..], &b""[..]), (b"k\xff", b""), (b"ka", b"\xff"), (b"ca", b""), (b"rx", b"")]

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_records_are_told() {
+    fn damaged_records_are_reported() {
         let part = RetainedPart::new(Arc::new(LocalRetained::new(None)), |_| 0);
         let other = message::encode(&published("b", "x", 1, false));
         for (key, value) in [(&b""[..], &b""[..]), (b"ma", b"\xff"), (b"ra", b"1"), (b"ma", &other)]

@@ -90,7 +90,7 @@ impl Giving {
 
     /// Why the other shard has broken off, if it has said so: what is sent to it fails before that is read.
     fn reason(&self) -> Option<io::Error> {
-        self.channel.find(wire::ERROR).map(|frame| told(&frame))
+        self.channel.find(wire::ERROR).map(|frame| peer_error(&frame))
     }
 
     /// Waits for the answer to a frame.
@@ -98,7 +98,7 @@ impl Giving {
         loop {
             let frame = self.channel.receive()?.ok_or(io::ErrorKind::UnexpectedEof)?;
             match frame.kind {
-                wire::ERROR => return Err(told(&frame)),
+                wire::ERROR => return Err(peer_error(&frame)),
                 kind => {
                     self.under_way -= u32::from(kind == wire::RECEIPT && self.under_way > 0);
                     if kind == want {
@@ -110,8 +110,8 @@ impl Giving {
     }
 }
 
-/// The error that the other shard tells.
-fn told(frame: &Frame) -> io::Error {
+/// The error that the other shard reports.
+fn peer_error(frame: &Frame) -> io::Error {
     io::Error::other(String::from_utf8_lossy(&frame.body).into_owned())
 }
 
@@ -253,7 +253,7 @@ impl Shard {
         if !giving.gone.is_empty() {
             return self.send_gone(giving);
         }
-        self.tell_slots_end(giving)?;
+        self.send_slots_end(giving)?;
         let mut frame = Connections::default();
         while !frame.is_full() {
             let slot = match giving.fresh.pop() {
@@ -326,7 +326,7 @@ impl Shard {
     }
 
     /// The other engine takes no slot that this one's record doesn't know.
-    fn tell_slots_end(&mut self, giving: &mut Giving) -> io::Result<()> {
+    fn send_slots_end(&mut self, giving: &mut Giving) -> io::Result<()> {
         let slots_end = self.engine.slots_end();
         if slots_end > giving.slots_end || giving.slots_end == 0 {
             giving.channel.send(wire::ENGINE, &self.engine.export_engine(), &[])?;

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_in_days() {
+    fn times_are_printed_in_days() {
         assert_eq!(days(86_399), "less than a day");
         assert_eq!(days(86_400), "1 day");
         assert_eq!(days(10 * 86_400), "10 days");

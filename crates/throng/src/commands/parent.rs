@@ -38,7 +38,7 @@ pub fn pass_signals_on() {
     let passing = signals.and_then(|mut signals| {
         thread.spawn(move || {
             let mut family = Family::default();
-            signals.forever().for_each(|signal| family.tell(signal));
+            signals.forever().for_each(|signal| family.signal(signal));
         })
     });
     if let Err(error) = passing {
@@ -76,7 +76,7 @@ pub fn run() -> Result<(), CommandError> {
         for signal in signals.wait() {
             match signal {
                 SIGCHLD => family.reap(),
-                signal => family.tell(signal),
+                signal => family.signal(signal),
             }
         }
     }
@@ -88,8 +88,8 @@ pub fn run() -> Result<(), CommandError> {
 struct Family {
     /// The signal that ends the server, once it came.
     ending: Option<i32>,
-    /// Who has been told it.
-    told: BTreeSet<i32>,
+    /// The processes that got it.
+    signalled: BTreeSet<i32>,
     /// The exit status of the child that ended last.
     status: i32,
     /// None is left.
@@ -102,7 +102,7 @@ impl Family {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) => {
-                    self.told.remove(&pid.as_raw_pid());
+                    self.signalled.remove(&pid.as_raw_pid());
                     self.status = exit_status(status);
                 }
                 Ok(None) => break,
@@ -116,7 +116,7 @@ impl Family {
         // Whoever came to this process from one that ended has not been told.
         if let Some(signal) = self.ending {
             for child in children() {
-                if self.told.insert(child.as_raw_pid()) {
+                if self.signalled.insert(child.as_raw_pid()) {
                     send(child, signal);
                 }
             }
@@ -124,11 +124,11 @@ impl Family {
     }
 
     /// Passes a signal on.
-    fn tell(&mut self, signal: i32) {
+    fn signal(&mut self, signal: i32) {
         let children = children();
         if matches!(signal, SIGTERM | SIGINT) {
             self.ending = Some(signal);
-            self.told.extend(children.iter().map(|child| child.as_raw_pid()));
+            self.signalled.extend(children.iter().map(|child| child.as_raw_pid()));
         }
         for child in children {
             send(child, signal);

@@ -147,10 +147,10 @@ fn who_may_not_stay_ends_as_with_an_expired_token() {
         let mut client = Client::open(&server, Way::Ws, "", "").ok().unwrap();
         assert_eq!(client.closed(), "token_expired", "{said}");
         assert!(now_s() >= began + 2, "{said}");
-        let told = app.until("its end is told", |events| {
+        let events = app.until("its end is told", |events| {
             events.iter().any(|event| event["kind"] == "disconnected")
         });
-        let end = told.iter().find(|event| event["kind"] == "disconnected").unwrap();
+        let end = events.iter().find(|event| event["kind"] == "disconnected").unwrap();
         assert_eq!((&end["reason"], &end["user"]), (&json!("token_expired"), &json!("al")));
         assert_eq!(refreshes(&app).len(), 1, "{said}");
     };

@@ -265,11 +265,15 @@ impl Runner<'_> {
     fn foreground(&mut self, text: &str, how: &How) -> Result<(), String> {
         let stored = self.stored();
         let done = self.shell.run(&self.real(text));
-        let told = format!("{}{}", done.out, done.err);
+        let output = format!("{}{}", done.out, done.err);
         if how.exit == 0 && !done.failed.is_empty() || done.status != how.exit {
-            return Err(format!("it ended with {} ({}):\n{told}", done.status, done.failed.trim()));
+            return Err(format!(
+                "it ended with {} ({}):\n{output}",
+                done.status,
+                done.failed.trim()
+            ));
         }
-        let printed = if how.exit == 0 { done.out } else { told };
+        let printed = if how.exit == 0 { done.out } else { output };
         // People read more slowly than the store writes.
         self.until_stored(stored, printed.matches("\"queued\":true").count())?;
         self.printed = Printed::Text(self.shown(&printed));

@@ -194,7 +194,7 @@ fn an_interrupt_ends_the_run_of_all_agents_with_the_results_so_far() {
 }
 
 #[test]
-fn a_lost_agent_is_told_with_its_share_and_the_others_go_on() {
+fn a_lost_agent_is_reported_with_its_share_and_the_others_go_on() {
     let server = Server::start();
     let mut agents = agents::<3>();
     let mut run =

@@ -169,7 +169,7 @@ fn a_connection_lasts_as_long_as_its_newest_token() {
     // The newest one may also last for less.
     reauthenticate(&mut alice, &by_token(&grants("alice", &["a"], 2)));
     match alice.next() {
-        Heard::Auth(0, _) => alice.is_told(0x87),
+        Heard::Auth(0, _) => alice.is_ended_for(0x87),
         // On a slow machine it is over before it comes.
         Heard::Disconnect(0x87, _) => alice.hears(&[Heard::Closed]),
         other => panic!("{other:?}"),
@@ -196,7 +196,7 @@ fn a_new_token_that_is_none_ends_the_connection() {
         let connect = Connect::new(V5, "phone").will("b", "gone", 1).authenticates(&token);
         let mut alice = connect.open(server.client);
         reauthenticate(&mut alice, &properties);
-        alice.is_told(wanted);
+        alice.is_ended_for(wanted);
         assert_eq!(witness.message().payload, "gone");
     }
 }
@@ -207,7 +207,7 @@ fn who_has_not_begun_with_a_method_does_not_go_on_with_one() {
     let token = grants("alice", &["a"], 600);
     let mut alice = Connect::new(V5, "phone").password(&token).open(server.client);
     reauthenticate(&mut alice, &by_token(&token));
-    alice.is_told(0x8c);
+    alice.is_ended_for(0x8c);
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn an_unrequested_response_is_a_fault() {
     let mut alice = Connect::new(V5, "phone").authenticates(&token).open(server.client);
     let answer = by_token(&token);
     alice.send(&bytes(|out| write::auth(ReasonCode::ContinueAuthentication, &answer, out)));
-    alice.is_told(0x82);
+    alice.is_ended_for(0x82);
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn a_token_that_expires_ends_its_connections() {
     for version in BOTH {
         let connect = Connect::new(version, "phone").user("alice").will("b", "expired", 1);
         let mut alice = open_briefly(&server, |token| connect.clone().password(token));
-        alice.is_told(0x87);
+        alice.is_ended_for(0x87);
         assert_eq!(witness.message().payload, "expired");
     }
     let (_, answer) = Connect::new(V5, "phone").password(&token).try_open(server.client);
@@ -250,7 +250,7 @@ fn a_revoked_token_ends_its_connections_and_counts_no_more() {
         let mut bob = Connect::new(version, "other").user("bob").password(&bob).open(server.client);
         let answer = server.post("/api/revoke", json!({"user": user}));
         assert_eq!(answer["closed"], 1, "{answer}");
-        alice.is_told(0x87);
+        alice.is_ended_for(0x87);
         let (_, answer) = connect.try_open(server.client);
         assert_eq!(answer.code, if version == V3 { 4 } else { 0x86 });
         bob.ping();

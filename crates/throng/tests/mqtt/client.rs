@@ -194,7 +194,7 @@ fn found(properties: &[(u8, String)], id: u8) -> Option<&str> {
     properties.iter().find(|(known, _)| *known == id).map(|(_, value)| value.as_str())
 }
 
-fn told(properties: &Properties<'_>) -> Vec<(u8, String)> {
+fn properties_of(properties: &Properties<'_>) -> Vec<(u8, String)> {
     let value = |value: Value<'_>| match value {
         Value::Number(number) => number.to_string(),
         Value::Text(text) => text.to_string(),
@@ -445,10 +445,10 @@ impl Client {
     }
 
     /// The server ends the connection: one of version 5 is told why.
-    pub fn is_told(&mut self, reason: u8) {
+    pub fn is_ended_for(&mut self, reason: u8) {
         if self.version == V5 {
             match self.next_but_messages() {
-                Heard::Disconnect(told, _) => assert_eq!(told, reason, "DISCONNECT"),
+                Heard::Disconnect(found, _) => assert_eq!(found, reason, "DISCONNECT"),
                 other => panic!("{other:?} came in place of DISCONNECT {reason:#x}"),
             }
         }
@@ -513,9 +513,9 @@ impl Client {
         self.raw = input[..taken].to_vec();
         self.properties = match &packet {
             Packet::Puback(it) | Packet::Pubrec(it) | Packet::Pubrel(it) | Packet::Pubcomp(it) => {
-                told(&it.properties)
+                properties_of(&it.properties)
             }
-            Packet::Suback(it) | Packet::Unsuback(it) => told(&it.properties),
+            Packet::Suback(it) | Packet::Unsuback(it) => properties_of(&it.properties),
             _ => Vec::new(),
         };
         let heard = match packet {
@@ -526,7 +526,7 @@ impl Client {
                 retain: it.retain,
                 dup: it.dup,
                 id: it.id,
-                properties: told(&it.properties),
+                properties: properties_of(&it.properties),
             }),
             Packet::Puback(it) => Heard::Confirm("PUBACK", it.id, it.reason.number()),
             Packet::Pubrec(it) => Heard::Confirm("PUBREC", it.id, it.reason.number()),
@@ -535,10 +535,12 @@ impl Client {
             Packet::Suback(it) => Heard::Suback(it.id, it.codes.to_vec()),
             Packet::Unsuback(it) => Heard::Unsuback(it.id, it.codes.to_vec()),
             Packet::Pingresp => Heard::Pong,
-            Packet::Disconnect(it) => Heard::Disconnect(it.reason.number(), told(&it.properties)),
-            Packet::Auth(it) => Heard::Auth(it.reason.number(), told(&it.properties)),
+            Packet::Disconnect(it) => {
+                Heard::Disconnect(it.reason.number(), properties_of(&it.properties))
+            }
+            Packet::Auth(it) => Heard::Auth(it.reason.number(), properties_of(&it.properties)),
             Packet::Connack(it) => {
-                Heard::Connack(it.session_present, it.code, told(&it.properties))
+                Heard::Connack(it.session_present, it.code, properties_of(&it.properties))
             }
             other => panic!("{other:?} is not for a server to send"),
         };

@@ -179,7 +179,7 @@ fn a_kept_session_that_never_confirms_does_not_keep_memory() {
 }
 
 #[test]
-fn a_client_has_as_many_aliases_as_it_was_told_and_no_more() {
+fn a_client_has_as_many_aliases_as_announced_and_no_more() {
     let server = server(&[("THRONG_MQTT_TOPIC_ALIAS_MAX", "3")]);
     let witness = Witness::new(&server);
     let (mut client, answer) = Connect::new(V5, "aliases").try_open(server.client);
@@ -196,7 +196,7 @@ fn a_client_has_as_many_aliases_as_it_was_told_and_no_more() {
         assert_eq!(client.message().topic, format!("{round:0>254}"));
     }
     client.send(&Publish::new("a", "x", 0).with(alias(4)).bytes(V5));
-    client.is_told(0x94);
+    client.is_ended_for(0x94);
     witness.goes_on(&server);
 }
 
@@ -348,11 +348,11 @@ fn half_a_packet_keeps_no_connection_alive() {
                 break heard;
             }
         };
-        let is_told = match version {
+        let is_explained = match version {
             V3 => heard == Heard::Closed,
             V5 => matches!(heard, Heard::Disconnect(0x8d, _)),
         };
-        assert!(is_told, "{heard:?}");
+        assert!(is_explained, "{heard:?}");
     }
     witness.goes_on(&server);
 }

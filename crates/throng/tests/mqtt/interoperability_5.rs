@@ -32,7 +32,7 @@ fn test_basic() {
     // A second CONNECT on one connection.
     let mut two = Connect::new(V5, "myclientid").open(server.client);
     two.send(&Connect::new(V5, "myclientid").bytes());
-    two.is_told(0x82);
+    two.is_ended_for(0x82);
     // A name of a protocol that is not MQTT, and one of another length.
     let mut wrong = Connect::new(V5, "myclientid").bytes();
     wrong[4..8].copy_from_slice(b"hj57");
@@ -215,7 +215,7 @@ fn test_session_expiry() {
     assert!(one.session_present);
     // What was none can't become one.
     goodbye(&mut one, 5);
-    one.is_told(0x82);
+    one.is_ended_for(0x82);
 }
 
 #[test]
@@ -364,11 +364,11 @@ fn test_client_topic_alias() {
     // 0 is none.
     let mut one = Connect::new(V5, "myclientid").open(server.client);
     one.send(&Publish::new("TopicA", "x", 0).with(alias(0)).bytes(V5));
-    one.is_told(0x94);
+    one.is_ended_for(0x94);
     // An alias that was not given.
     let mut one = Connect::new(V5, "myclientid").open(server.client);
     one.send(&Publish::new("", "x", 0).with(alias(3)).bytes(V5));
-    one.is_told(0x82);
+    one.is_ended_for(0x82);
     let (mut one, answer) = Connect::new(V5, "myclientid").try_open(server.client);
     let max: u32 = answer.property(id::TOPIC_ALIAS_MAXIMUM).unwrap().parse().unwrap();
     one.subscribe(&[filter("TopicA", 2), filter("TopicB", 2)]);
@@ -383,7 +383,7 @@ fn test_client_topic_alias() {
     one.publish_all(Publish::new("TopicB", "another", 1).with(alias(max)));
     assert_eq!(one.message().topic, "TopicB");
     one.send(&Publish::new("TopicA", "x", 0).with(alias(max + 1)).bytes(V5));
-    one.is_told(0x94);
+    one.is_ended_for(0x94);
     // They end with the connection, even of a session that goes on.
     let mut one = Connect::kept(V5, "myclientid").open(server.client);
     one.subscribe(&[filter("TopicA", 2)]);
@@ -396,7 +396,7 @@ fn test_client_topic_alias() {
     one.publish("TopicA", "3", 1);
     assert_eq!(one.message().payload, "3", "the subscription is there");
     one.send(&Publish::new("", "4", 1).with(alias(1)).bytes(V5));
-    one.is_told(0x82);
+    one.is_ended_for(0x82);
 }
 
 #[test]
@@ -440,7 +440,7 @@ fn test_maximum_packet_size() {
     let (mut one, answer) = Connect::new(V5, "myclientid").try_open(server.client);
     assert_eq!(answer.property(id::MAXIMUM_PACKET_SIZE), Some("2048"));
     one.send(&Publish::new("TopicA", &"x".repeat(3_000), 0).bytes(V5));
-    one.is_told(0x95);
+    one.is_ended_for(0x95);
     // The client has one as well: what is larger does not come.
     let connect = Connect::new(V5, "myclientid").with(number(id::MAXIMUM_PACKET_SIZE, 64));
     let mut one = connect.open(server.client);
@@ -454,10 +454,10 @@ fn test_maximum_packet_size() {
 #[test]
 fn test_server_keep_alive() {
     let first = server(&[]);
-    for (asked, told) in [(120, Some("60")), (60, None), (30, None)] {
+    for (asked, interval) in [(120, Some("60")), (60, None), (30, None)] {
         let connect = Connect { keep_alive_s: asked, ..Connect::new(V5, "myclientid") };
         let answer = connect.try_open(first.client).1;
-        assert_eq!(answer.property(id::SERVER_KEEP_ALIVE), told, "asked for {asked}");
+        assert_eq!(answer.property(id::SERVER_KEEP_ALIVE), interval, "asked for {asked}");
     }
     // What it was told is what holds.
     let second = server(&[("THRONG_MQTT_KEEP_ALIVE_SECONDS_MAX", "2")]);
@@ -465,7 +465,7 @@ fn test_server_keep_alive() {
     let start = Instant::now();
     let (mut one, answer) = connect.try_open(second.client);
     assert_eq!(answer.property(id::SERVER_KEEP_ALIVE), Some("2"));
-    one.is_told(0x8d);
+    one.is_ended_for(0x8d);
     assert!(start.elapsed() >= Duration::from_millis(2_500), "{:?}", start.elapsed());
 }
 
@@ -546,7 +546,7 @@ fn test_keepalive() {
     let mut one = connect.will("Topic/C", "keepalive expiry", 0).open(server.client);
     assert_eq!(two.message().payload, "keepalive expiry");
     assert!(start.elapsed() >= Duration::from_millis(2_500), "{:?}", start.elapsed());
-    one.is_told(0x8d);
+    one.is_ended_for(0x8d);
 }
 
 #[test]
@@ -601,7 +601,7 @@ fn test_flow_control2() {
         one.send(&Publish { id: packet_id, ..Publish::new("TopicA", "x", 2) }.bytes(V5));
     }
     one.hears(&[Heard::Confirm("PUBREC", 1, 0), Heard::Confirm("PUBREC", 2, 0)]);
-    one.is_told(0x93);
+    one.is_ended_for(0x93);
 }
 
 #[test]

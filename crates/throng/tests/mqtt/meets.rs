@@ -98,22 +98,22 @@ fn the_application_puts_clients_into_topics_and_takes_them_out() {
     server.publish("own", json!("four"));
     alice.is_quiet();
     server.post("/api/disconnect", json!({"user": "alice"}));
-    alice.is_told(0x98);
+    alice.is_ended_for(0x98);
 }
 
 #[test]
-fn who_is_drained_is_told_where_to_go() {
+fn a_drained_client_gets_the_other_server() {
     for (reference, reason) in [("", 0x8b), ("other.example:1883", 0x9c)] {
         let server = server(&[("THRONG_MQTT_SERVER_REFERENCE", reference)]);
         let mut five = Connect::new(V5, "five").open(server.client);
         let mut three = Connect::new(V3, "three").open(server.client);
         server.signal("-TERM");
         match five.next() {
-            Heard::Disconnect(told, properties) => {
-                assert_eq!(told, reason);
-                let told = properties.iter().find(|(of, _)| *of == id::SERVER_REFERENCE);
-                let told = told.map(|(_, reference)| reference.as_str());
-                assert_eq!(told.unwrap_or_default(), reference);
+            Heard::Disconnect(found, properties) => {
+                assert_eq!(found, reason);
+                let found = properties.iter().find(|(of, _)| *of == id::SERVER_REFERENCE);
+                let found = found.map(|(_, reference)| reference.as_str());
+                assert_eq!(found.unwrap_or_default(), reference);
             }
             other => panic!("{other:?}"),
         }
@@ -122,23 +122,23 @@ fn who_is_drained_is_told_where_to_go() {
 }
 
 #[test]
-fn the_server_tells_of_itself() {
+fn the_server_publishes_its_status() {
     let server = server(&[("THRONG_MQTT_SYS_SECONDS", "1")]);
     let _away = Connect::kept(V5, "away").open(server.client);
     let mut client = Connect::new(V5, "watches").open(server.client);
     let filters = ["$SYS/broker/clients/+", "$SYS/broker/version", "$SYS/broker/uptime"];
     client.subscribe(&filters.map(|it| filter(it, 0)));
-    let mut told = std::collections::BTreeMap::new();
+    let mut topics = std::collections::BTreeMap::new();
     server.until("both are counted", |_| {
         let message = client.message();
-        told.insert(message.topic, message.payload);
-        told.get("$SYS/broker/clients/connected").is_some_and(|count| count == "2")
+        topics.insert(message.topic, message.payload);
+        topics.get("$SYS/broker/clients/connected").is_some_and(|count| count == "2")
     });
-    while !told.contains_key("$SYS/broker/version") {
+    while !topics.contains_key("$SYS/broker/version") {
         let message = client.message();
-        told.insert(message.topic, message.payload);
+        topics.insert(message.topic, message.payload);
     }
-    assert!(told["$SYS/broker/version"].starts_with("throng "), "{told:?}");
+    assert!(topics["$SYS/broker/version"].starts_with("throng "), "{topics:?}");
     let mut other = Connect::new(V5, "wild").open(server.client);
     other.subscribe(&[filter("#", 0), filter("+/broker/uptime", 0)]);
     // The server has told of itself twice since, for everybody at once.
@@ -151,17 +151,17 @@ fn the_server_tells_of_itself() {
 }
 
 #[test]
-fn a_takeover_is_told_on_either_side_of_the_server() {
+fn a_takeover_is_reported_on_either_side_of_the_server() {
     let server = server(&[]);
     // Whatever shard each comes to.
     let mut before = Connect::new(V5, "same").open(server.client);
     for _ in 0..8 {
         let now = Connect::new(V5, "same").open(server.client);
-        before.is_told(0x8e);
+        before.is_ended_for(0x8e);
         before = now;
     }
     let mut three = Connect::new(V3, "same").open(server.client);
-    before.is_told(0x8e);
+    before.is_ended_for(0x8e);
     let mut five = Connect::kept(V5, "same").open(server.client);
     three.hears(&[Heard::Closed]);
     five.ping();

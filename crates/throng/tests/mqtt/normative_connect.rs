@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::mqtt::client::*;
 use crate::mqtt::raw::*;
-use crate::mqtt::reasons::{Told, refused};
+use crate::mqtt::reasons::{ReasonClient, refused};
 use crate::mqtt::{server, server_at};
 use crate::support::free_port;
 
@@ -259,7 +259,7 @@ fn mqtt_3_1_4_2_the_old_connection_of_a_client_ends() {
     for version in BOTH {
         let mut before = Connect::new(version, "one").open(server.client);
         let mut after = Connect::new(version, "one").open(server.client);
-        before.is_told(0x8e);
+        before.is_ended_for(0x8e);
         after.ping();
     }
 }
@@ -333,7 +333,7 @@ fn mqtt5_3_1_2_29_reasons_are_not_explained_to_who_does_not_want_it() {
     let server = server(&[]);
     for wants in [0, 1] {
         let connect = Connect::new(V5, "x").with(number(id::REQUEST_PROBLEM_INFORMATION, wants));
-        let mut client = Told::open(server.client, &connect);
+        let mut client = ReasonClient::open(server.client, &connect);
         for (packet, name, code) in refused() {
             client.send(&packet);
             let reason = client.next().unwrap();
@@ -447,7 +447,7 @@ fn mqtt_3_1_3_1_fields_of_connect_come_in_their_order() {
 }
 
 #[test]
-fn mqtt_3_1_3_2_sessions_are_told_by_their_client_identifier() {
+fn mqtt_3_1_3_2_sessions_are_found_by_their_client_identifier() {
     let server = server(&[]);
     for version in BOTH {
         let names = ["sensor", "Sensor", "sensor ", "sensor/1"];

@@ -27,22 +27,22 @@ impl Reason {
 }
 
 /// A connection that reads reasons.
-pub struct Told {
+pub struct ReasonClient {
     socket: TcpStream,
     input: Vec<u8>,
 }
 
-impl Told {
+impl ReasonClient {
     pub fn new(at: SocketAddr) -> Self {
-        Told { socket: crate::support::connect(at), input: Vec::new() }
+        ReasonClient { socket: crate::support::connect(at), input: Vec::new() }
     }
 
     /// A client that was let in.
     pub fn open(at: SocketAddr, connect: &Connect) -> Self {
-        let mut told = Told::new(at);
-        told.send(&connect.bytes());
-        assert_eq!(told.next().map(|it| (it.packet, it.code)), Some(("CONNACK", 0)));
-        told
+        let mut client = ReasonClient::new(at);
+        client.send(&connect.bytes());
+        assert_eq!(client.next().map(|it| (it.packet, it.code)), Some(("CONNACK", 0)));
+        client
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
@@ -105,7 +105,7 @@ pub fn refused() -> [(Vec<u8>, &'static str, u8); 6] {
 #[test]
 fn reasons_are_explained() {
     let server = server(&[]);
-    let mut client = Told::open(server.client, &Connect::new(V5, "x"));
+    let mut client = ReasonClient::open(server.client, &Connect::new(V5, "x"));
     for (packet, name, code) in refused() {
         client.send(&packet);
         let reason = client.next().unwrap();
@@ -115,8 +115,8 @@ fn reasons_are_explained() {
     }
     assert_eq!(client.next(), None);
     // Who is let in no longer.
-    let mut old = Told::open(server.client, &Connect::new(V5, "y"));
-    let mut new = Told::open(server.client, &Connect::new(V5, "y"));
+    let mut old = ReasonClient::open(server.client, &Connect::new(V5, "y"));
+    let mut new = ReasonClient::open(server.client, &Connect::new(V5, "y"));
     let reason = old.next().unwrap();
     assert_eq!((reason.packet, reason.code), ("DISCONNECT", 0x8e));
     assert!(reason.text.is_some_and(|text| text.contains("client identifier")));
@@ -129,7 +129,7 @@ fn a_text_never_makes_a_packet_larger_than_the_client_takes() {
     let server = server(&[]);
     let takes = |max| Connect::new(V5, "x").with(number(id::MAXIMUM_PACKET_SIZE, max));
     // Room for all but texts.
-    let mut client = Told::open(server.client, &takes(30));
+    let mut client = ReasonClient::open(server.client, &takes(30));
     for (packet, packet_name, code) in refused() {
         client.send(&packet);
         let (text, server) = (None, None);
@@ -137,7 +137,7 @@ fn a_text_never_makes_a_packet_larger_than_the_client_takes() {
     }
     assert_eq!(client.next(), None);
     // No room for a code: what is too large is not sent at all.
-    let mut client = Told::new(server.client);
+    let mut client = ReasonClient::new(server.client);
     client.send(&takes(4).bytes());
     assert_eq!(client.next(), None);
 }
@@ -154,38 +154,38 @@ fn drained(settings: &[(&str, &str)], connect: &Connect) -> (Option<Reason>, Opt
     let server = one_shard(settings);
     let bytes = connect.bytes();
     let (first, rest) = bytes.split_at(7);
-    let mut late = Told::new(server.client);
+    let mut late = ReasonClient::new(server.client);
     late.send(first);
-    let mut open = Told::open(server.client, &Connect::new(V5, "open"));
+    let mut open = ReasonClient::open(server.client, &Connect::new(V5, "open"));
     server.until("both connections", |server| {
         server.metric("throng_connections{transport=\"mqtt\"}") == 2.0
     });
     server.signal("-TERM");
     // It is told to go when the drain has begun.
-    let told = open.next();
+    let reason = open.next();
     late.send(rest);
-    (late.next(), told)
+    (late.next(), reason)
 }
 
 #[test]
 fn a_client_that_comes_during_a_drain_is_sent_elsewhere() {
     let elsewhere = [("THRONG_MQTT_SERVER_REFERENCE", "other.example:1883")];
-    let (late, told) = drained(&elsewhere, &Connect::new(V5, "late"));
-    let (late, told) = (late.expect("CONNACK"), told.expect("DISCONNECT"));
+    let (late, reason) = drained(&elsewhere, &Connect::new(V5, "late"));
+    let (late, reason) = (late.expect("CONNACK"), reason.expect("DISCONNECT"));
     assert_eq!((late.packet, late.code), ("CONNACK", 0x9c));
-    assert_eq!((told.packet, told.code), ("DISCONNECT", 0x9c));
-    for reason in [&late, &told] {
+    assert_eq!((reason.packet, reason.code), ("DISCONNECT", 0x9c));
+    for reason in [&late, &reason] {
         assert_eq!(reason.server.as_deref(), Some("other.example:1883"));
         assert!(reason.text.is_some());
     }
     // Server shutting down has no place in CONNACK [MQTT-3.2.2-8].
-    let (late, told) = drained(&[], &Connect::new(V5, "late"));
+    let (late, reason) = drained(&[], &Connect::new(V5, "late"));
     assert_eq!(late.map(|it| (it.packet, it.code)), Some(("CONNACK", 0x88)));
-    assert_eq!(told.map(|it| (it.packet, it.code)), Some(("DISCONNECT", 0x8b)));
+    assert_eq!(reason.map(|it| (it.packet, it.code)), Some(("DISCONNECT", 0x8b)));
 }
 
 #[test]
-fn a_client_of_3_1_1_that_comes_during_a_drain_is_told_so() {
+fn a_client_of_3_1_1_that_comes_during_a_drain_gets_the_reason() {
     let server = one_shard(&[]);
     let bytes = Connect::new(V3, "late").bytes();
     let mut late = Client::new(server.client, V3);

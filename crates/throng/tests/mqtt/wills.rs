@@ -64,14 +64,14 @@ fn a_will_is_no_larger_than_a_message() {
 }
 
 #[test]
-fn mqtt5_3_2_2_13_where_nothing_is_retained_clients_are_told_so() {
+fn mqtt5_3_2_2_13_where_nothing_is_retained_connack_says_so() {
     let settings =
         [("THRONG_MQTT_RETAINED_MESSAGES_MAX", "0"), ("THRONG_MQTT_RETAINED_BYTES_MAX", "0")];
     let server = server(&settings);
     let (mut client, answer) = Connect::new(V5, "c").try_open(server.client);
     assert_eq!(answer.property(id::RETAIN_AVAILABLE), Some("0"));
     client.send(&Publish::new("a", "x", 1).retained().bytes(V5));
-    client.is_told(0x9a);
+    client.is_ended_for(0x9a);
     let mut will = Connect::new(V5, "c").will("gone", "bye", 0);
     will.will.as_mut().unwrap().retain = true;
     assert_eq!(will.try_open(server.client).1.code, 0x9a);

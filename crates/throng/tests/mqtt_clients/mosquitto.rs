@@ -109,7 +109,7 @@ fn mosquitto_pub_and_sub() {
 }
 
 #[test]
-fn mosquitto_is_told_why_it_is_refused() {
+fn mosquitto_gets_the_reason_of_a_rejection() {
     let server = guarded();
     for version in VERSIONS {
         let refused = |who: &[&str]| {
@@ -126,10 +126,12 @@ fn mosquitto_is_told_why_it_is_refused() {
         assert!(text.contains("not authorised"), "{version}: {text}");
         let forged = format!("{}x", token());
         let text = refused(&["-u", "alice", "-P", &forged]);
-        let is_told = text.contains("bad user name or password") || text.contains("not authorised");
-        assert!(is_told, "{version}: {text}");
+        let is_explained =
+            text.contains("bad user name or password") || text.contains("not authorised");
+        assert!(is_explained, "{version}: {text}");
         let text = refused(&["-u", "bob", "-P", &token()]);
-        let is_told = text.contains("bad user name or password") || text.contains("not authorised");
-        assert!(is_told, "{version}: {text}");
+        let is_explained =
+            text.contains("bad user name or password") || text.contains("not authorised");
+        assert!(is_explained, "{version}: {text}");
     }
 }

@@ -194,7 +194,7 @@ fn a_session_goes_whole_to_who_takes_it_over() {
     // Whatever shard each comes to.
     for round in 0..12 {
         let mut now = kept("same", 100).open(server.client);
-        before.is_told(0x8e);
+        before.is_ended_for(0x8e);
         assert!(now.session_present);
         assert_eq!(now.next(), Heard::Message(Message { dup: true, ..first.clone() }));
         assert_eq!(now.next(), Heard::Confirm("PUBREL", second.id, 0));
@@ -207,7 +207,7 @@ fn a_session_goes_whole_to_who_takes_it_over() {
     before.confirm(ConfirmType::Pubcomp, second.id);
     // A new session in place of the one that is there.
     let mut clean = Connect::new(V5, "same").open(server.client);
-    before.is_told(0x8e);
+    before.is_ended_for(0x8e);
     assert!(!clean.session_present);
     speaker.publish("a/4", "nobody is subscribed", 2);
     clean.is_quiet();

@@ -85,9 +85,9 @@ fn what_does_not_come_again_is_released() {
 fn the_limit_of_packets_is_the_one_in_force() {
     let server = serve(&[]);
     let (_, connack) = Connect::new(V5, "asks").try_open(server.client);
-    let told = connack.property(protocol::mqtt::id::MAXIMUM_PACKET_SIZE).unwrap();
+    let limit = connack.property(protocol::mqtt::id::MAXIMUM_PACKET_SIZE).unwrap();
     let max = server.metric("throng_limit{name=\"mqtt.packet_bytes_max\"}");
-    assert_eq!(told.parse(), Ok(max));
+    assert_eq!(limit.parse(), Ok(max));
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn a_session_that_was_to_end_with_its_connection_does_so_in_a_crash() {
 }
 
 #[test]
-fn an_alias_is_told_before_it_is_used() {
+fn an_alias_is_announced_before_it_is_used() {
     let folder = Folder::new();
     let server = folder.serve(&[]);
     let mut speaker = Connect::new(V5, "speaker").open(server.client);
@@ -560,8 +560,8 @@ fn a_queued_message_keeps_all_of_its_attributes() {
                     [&mut quick, &mut slow].map(|it| comparable_messages(it, count));
                 assert_eq!(slow, quick, "kept: {kept}, {exact:?}, {wide:?}");
                 let retained = quick.iter().filter(|message| message.retain).count();
-                let is_told = [exact, wide].into_iter().flatten().any(|(_, it)| it);
-                assert_eq!(retained, if is_told { 2 } else { 0 });
+                let is_retained = [exact, wide].into_iter().flatten().any(|(_, it)| it);
+                assert_eq!(retained, if is_retained { 2 } else { 0 });
                 assert!(quick.iter().all(|message| message.properties.len() >= 6));
             }
         }

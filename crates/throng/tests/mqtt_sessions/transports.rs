@@ -51,7 +51,7 @@ fn what_mqtt_publishes_each_transport_hears() {
         let topic = format!("sensors/{at}");
         let query = format!("topic={topic}");
         let mut sse = server.listen(&format!("/sse?{query}"));
-        let mut told = server.listen(&format!("/sse?{query}&format=json"));
+        let mut listener = server.listen(&format!("/sse?{query}&format=json"));
         let mut stream = server.listen(&format!("/stream?{query}"));
         let mut ws = websocket(&server, &query);
         let mut channel = Channel::join(&server, &topic);
@@ -61,7 +61,7 @@ fn what_mqtt_publishes_each_transport_hears() {
             let text = format!("{qos} \u{e9}\n\u{1f600}");
             sensor.publish(&topic, &text, qos);
             assert_eq!(sse.data(), text, "SSE");
-            let event: Value = serde_json::from_str(&told.data()).unwrap();
+            let event: Value = serde_json::from_str(&listener.data()).unwrap();
             assert_eq!((&event["topic"], &event["data"]), (&json!(topic), &json!(text)), "SSE");
             let line = loop {
                 let line = stream.object();
@@ -81,12 +81,12 @@ fn what_mqtt_publishes_each_transport_hears() {
         assert_eq!(receive(&mut ws)["data"], "{\"t\":1}");
         assert_eq!(channel.until("message")["data"], "{\"t\":1}");
         assert_eq!(sse.data(), "{\"t\":1}");
-        told.data();
+        listener.data();
         // Bytes are bytes where a transport has them, and Base64 elsewhere.
         let payload = [0xff, 0, 0xfe, b'x'];
         sensor.publish_all(Publish { payload: &payload, ..Publish::new(&topic, "", 1) });
         assert_eq!(sse.data(), "/wD+eA==");
-        let event: Value = serde_json::from_str(&told.data()).unwrap();
+        let event: Value = serde_json::from_str(&listener.data()).unwrap();
         assert_eq!((&event["data"], &event["encoding"]), (&json!("/wD+eA=="), &json!("base64")));
         let frame = channel.bytes();
         assert!(frame.ends_with(&payload), "{frame:?}");

@@ -146,7 +146,7 @@ fn what_waited_and_was_dropped_is_too_old() {
 
 /// A user who was absent while more came than is kept is told, and asks for nothing to be.
 #[test]
-fn an_absent_user_is_told_of_what_was_dropped() {
+fn an_absent_user_learns_of_what_was_dropped() {
     for storage in BOTH {
         let mut node = Node::with(storage, &[("THRONG_INBOX_MESSAGES_MAX", "3")]);
         for style in ALL {

@@ -153,7 +153,7 @@ fn a_client_that_connects_again_takes_its_session_over() {
     node.upgrade();
     let mut second = persistent("same").open(node.client);
     assert!(second.session_present);
-    first.is_told(0x8e);
+    first.is_ended_for(0x8e);
     node.publish("a", json!("to the second"));
     assert_eq!(second.message().payload, "to the second");
 }

@@ -13,9 +13,9 @@ use super::{Events, Inbox, Queue, Topic, Waiting, now_ms};
 pub(in crate::webhook) struct TopicState {
     /// The shards on which it has members.
     pub shards: Vec<u16>,
-    /// The application was told that it is occupied.
-    pub told: bool,
-    /// When it is told otherwise, in milliseconds since 1970.
+    /// The state that the application knows.
+    pub is_occupied: bool,
+    /// When an event says otherwise, in milliseconds since 1970.
     pub due_ms: Option<u64>,
 }
 
@@ -48,9 +48,9 @@ impl Events {
             let ms = |left: Duration| u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
             let due_ms =
                 |due: Instant| now_ms.saturating_add(ms(due.saturating_duration_since(now)));
-            let Topic { shards, told, due } = topic;
+            let Topic { shards, is_occupied, due } = topic;
             let (shards, due_ms) = (shards.clone(), due.map(due_ms));
-            (name.clone(), TopicState { shards, told: *told, due_ms })
+            (name.clone(), TopicState { shards, is_occupied: *is_occupied, due_ms })
         };
         some.map(state).collect()
     }
@@ -60,10 +60,10 @@ impl Events {
         let (now, now_ms) = (Instant::now(), now_ms());
         let mut inbox = self.lock();
         match state {
-            Some(TopicState { shards, told, due_ms }) => {
+            Some(TopicState { shards, is_occupied, due_ms }) => {
                 let left = |due_ms: u64| Duration::from_millis(due_ms.saturating_sub(now_ms));
                 let due = due_ms.map(|due_ms| now.checked_add(left(due_ms)).unwrap_or(now));
-                inbox.topics.insert(name, Topic { shards, told, due });
+                inbox.topics.insert(name, Topic { shards, is_occupied, due });
             }
             None => _ = inbox.topics.remove(&name),
         }

@@ -18,12 +18,12 @@ proptest! {
     /// Whatever shards say, in whatever order: the application hears by turns that a topic is
     /// occupied and vacated, only of what has stayed so, and at the end knows how it is.
     #[test]
-    fn a_topic_is_told_as_it_is(
+    fn a_topic_is_reported_as_it_is(
         steps in prop::collection::vec((0u16..3, any::<bool>(), 0u64..150), 0..60),
     ) {
         let mut inbox = inbox(100);
         let begin = Instant::now();
-        let (mut now_ms, mut told) = (0, Vec::new());
+        let (mut now_ms, mut notified) = (0, Vec::new());
         let mut shards = [false; 3];
         // Since when it is as it is.
         let mut since_ms = 0;
@@ -42,14 +42,14 @@ proptest! {
             for (_, is_occupied) in inbox.take_due(begin + Duration::from_millis(now_ms)) {
                 prop_assert_eq!(is_occupied, shards.contains(&true));
                 prop_assert!(now_ms >= since_ms + 100, "it has stayed so");
-                told.push(is_occupied);
+                notified.push(is_occupied);
             }
         }
-        told.extend(
+        notified.extend(
             inbox.take_due(begin + Duration::from_secs(3_600)).into_iter().map(|(_, is)| is),
         );
-        prop_assert!(told.iter().enumerate().all(|(at, is)| *is == (at % 2 == 0)), "{told:?}");
-        prop_assert_eq!(told.last().copied().unwrap_or(false), shards.contains(&true));
+        prop_assert!(notified.iter().enumerate().all(|(at, is)| *is == (at % 2 == 0)), "{notified:?}");
+        prop_assert_eq!(notified.last().copied().unwrap_or(false), shards.contains(&true));
         prop_assert!(inbox.due.is_empty());
         prop_assert_eq!(inbox.topics.is_empty(), !shards.contains(&true), "nothing is held");
     }

@@ -21,8 +21,8 @@ fn rule(filter: &str) -> Forward {
 }
 
 /// A message whose client counts its answers there, if it waits.
-fn message(data: &str, told: Option<&Arc<AtomicUsize>>) -> ForwardRequest {
-    let told = told.cloned();
+fn message(data: &str, replies: Option<&Arc<AtomicUsize>>) -> ForwardRequest {
+    let replies = replies.cloned();
     ForwardRequest {
         filter: "a".into(),
         publication: Publication::new("a", Data::Text(data.into())),
@@ -32,8 +32,8 @@ fn message(data: &str, told: Option<&Arc<AtomicUsize>>) -> ForwardRequest {
         client: None,
         at_ms: 0,
         hook: shard::HookPlace::default(),
-        reply: told.map(|told| -> shard::Reply<WebhookResponse> {
-            Box::new(move |_| _ = told.fetch_add(1, Ordering::Relaxed))
+        reply: replies.map(|replies| -> shard::Reply<WebhookResponse> {
+            Box::new(move |_| _ = replies.fetch_add(1, Ordering::Relaxed))
         }),
     }
 }
@@ -42,8 +42,12 @@ fn queue() -> Arc<ForwardQueue> {
     Arc::new(ForwardQueue::new(rule("a"), Proof::default(), Arc::default()))
 }
 
-fn put(queue: &Arc<ForwardQueue>, data: &str, told: Option<&Arc<AtomicUsize>>) -> Result<(), Full> {
-    queue.clone().put(message(data, told), data.into(), 0)
+fn put(
+    queue: &Arc<ForwardQueue>,
+    data: &str,
+    replies: Option<&Arc<AtomicUsize>>,
+) -> Result<(), Full> {
+    queue.clone().put(message(data, replies), data.into(), 0)
 }
 
 fn sent(queue: &ForwardQueue) -> Vec<Pending> {
@@ -81,9 +85,9 @@ async fn a_batch_leaves_when_it_is_full_or_has_waited() {
 
 #[tokio::test(start_paused = true)]
 async fn a_full_lane_refuses_who_waits_and_drops_the_rest() {
-    let (queue, told) = (queue(), Arc::new(AtomicUsize::new(0)));
-    (0..4).for_each(|_| put(&queue, "x", Some(&told)).unwrap());
-    assert_eq!(put(&queue, "x", Some(&told)), Err(Full));
+    let (queue, replies) = (queue(), Arc::new(AtomicUsize::new(0)));
+    (0..4).for_each(|_| put(&queue, "x", Some(&replies)).unwrap());
+    assert_eq!(put(&queue, "x", Some(&replies)), Err(Full));
     assert_eq!(put(&queue, "x", None), Err(Full));
     let stats = queue.stats();
     assert_eq!((stats.waiting, stats.refused, stats.dropped), (4, 1, 1));
@@ -93,7 +97,7 @@ async fn a_full_lane_refuses_who_waits_and_drops_the_rest() {
     let late = queue.take_late(Instant::now(), Duration::from_secs(1));
     assert_eq!(late.len(), 4);
     drop(late);
-    assert_eq!((queue.stats().failed, told.load(Ordering::Relaxed)), (4, 4));
+    assert_eq!((queue.stats().failed, replies.load(Ordering::Relaxed)), (4, 4));
     // By bytes, but for one that is alone.
     put(&queue, &"x".repeat(5_000), None).unwrap();
     assert_eq!(put(&queue, "x", None), Err(Full));
@@ -103,21 +107,21 @@ async fn a_full_lane_refuses_who_waits_and_drops_the_rest() {
 
 #[tokio::test]
 async fn rules_come_and_go_and_what_is_for_one_that_is_gone_is_refused() {
-    let (forwards, told) =
+    let (forwards, replies) =
         (Forwards::new("n".into(), Arc::default()), Arc::new(AtomicUsize::new(0)));
     let proof = Proof::default();
     forwards.set(&[rule("a"), rule("b")], &proof);
     assert_eq!((forwards.begun().len(), forwards.stats().len()), (2, 2));
-    forwards.put(message("x", Some(&told))).unwrap();
+    forwards.put(message("x", Some(&replies))).unwrap();
     forwards.set(&[Forward { batch_messages_max: 9, ..rule("a") }], &proof);
     let stats = forwards.stats();
     assert_eq!((stats.len(), stats[0].1.waiting), (1, 1), "what waits stays");
     forwards.set(&[], &proof);
     assert!(forwards.begun().is_empty());
-    assert_eq!(told.load(Ordering::Relaxed), 0);
+    assert_eq!(replies.load(Ordering::Relaxed), 0);
     // Who waits would take an answer for that of the back end.
-    assert_eq!(forwards.put(message("x", Some(&told))), Err(Full));
-    assert_eq!((forwards.put(message("x", None)), told.load(Ordering::Relaxed)), (Err(Full), 0));
+    assert_eq!(forwards.put(message("x", Some(&replies))), Err(Full));
+    assert_eq!((forwards.put(message("x", None)), replies.load(Ordering::Relaxed)), (Err(Full), 0));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What the application is told.
+//! Events for the application.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ const STATE: u8 = b's';
 /// The part's name, which stays for good.
 const EVENTS: &str = "events";
 
-/// What the application is told and has not taken, and which topics are occupied, for another process, which
+/// Events that the application has not taken yet, and which topics are occupied, for another process, which
 /// goes on with the same numbers and in the same order. A request that was not answered is sent again as it
 /// was.
 ///
@@ -115,10 +115,10 @@ impl EventRecord {
 struct TopicRecord {
     #[n(0)]
     shards: Vec<u16>,
-    /// The application was told that it is occupied.
+    /// The state that the application knows.
     #[n(1)]
-    told: bool,
-    /// When it is told otherwise, in milliseconds since 1970.
+    is_occupied: bool,
+    /// When an event says otherwise, in milliseconds since 1970.
     #[n(2)]
     due_ms: Option<u64>,
 }
@@ -170,8 +170,12 @@ impl Part for EventsPart {
         let mut after = None;
         loop {
             let some = events.topics_after(after.as_ref(), PIECE);
-            for (name, TopicState { shards, told, due_ms }) in &some {
-                let record = TopicRecord { shards: shards.clone(), told: *told, due_ms: *due_ms };
+            for (name, TopicState { shards, is_occupied, due_ms }) in &some {
+                let record = TopicRecord {
+                    shards: shards.clone(),
+                    is_occupied: *is_occupied,
+                    due_ms: *due_ms,
+                };
                 each(&[&[TOPIC], name.as_bytes()].concat(), &encode(&record));
             }
             let is_last = some.len() < PIECE;
@@ -197,9 +201,9 @@ impl Part for EventsPart {
                 let name = std::str::from_utf8(name)
                     .map_err(|_| PartError::new(EVENTS, "a topic's name is no text"))?;
                 let record = value.map(|value| decode(EVENTS, value)).transpose()?;
-                let state = record.map(|TopicRecord { shards, told, due_ms }| TopicState {
+                let state = record.map(|TopicRecord { shards, is_occupied, due_ms }| TopicState {
                     shards,
-                    told,
+                    is_occupied,
                     due_ms,
                 });
                 self.dispatcher.events.set_topic(name.into(), state);

@@ -8,11 +8,11 @@ use shard::{Command, ForwardRequest, HookEvent, HookPlace, PendingHook, Whose};
 use super::*;
 
 /// What a shard was told: the number of the question, and whether the answer is yes.
-type Told = mpsc::UnboundedReceiver<(u32, bool)>;
+type Replies = mpsc::UnboundedReceiver<(u32, bool)>;
 
 /// Takes what shards are told.
-fn shards() -> (ToShard, Told) {
-    let (sender, told) = mpsc::unbounded_channel();
+fn shards() -> (ToShard, Replies) {
+    let (sender, replies) = mpsc::unbounded_channel();
     let to_shard = move |shard, command| {
         let Command::WebhookAnswered { slot, serial, hook, response } = command else { panic!() };
         assert_eq!((shard, serial), (0, 3));
@@ -23,11 +23,11 @@ fn shards() -> (ToShard, Told) {
         assert_eq!(number % 10, slot);
         let _ = sender.send((number, matches!(response, WebhookResponse::Ok { .. })));
     };
-    (Arc::new(to_shard), told)
+    (Arc::new(to_shard), replies)
 }
 
-async fn next(told: &mut Told) -> (u32, bool) {
-    tokio::time::timeout(TIMEOUT, told.recv()).await.expect("an answer").unwrap()
+async fn next(replies: &mut Replies) -> (u32, bool) {
+    tokio::time::timeout(TIMEOUT, replies.recv()).await.expect("an answer").unwrap()
 }
 
 /// A question with a number, of connection `number % 10`.
@@ -66,7 +66,7 @@ async fn questions_are_asked_again_and_answered_once() {
     let set = || Settings { batch_events_max: 2, ..settings(&app.url) };
     let (old, workers) = dispatcher(set());
     let worker = tokio::spawn(workers.worker.run());
-    let ((to_old, mut old_told), (to_new, mut new_told)) = (shards(), shards());
+    let ((to_old, mut old_replies), (to_new, mut new_replies)) = (shards(), shards());
     let (new, new_workers) = dispatcher(set());
     new.stand_still();
     let parts = [Hooks::new(old.clone(), to_old.clone()), Hooks::new(new.clone(), to_new.clone())];
@@ -75,7 +75,7 @@ async fn questions_are_asked_again_and_answered_once() {
     app.sizes(1).await;
     assert_eq!(pass(&parts[0], &parts[1], &mut sent), 1);
     app.gate.add_permits(1);
-    assert_eq!(next(&mut old_told).await, (1, true));
+    assert_eq!(next(&mut old_replies).await, (1, true));
     old.send(vec![question(2, &to_old), question(12, &to_old)]).unwrap();
     app.sizes(2).await;
     for number in [3, 4, 5] {
@@ -87,7 +87,7 @@ async fn questions_are_asked_again_and_answered_once() {
     // What the application answers now nobody hears.
     app.gate.add_permits(1);
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!((old_told.try_recv().is_err(), app.sizes(2).await.len()), (true, 2));
+    assert_eq!((old_replies.try_recv().is_err(), app.sizes(2).await.len()), (true, 2));
     // One is gone, and six have come.
     assert_eq!(pass(&parts[0], &parts[1], &mut sent), 7);
     assert_eq!(pass(&parts[0], &parts[1], &mut sent), 0);
@@ -102,9 +102,9 @@ async fn questions_are_asked_again_and_answered_once() {
     new.go_on();
     app.gate.add_permits(OPEN / 2);
     for number in [2, 12, 3, 4, 5, 6] {
-        assert_eq!(next(&mut new_told).await, (number, true));
+        assert_eq!(next(&mut new_replies).await, (number, true));
     }
-    assert!(old_told.try_recv().is_err() && new_told.try_recv().is_err());
+    assert!(old_replies.try_recv().is_err() && new_replies.try_recv().is_err());
     let payloads = payloads(&app);
     let want = [json!([1]), json!([2, 12]), json!([2, 12]), json!([3, 4]), json!([5, 6])];
     assert_eq!(json!(payloads), json!(want));
@@ -121,7 +121,7 @@ async fn an_upgrade_that_fails_loses_no_question() {
     let set = Settings { batch_events_max: 2, timeout, ..settings(&app.url) };
     let (old, workers) = dispatcher(set);
     let worker = tokio::spawn(workers.worker.run());
-    let (to_old, mut told) = shards();
+    let (to_old, mut replies) = shards();
     old.send(vec![question(1, &to_old)]).unwrap();
     app.sizes(1).await;
     for number in [2, 3, 4] {
@@ -132,10 +132,10 @@ async fn an_upgrade_that_fails_loses_no_question() {
     app.gate.add_permits(OPEN / 2);
     // Nobody's time passes.
     tokio::time::sleep(timeout + Duration::from_millis(500)).await;
-    assert!(told.try_recv().is_err());
+    assert!(replies.try_recv().is_err());
     old.go_on();
     for number in 1..=4 {
-        assert_eq!(next(&mut told).await, (number, true));
+        assert_eq!(next(&mut replies).await, (number, true));
     }
     assert_eq!(app.sizes(3).await, [1, 2, 1]);
     worker.abort();
@@ -145,7 +145,7 @@ async fn an_upgrade_that_fails_loses_no_question() {
 fn a_question_is_written_with_all_that_the_application_is_sent() {
     use protocol::request::{ConnectRequest, Credentials};
     use shard::Connecting;
-    let (to_shard, _told) = shards();
+    let (to_shard, _replies) = shards();
     let pair = |name: &str, value: &str| (name.into(), value.into());
     let request = ConnectRequest {
         transport: "mqtt",
@@ -212,8 +212,8 @@ async fn events_go_on_with_their_numbers() {
     let event_sender = tokio::spawn(workers.event_sender.run());
     // That the node has begun is on its way, and not taken.
     app.sizes(1).await;
-    old.tell(0, vec![joined("a"), joined("b")]);
-    old.tell(0, vec![HookEvent::Occupied("t".into())]);
+    old.notify(0, vec![joined("a"), joined("b")]);
+    old.notify(0, vec![HookEvent::Occupied("t".into())]);
     let waiting = || old.event_queue.lock().after(None, 9, |_| ()).len();
     until("the events wait", || waiting() == 4).await;
     // Three events wait, one topic is occupied, and there is a state.
@@ -224,8 +224,8 @@ async fn events_go_on_with_their_numbers() {
         _ => unreachable!(),
     };
     let (reason, seconds) = (model::CloseReason::ByClient, 7);
-    old.tell(0, vec![HookEvent::Disconnected { whose: whose(joined("")), reason, seconds }]);
-    old.tell(0, vec![HookEvent::Vacated("t".into()), HookEvent::Occupied("u".into())]);
+    old.notify(0, vec![HookEvent::Disconnected { whose: whose(joined("")), reason, seconds }]);
+    old.notify(0, vec![HookEvent::Vacated("t".into()), HookEvent::Occupied("u".into())]);
     app.gate.add_permits(1);
     tokio::time::sleep(Duration::from_millis(50)).await;
     // An event without a number, and two topics that are to be told of.
@@ -234,26 +234,26 @@ async fn events_go_on_with_their_numbers() {
     old.end();
     parts[1].complete().unwrap();
     let event_sender = tokio::spawn(new_workers.event_sender.run());
-    new.tell(0, vec![joined("c")]);
+    new.notify(0, vec![joined("c")]);
     new.go_on();
     app.gate.add_permits(OPEN / 2);
-    let told = || -> Vec<Value> {
+    let events = || -> Vec<Value> {
         app.seen.lock().unwrap().iter().flat_map(|seen| seen.events.clone()).collect()
     };
-    until("nine events", || told().len() >= 9).await;
-    let told = told();
+    until("nine events", || events().len() >= 9).await;
+    let events = events();
     let shown = |event: &Value| {
         let topic = event["topic"].as_str().unwrap_or_default();
         format!("{} {topic}", event["kind"].as_str().unwrap())
     };
-    let shown: Vec<String> = told.iter().map(shown).collect();
+    let shown: Vec<String> = events.iter().map(shown).collect();
     // The first request once more, as it was; and nobody is told that the node has begun anew.
     assert_eq!(shown[..5], ["started ", "started ", "joined a", "joined b", "occupied t"]);
     let mut rest = shown[5..].to_vec();
     rest.sort_unstable();
     assert_eq!(rest, ["disconnected ", "joined c", "occupied u", "vacated t"]);
     let ids_of: Vec<u64> =
-        told.iter().map(|event| event["id"].as_str().unwrap().parse().unwrap()).collect();
+        events.iter().map(|event| event["id"].as_str().unwrap().parse().unwrap()).collect();
     assert_eq!(ids_of[0], ids_of[1]);
     assert!(ids_of[1..].windows(2).all(|pair| pair[1] == pair[0] + 1), "{ids_of:?}");
     assert_eq!(ids(&app)[0], ids(&app)[1]);
@@ -313,7 +313,7 @@ async fn messages_for_back_ends_are_sent_again_in_their_order() {
     let ((old, workers), (new, new_workers)) =
         (dispatcher(set(&["a", "b"])), dispatcher(set(&["a"])));
     new.stand_still();
-    let ((to_old, mut old_told), (to_new, mut new_told)) = (shards(), shards());
+    let ((to_old, mut old_replies), (to_new, mut new_replies)) = (shards(), shards());
     let parts =
         [Forwarded::new(old.clone(), to_old.clone()), Forwarded::new(new.clone(), to_new.clone())];
     let forwarder = tokio::spawn(workers.forwarder.run(Arc::new(NoAnswers)));
@@ -342,9 +342,9 @@ async fn messages_for_back_ends_are_sent_again_in_their_order() {
     new.forward(forwarded("a", 6, &to_new)).unwrap();
     app.gate.add_permits(OPEN / 2);
     for number in [1, 2, 3, 4, 6] {
-        assert_eq!(next(&mut new_told).await, (number, true));
+        assert_eq!(next(&mut new_replies).await, (number, true));
     }
-    assert!(old_told.try_recv().is_err());
+    assert!(old_replies.try_recv().is_err());
     let seen = app.seen.lock().unwrap();
     let data: Vec<Vec<Value>> = seen
         .iter()
@@ -361,7 +361,7 @@ async fn messages_for_back_ends_are_sent_again_in_their_order() {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_rule_that_is_gone_is_told() {
+async fn a_message_whose_rule_is_gone_gets_a_response() {
     let (old, _workers) = dispatcher(Settings {
         forwards: vec![Forward {
             filter: "a".into(),
@@ -376,12 +376,12 @@ async fn who_waits_for_a_rule_that_is_gone_is_told() {
         ..settings("")
     });
     let (new, _new_workers) = dispatcher(settings(""));
-    let ((to_old, _told), (to_new, mut told)) = (shards(), shards());
+    let ((to_old, _replies), (to_new, mut replies)) = (shards(), shards());
     old.forward(forwarded("a", 1, &to_old)).unwrap();
     // A reload has taken the rule away, and its messages were not sent yet.
     old.set(settings(""));
     let parts = [Forwarded::new(old, to_old), Forwarded::new(new, to_new)];
     assert_eq!(pass(&parts[0], &parts[1], &mut Sent::new()), 2);
     parts[1].complete().unwrap();
-    assert_eq!(next(&mut told).await, (1, false));
+    assert_eq!(next(&mut replies).await, (1, false));
 }

@@ -503,11 +503,12 @@ fn compare(
                 |at| if upgrade.is_none_or(|only| only == at) { when } else { When::Never };
             let with = scene().played(steps, upgrades);
             phases.extend(&with.phases);
-            let (found, is_told) = (with.texts(), want.iter().any(|it| it.contains("presence_")));
+            let (found, is_notified) =
+                (with.texts(), want.iter().any(|it| it.contains("presence_")));
             if found == want {
                 continue;
             }
-            let without = match is_told {
+            let without = match is_notified {
                 true => scene().played_with(steps, What::GiveUp, upgrades).texts(),
                 false => want.clone(),
             };

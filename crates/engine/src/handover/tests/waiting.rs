@@ -96,11 +96,16 @@ fn a_state_is_complete_once_on_either_engine() {
         steps.extend([Set("state/1", "a", "live".into()), Read(0), Read(1), Read(3), Read(4)]);
         check("state", is_late, &steps);
         let texts = Scene::play(&steps, is_late, |_| When::Never).texts();
-        let told = |client: usize, text: &str| texts[client].matches(text).count();
+        let matches = |client: usize, text: &str| texts[client].matches(text).count();
         let marker = r#"\"type\":\"state_complete\""#;
-        let markers = [0, 1, 3, 4].map(|client| told(client, marker));
+        let markers = [0, 1, 3, 4].map(|client| matches(client, marker));
         assert_eq!(markers, [2, 2, 1, 1], "{texts:?}");
-        assert_eq!(told(2, r#"\"state_complete\":[\"state/1\",\"state/2\"]"#), 1, "{}", texts[2]);
+        assert_eq!(
+            matches(2, r#"\"state_complete\":[\"state/1\",\"state/2\"]"#),
+            1,
+            "{}",
+            texts[2]
+        );
     }
 }
 
@@ -244,7 +249,7 @@ fn polls_that_wait_for_the_history_get_its_answer() {
 }
 
 #[test]
-fn a_poll_is_told_what_is_gone_by_whichever_engine_answers() {
+fn a_poll_learns_what_is_gone_from_whichever_engine_replies() {
     let poll = get("/poll?topic=big/1&since=00000001:5&timeout=9");
     let steps = [Publish("big/1", "one".into()), Open(0, 0, poll), History];
     let play = |upgrade: bool| {

@@ -146,7 +146,7 @@ pub(super) fn number(payload: &str) -> usize {
 }
 
 /// With `SHARD_TRACE` it is told what happens.
-pub(super) fn tell(what: impl FnOnce() -> String) {
+pub(super) fn trace(what: impl FnOnce() -> String) {
     if std::env::var_os("SHARD_TRACE").is_some() {
         eprintln!("{}", what());
     }
@@ -263,7 +263,7 @@ impl Client {
             user: None,
             password: None,
         };
-        self.tell(|| format!("connects: clean {}, for {seconds} s", parts.clean));
+        self.trace(|| format!("connects: clean {}, for {seconds} s", parts.clean));
         end.send(&packet(|out| client::connect(&parts, out)));
         self.end = Some(end);
         self.will = terms.will.map(|it| it.payload);
@@ -300,7 +300,7 @@ impl Client {
 
     fn leave(&mut self, close: impl FnOnce(ClientEnd)) {
         let Some(end) = self.end.take() else { return };
-        self.tell(|| format!("leaves, with {} bytes on their way", end.unread()));
+        self.trace(|| format!("leaves, with {} bytes on their way", end.unread()));
         self.was_short = self.was_short.or(self.expiry_s);
         let stays_us = match self.expiry_s {
             None => u64::MAX,
@@ -390,12 +390,12 @@ impl Client {
         }
     }
 
-    fn tell(&self, what: impl FnOnce() -> String) {
-        tell(|| format!("client {} {}", self.name, what()));
+    fn trace(&self, what: impl FnOnce() -> String) {
+        trace(|| format!("client {} {}", self.name, what()));
     }
 
     fn send(&mut self, bytes: Vec<u8>) {
-        self.tell(|| {
+        self.trace(|| {
             let packet = read(&bytes, Some(self.version), Side::Client, usize::MAX);
             format!("sends {:?}", packet.map(|packet| packet.map(|(packet, _)| packet)))
         });

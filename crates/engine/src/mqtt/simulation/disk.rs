@@ -17,7 +17,7 @@ struct State {
     /// What is not written yet.
     waiting: Vec<Write>,
     /// Who has still to be told that something is written.
-    told: VecDeque<Done>,
+    completed: VecDeque<Done>,
     written: Written,
     /// How many records of sessions came.
     puts: usize,
@@ -75,14 +75,14 @@ impl Disk {
                 None => {}
             }
             state.written.messages.extend(message);
-            state.told.extend(done);
+            state.completed.extend(done);
         }
         is_some
     }
 
     /// The next one is told that something is written. False when everyone knows.
-    pub fn tell(&self) -> bool {
-        let next = self.state().told.pop_front();
+    pub fn complete(&self) -> bool {
+        let next = self.state().completed.pop_front();
         let is_some = next.is_some();
         next.into_iter().for_each(|done| done(true));
         is_some
@@ -92,7 +92,7 @@ impl Disk {
     pub fn crash(&self) -> Written {
         let state = &mut *self.state();
         state.waiting.clear();
-        state.told.clear();
+        state.completed.clear();
         state.written.clone()
     }
 }

@@ -208,7 +208,7 @@ impl World {
         let Some(disk) = &self.setup.disk else { return };
         match self.random.one_in(3) {
             true => _ = disk.commit(),
-            false => _ = disk.tell(),
+            false => _ = disk.complete(),
         }
     }
 
@@ -221,7 +221,7 @@ impl World {
             Some(upgrade) => upgrade,
             None => Upgrade::begin(drivers, services),
         };
-        let around = || disk.iter().for_each(|disk| _ = disk.commit() || disk.tell());
+        let around = || disk.iter().for_each(|disk| _ = disk.commit() || disk.complete());
         match random.below(4) {
             0 | 1 => {
                 upgrade.copy(drivers, services, |_| !random.one_in(3));
@@ -235,7 +235,7 @@ impl World {
     /// The server is dead, and another one begins with what was written.
     fn crash(&mut self) {
         let Some(disk) = self.setup.disk.as_ref().filter(|_| self.stays.is_none()) else { return };
-        client::tell(|| "the server dies".into());
+        client::trace(|| "the server dies".into());
         self.upgrading = None;
         let written = disk.crash();
         // A will that was about to be published may be gone.
@@ -308,7 +308,7 @@ impl World {
             }
             if let Some(disk) = &self.setup.disk {
                 is_busy |= disk.commit();
-                while disk.tell() {
+                while disk.complete() {
                     is_busy = true;
                 }
             }

@@ -65,7 +65,7 @@ impl World {
             }
             self.turn(0);
             if let Some(disk) = self.setup.disk.as_ref().filter(|_| writes) {
-                while disk.commit() || disk.tell() {}
+                while disk.commit() || disk.complete() {}
             }
         }
     }

@@ -68,7 +68,7 @@ impl Writer {
 
     /// All that waits is written. Gives what the client hears, and how many more are to be written then.
     fn write(&mut self) -> (Vec<u8>, usize) {
-        while self.disk().commit() || self.disk().tell() {}
+        while self.disk().commit() || self.disk().complete() {}
         self.turn(&[])
     }
 

@@ -360,7 +360,7 @@ impl Client {
                 for heard in &messages {
                     self.message(log, heard);
                 }
-                self.states.values_mut().for_each(|state| state.told = false);
+                self.states.values_mut().for_each(|state| state.is_sent = false);
                 states.iter().for_each(|topic| self.complete(log, topic));
                 self.place = Some(since);
                 self.connection.as_mut().unwrap().asks = false;
@@ -525,10 +525,10 @@ impl Client {
             assert_eq!((recovered, lost.len()), (Some(in_vain == 0), in_vain), "client {name}");
         }
         for (topic, acks) in &mut self.connection.as_mut().unwrap().acks {
-            let is_told = lost.iter().any(|(name, _)| *name == TOPICS[*topic].0);
+            let is_notified = lost.iter().any(|(name, _)| *name == TOPICS[*topic].0);
             let must_be = std::mem::take(&mut acks.lost);
             let must_be = must_be && acks.cursors.len() == 1;
-            assert!(is_told || !must_be, "client {name}: of {topic} something is gone");
+            assert!(is_notified || !must_be, "client {name}: of {topic} something is gone");
         }
         for (topic, why) in lost {
             let topic = TOPICS.iter().position(|it| it.0 == topic).unwrap_or(ALL);

@@ -87,7 +87,7 @@ pub(super) struct State {
     /// The marker has come on this connection.
     complete: bool,
     /// It came, or it was in the last answer.
-    pub told: bool,
+    pub is_sent: bool,
 }
 
 impl State {
@@ -133,11 +133,11 @@ impl State {
         let mut places = self.entered.max(self.next)..=changes.all.len();
         let is_state = places.any(|messages| changes.is_state(&self.states, messages));
         assert!(is_state, "the state is not complete: {self:?}");
-        (self.complete, self.told) = (true, true);
+        (self.complete, self.is_sent) = (true, true);
     }
 
     /// It has all there is, and was told so.
     pub fn has_all(&self, changes: &Changes) -> bool {
-        self.told && changes.is_state(&self.states, changes.all.len())
+        self.is_sent && changes.is_state(&self.states, changes.all.len())
     }
 }

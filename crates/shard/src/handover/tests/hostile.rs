@@ -92,9 +92,9 @@ fn frames_that_do_not_fit_end_it_with_a_word() {
         vec![engine.clone(), connections.clone()],
         vec![],
     ] {
-        let (result, told) = hear(&wrong, true);
+        let (result, reported) = hear(&wrong, true);
         let error = result.expect_err("it can't go on").to_string();
-        assert_eq!(told, Some(error), "{wrong:?}");
+        assert_eq!(reported, Some(error), "{wrong:?}");
     }
 }
 
@@ -110,8 +110,8 @@ proptest! {
         let mut all = good();
         all.truncate(if begins_well { 2 } else { 0 });
         all.extend(frames);
-        let (result, told) = hear(&all, true);
-        prop_assert_eq!(result.err().map(|error| error.to_string()), told);
+        let (result, reported) = hear(&all, true);
+        prop_assert_eq!(result.err().map(|error| error.to_string()), reported);
     }
 
     #[test]
@@ -122,7 +122,7 @@ proptest! {
         let frame = &mut frames[at.index(5)].1;
         let byte = byte.index(frame.len());
         frame[byte] ^= 1_u8 << bit;
-        let (result, told) = hear(&frames, true);
-        prop_assert_eq!(result.err().map(|error| error.to_string()), told);
+        let (result, reported) = hear(&frames, true);
+        prop_assert_eq!(result.err().map(|error| error.to_string()), reported);
     }
 }

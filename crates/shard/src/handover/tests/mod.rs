@@ -120,11 +120,11 @@ impl New {
     fn start(old: Channel) -> New {
         let (report, reports) = channel();
         let (going, stop) = (Arc::<Going>::default(), Arc::<AtomicBool>::default());
-        let (tell, made) = channel();
+        let (notify, made) = channel();
         let (its_going, its_stop) = (going.clone(), stop.clone());
         let thread = std::thread::spawn(move || {
             let mut shard = shard();
-            tell.send(shard.engine.broker().clone()).unwrap();
+            notify.send(shard.engine.broker().clone()).unwrap();
             let taking = Taking { channel: old, report, going: its_going, taken: Arc::default() };
             if !shard.take_over(taking) {
                 return None;

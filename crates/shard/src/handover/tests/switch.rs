@@ -52,10 +52,10 @@ impl Scene {
         // new shard has its descriptor.
         closed.read();
         closed.socket.shutdown(std::net::Shutdown::Both).unwrap();
-        let told = Box::new(|_| ());
+        let reply = Box::new(|_| ());
         let target = engine::Target::User("al".into());
         let close = model::CloseReason::ByApplication;
-        old.engine.handle().send(engine::Command::Disconnect { target, close, reply: told });
+        old.engine.handle().send(engine::Command::Disconnect { target, close, reply: reply });
         some_turns(&mut old);
         assert!(ended.read(), "the end has come");
         let mut late = connect(&mut old);

@@ -46,7 +46,7 @@ pub fn run(args: &Serve, protocols: &'static Protocols) -> Result<(), CommandErr
     warn(&loaded);
     let (server, signals) = Start { loaded: &loaded, args, protocols, log }.begin()?;
     server.print_hello(&loaded.config);
-    notify::tell(State::Ready);
+    notify::notify(State::Ready);
     server.run(loaded, signals, args);
     Ok(())
 }
@@ -77,7 +77,7 @@ fn take_over(
         let (server, signals) = started.inspect_err(|error| {
             tracing::error!(error = error.text(), "this process does not take over");
         })?;
-        notify::tell(State::Ready);
+        notify::notify(State::Ready);
         server.run(loaded, signals, args);
         return Ok(());
     }
@@ -194,7 +194,7 @@ impl Server {
                 }
                 _ => break,
             }
-            notify::tell(State::Reloading);
+            notify::notify(State::Reloading);
             let span = tracing::info_span!("reload").entered();
             let new = sources::load(&args.settings);
             match new.and_then(|new| self.reload(&loaded, &new)) {
@@ -206,7 +206,7 @@ impl Server {
                 }
             }
             drop(span);
-            notify::tell(State::Ready);
+            notify::notify(State::Ready);
         }
         if self.upgrade.cancel() {
             return self.leave();
@@ -284,7 +284,7 @@ impl Server {
     }
 
     fn drain(self, seconds: u32) {
-        notify::tell(State::Stopping);
+        notify::notify(State::Stopping);
         let _span = tracing::info_span!("stop").entered();
         let began = Instant::now();
         let connections = self.shared.connections.load(Ordering::Relaxed);

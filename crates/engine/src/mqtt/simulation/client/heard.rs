@@ -49,7 +49,7 @@ impl Client {
     }
 
     fn heard(&mut self, heard: &Packet<'_>) {
-        self.tell(|| format!("heard {heard:?}"));
+        self.trace(|| format!("heard {heard:?}"));
         match heard {
             Packet::Connack(connack) => self.let_in(connack),
             Packet::Suback(suback) => {

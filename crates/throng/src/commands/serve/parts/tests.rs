@@ -225,7 +225,7 @@ fn filled() -> Process {
     let whose = Whose { connection: connection(2), users: users.clone(), transport: "ws" };
     let events =
         vec![HookEvent::Joined(whose, "orders:1".into()), HookEvent::Occupied("orders:1".into())];
-    process.webhook.tell(0, events);
+    process.webhook.notify(0, events);
     // What has no number yet is passed on when all stands still.
     process.webhook.stand_still();
     process

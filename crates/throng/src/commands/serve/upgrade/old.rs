@@ -167,7 +167,7 @@ impl Upgrade {
         let _span = tracing::info_span!("upgrade").entered();
         let began = Instant::now();
         if !request.check {
-            notify::tell(State::Reloading);
+            notify::notify(State::Reloading);
         }
         let result = self.attempt(request, began);
         let seconds = began.elapsed().as_secs_f64();
@@ -182,7 +182,7 @@ impl Upgrade {
             Err(error) => {
                 tracing::error!(error, "the upgrade came to nothing: this process serves on");
                 if !request.check {
-                    notify::tell(State::Ready);
+                    notify::notify(State::Ready);
                 }
                 self.change(|progress| {
                     (progress.stage, progress.seconds) = (UpgradeStage::Failed, seconds);
@@ -220,7 +220,10 @@ impl Upgrade {
             Ok(UpgradeStage::Done) => {
                 if let Some(process) = &mut process {
                     self.is_parent.store(true, Ordering::SeqCst);
-                    process.let_go().into_iter().for_each(|pid| notify::tell(State::MainPid(pid)));
+                    process
+                        .let_go()
+                        .into_iter()
+                        .for_each(|pid| notify::notify(State::MainPid(pid)));
                 }
             }
             _ => {
@@ -355,13 +358,13 @@ impl Upgrade {
 
     fn wait_for_copies(&self, began: Instant) -> Result<(), Reason> {
         let (mut last, mut moved, mut logged) = (0, Instant::now(), Instant::now());
-        let mut told = 0;
+        let mut started = 0;
         loop {
             self.check_progress()?;
-            let copying = told - self.count(GiverStage::Copied).min(told);
-            for giver in self.old.givers.iter().skip(told).take(COPYING_MAX - copying) {
+            let copying = started - self.count(GiverStage::Copied).min(started);
+            for giver in self.old.givers.iter().skip(started).take(COPYING_MAX - copying) {
                 giver.order(Give::Copy);
-                told += 1;
+                started += 1;
             }
             let copied: u64 = self.old.givers.iter().map(|giver| giver.copied()).sum();
             let done = self.count(GiverStage::Copied);

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_process_is_not_told_where_this_one_took_over() {
+    fn the_next_process_does_not_learn_where_this_one_took_over() {
         let of = |line: &str| {
             let all = line.split(' ').map(OsString::from);
             arguments(all).join(std::ffi::OsStr::new(" ")).into_string().unwrap()
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ends_or_cannot_be_started_is_told_of() {
+    fn a_process_that_ends_or_cannot_be_started_is_reported() {
         let folder = Folder::new().unwrap();
         let socket = folder.socket();
         let error = NewProcess::start(Path::new("/nowhere/throng"), &[], &socket).err().unwrap();
