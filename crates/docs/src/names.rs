@@ -25,6 +25,10 @@ const TOOLS: &[&str] = &["bench", "flood", "top", "tune"];
 /// Words that are given up in all crates but the tools.
 const GIVEN_UP_BY_SERVER: &[(&str, &str)] = &[
     ("anybody", "anonymous"),
+    ("hear", "receive"),
+    ("heard", "received, an event"),
+    ("hearing", "subscribers"),
+    ("hears", "receives"),
     ("held", "pending, retained or open"),
     ("hold", "pause, reserve or pending"),
     ("look", "scan, verify or poll"),

@@ -311,7 +311,7 @@ fn an_acknowledgement_is_a_body_or_a_query() {
 }
 
 /// What a WebSocket's message means, and the answer as far as there is one.
-fn hears_as(protocol: ProtocolRef, opcode: Opcode, message: &[u8]) -> (Option<Request>, Vec<u8>) {
+fn read_as(protocol: ProtocolRef, opcode: Opcode, message: &[u8]) -> (Option<Request>, Vec<u8>) {
     let mut bytes = Vec::new();
     frame::encode_masked(opcode, false, message, [1; 4], &mut bytes);
     let (read, out) = read(&settings(), protocol, &mut bytes);
@@ -319,8 +319,8 @@ fn hears_as(protocol: ProtocolRef, opcode: Opcode, message: &[u8]) -> (Option<Re
     (read.request, out)
 }
 
-fn hears(text: &str) -> (Option<Request>, Vec<u8>) {
-    hears_as(&WebSocket { window_bits: 0 }, Opcode::Text, text.as_bytes())
+fn read_text(text: &str) -> (Option<Request>, Vec<u8>) {
+    read_as(&WebSocket { window_bits: 0 }, Opcode::Text, text.as_bytes())
 }
 
 const PHOENIX: ProtocolRef = &Phoenix { serializer: Serializer::V2, polled: false };
@@ -390,7 +390,7 @@ fn an_event_that_a_page_takes_for_the_servers_is_not_published() {
         if !event.contains('%') {
             let text =
                 format!(r#"{{"type":"publish","id":1,"topic":"t","data":1,"event":"{event}"}}"#);
-            let (asked, _) = hears(&text);
+            let (asked, _) = read_text(&text);
             let publishes = matches!(asked, Some(Request::Publish { .. }));
             assert_eq!(publishes, refused.is_none(), "{asked:?}");
         }
@@ -403,7 +403,7 @@ fn an_event_that_a_page_takes_for_the_servers_is_not_published() {
 fn an_array_is_no_websocket_command() {
     let fields =
         r#"["subscribe",1,"t",null,null,null,null,null,null,null,null,null,null,null,null,null]"#;
-    let (None, frame) = hears(fields) else { panic!() };
+    let (None, frame) = read_text(fields) else { panic!() };
     let answer = String::from_utf8_lossy(&frame);
     assert!(
         answer.contains(r#""error":{"code":"bad_json""#) && answer.contains("object"),
@@ -415,7 +415,7 @@ fn an_array_is_no_websocket_command() {
 #[test]
 fn a_phoenix_message_of_an_unknown_kind_is_answered() {
     for message in [&b"\x09\0\0\0\0"[..], b"\x04\x01\0\0\x01t{}", b"\0\0\0\x01\0\xff"] {
-        let (None, frame) = hears_as(PHOENIX, Opcode::Binary, message) else { panic!() };
+        let (None, frame) = read_as(PHOENIX, Opcode::Binary, message) else { panic!() };
         let answer = String::from_utf8_lossy(&frame[2..]).into_owned();
         let answer: serde_json::Value =
             serde_json::from_str(answer.trim_start_matches(|c| c != '['))
@@ -425,7 +425,7 @@ fn a_phoenix_message_of_an_unknown_kind_is_answered() {
         assert!(answer[4]["response"]["reason"].as_str().is_some_and(|why| why.len() > 10));
     }
     for message in [&b""[..], b"\0", b"\x03\x01\x01"] {
-        let (asked, _) = hears_as(PHOENIX, Opcode::Binary, message);
+        let (asked, _) = read_as(PHOENIX, Opcode::Binary, message);
         assert!(matches!(asked, Some(Request::Close(CloseReason::ProtocolError))), "{asked:?}");
     }
 }
@@ -433,11 +433,12 @@ fn a_phoenix_message_of_an_unknown_kind_is_answered() {
 #[test]
 fn a_websocket_comes_back_and_acknowledges() {
     let (asked, _) =
-        hears(r#"{"type":"subscribe","id":1,"topic":"t","since":"5f3a91c2:7","tags":["a"]}"#);
+        read_text(r#"{"type":"subscribe","id":1,"topic":"t","since":"5f3a91c2:7","tags":["a"]}"#);
     let Some(Request::Subscribe(id, subscribe, _)) = asked else { panic!("{asked:?}") };
     assert_eq!((&*id, subscribe.topic.as_str()), ("1", "t"));
     assert_eq!((subscribe.since, subscribe.tags), ("5f3a91c2:7".parse().ok(), vec!["a".into()]));
-    let (asked, _) = hears(r#"{"type":"ack","id":"x","topic":"orders","message":"5f3a91c2:7"}"#);
+    let (asked, _) =
+        read_text(r#"{"type":"ack","id":"x","topic":"orders","message":"5f3a91c2:7"}"#);
     let Some(Request::Acknowledge { acknowledgement, to: ReplyTo::Id(id), .. }) = asked else {
         panic!("{asked:?}")
     };

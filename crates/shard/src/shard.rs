@@ -159,7 +159,7 @@ impl Shard {
         for at in 0..events {
             match self.poller.event(at) {
                 (WAKE, _) => self.wake(),
-                (CHANNEL, _) => self.heard_from_taker(),
+                (CHANNEL, _) => self.on_taker_readable(),
                 (token @ LISTENERS.., _) => accept |= 1 << (token - LISTENERS),
                 (slot, flags) => self.ready(slot as u32, flags),
             }

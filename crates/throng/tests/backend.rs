@@ -32,7 +32,7 @@ fn online(backend: &Backend) -> Value {
 }
 
 /// All that the example does.
-fn decides_answers_and_hears(backend: &Backend) {
+fn decides_replies_and_gets_events(backend: &Backend) {
     let server = serve(&backend.url, KEY);
     // Who somebody is, the back end says; and who names somebody else is nobody.
     let (status, error) = server.get("/poll?topic=free&timeout=0");
@@ -61,16 +61,16 @@ fn decides_answers_and_hears(backend: &Backend) {
         let publish = json!({"type": "publish", "id": 3, "topic": "chat:1", "data": data});
         alice.send(tungstenite::Message::text(publish.to_string())).unwrap();
         // The message and the reply, in whatever order; who comes to the document is heard as well.
-        let (mut heard, mut replied) = (None, false);
+        let (mut event, mut replied) = (None, false);
         loop {
             let next = crate::support::receive(&mut alice);
             if next["error"].is_object() {
                 return next;
             }
             replied |= next["id"] == 3;
-            heard = heard.or((next["topic"] == "chat:1").then_some(next));
-            if replied && let Some(heard) = heard.take() {
-                return heard;
+            event = event.or((next["topic"] == "chat:1").then_some(next));
+            if replied && let Some(event) = event.take() {
+                return event;
             }
         }
     };
@@ -122,17 +122,17 @@ fn wants_the_signature(backend: &Backend) {
 }
 
 #[test]
-fn the_back_end_in_python_decides_answers_and_hears() {
+fn the_back_end_in_python_decides_replies_and_gets_events() {
     let backend = python("backend", &SETTINGS);
-    decides_answers_and_hears(&backend);
+    decides_replies_and_gets_events(&backend);
     lets_stay(&backend);
     wants_the_signature(&backend);
 }
 
 #[test]
-fn the_back_end_in_go_decides_answers_and_hears() {
+fn the_back_end_in_go_decides_replies_and_gets_events() {
     let backend = go("backend", "TEST_GO_BACKEND", &SETTINGS);
-    decides_answers_and_hears(&backend);
+    decides_replies_and_gets_events(&backend);
     lets_stay(&backend);
     wants_the_signature(&backend);
 }

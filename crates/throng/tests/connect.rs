@@ -416,7 +416,7 @@ fn nothing_of_a_request_is_logged() {
 }
 
 #[test]
-fn the_application_hears_what_the_configuration_names() {
+fn the_application_gets_the_events_that_the_configuration_names() {
     let app = Application::replying(|_| json!({"user": "al"}));
     let settings = [
         ("THRONG_WEBHOOK_HEADERS", "x-secret,x-tenant"),

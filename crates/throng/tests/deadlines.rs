@@ -13,7 +13,12 @@ use crate::support::Server;
 const PHASES: u32 = 4;
 
 /// Cuts a client with a will, and waits until the server publishes that.
-fn cut_and_hear_will(server: &Server, name: &'static str, mut connect: Connect, will_delay_s: u32) {
+fn cut_and_receive_will(
+    server: &Server,
+    name: &'static str,
+    mut connect: Connect,
+    will_delay_s: u32,
+) {
     let mut listener = Connect::new(V5, &format!("{name}-listener")).open(server.client);
     listener.subscribe(&[filter(name, 1)]);
     connect = connect.will(name, "bye", 1);
@@ -29,11 +34,16 @@ type Deadline = fn(&Server, &'static str);
 /// Each deadline's name, and the time before which the server must not act on it.
 const DEADLINES: [(&str, Duration, Deadline); 4] = [
     ("will", Duration::from_secs(1), |server, name| {
-        cut_and_hear_will(server, name, Connect::kept(V5, name), 1);
+        cut_and_receive_will(server, name, Connect::kept(V5, name), 1);
     }),
     ("session", Duration::from_secs(2), |server, name| {
         let connect = Connect { clean: false, ..Connect::new(V5, name) };
-        cut_and_hear_will(server, name, connect.with(number(id::SESSION_EXPIRY_INTERVAL, 2)), 100);
+        cut_and_receive_will(
+            server,
+            name,
+            connect.with(number(id::SESSION_EXPIRY_INTERVAL, 2)),
+            100,
+        );
     }),
     ("keep-alive", Duration::from_millis(1_500), |server, name| {
         let connect = Connect { keep_alive_s: 1, ..Connect::new(V5, name) };

@@ -35,7 +35,7 @@ fn of<'a>(events: &'a [Value], user: &str) -> Vec<&'a Value> {
 }
 
 #[test]
-fn every_transport_that_stays_is_heard_to_come_and_go() {
+fn every_transport_that_stays_is_reported_to_come_and_go() {
     let app = Application::replying(|_| json!({}));
     let server = serve(&app.url(), &[], None);
     let sse = server.listen("/sse?user=sse&topic=room:1&topic=quiet:1");

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::application::{Act, Application};
-use crate::mqtt::client::{Client, Connect, Heard, Publish, V3, V5, filter};
+use crate::mqtt::client::{Client, Connect, Event, Publish, V3, V5, filter};
 use crate::support::*;
 use protocol::mqtt::write::ConfirmType;
 use protocol::mqtt::{Value as Property, id};
@@ -101,11 +101,11 @@ fn a_message_is_confirmed_when_the_back_end_has_taken_it() {
             assert_eq!(count(&server, "waiting"), 1.0);
             open.store(true, Ordering::Relaxed);
             if qos == 1 {
-                client.hears(&[Heard::Confirm("PUBACK", 7, 0)]);
+                client.expect_events(&[Event::Confirm("PUBACK", 7, 0)]);
             } else {
-                client.hears(&[Heard::Confirm("PUBREC", 7, 0)]);
+                client.expect_events(&[Event::Confirm("PUBREC", 7, 0)]);
                 client.confirm(ConfirmType::Pubrel, 7);
-                client.hears(&[Heard::Confirm("PUBCOMP", 7, 0)]);
+                client.expect_events(&[Event::Confirm("PUBCOMP", 7, 0)]);
             }
             assert_eq!(member.message().payload, "on");
             member.is_quiet();
@@ -140,7 +140,7 @@ fn messages_leave_together_and_in_order() {
         })
         .collect();
     client.send(&all);
-    (1..=90).for_each(|n| client.hears(&[Heard::Confirm("PUBACK", n, 0)]));
+    (1..=90).for_each(|n| client.expect_events(&[Event::Confirm("PUBACK", n, 0)]));
     let events = app.events();
     let came: Vec<u16> =
         events.iter().map(|it| it["data"].as_str().unwrap().parse().unwrap()).collect();
@@ -191,8 +191,11 @@ fn answers_go_to_response_topics_users_and_topics() {
     let reply = client.message();
     assert_eq!((&*reply.topic, &*reply.payload), ("answers/7", r#"{"got":"what?"}"#));
     assert_eq!(reply.property(id::CORRELATION_DATA), Some("c-7"));
-    let heard: Vec<Value> = (0..2).map(|_| bob.next_object()["data"].clone()).collect();
-    assert!(heard.contains(&json!("for bob")) && heard.contains(&json!("AP8=")), "{heard:?}");
+    let payloads: Vec<Value> = (0..2).map(|_| bob.next_object()["data"].clone()).collect();
+    assert!(
+        payloads.contains(&json!("for bob")) && payloads.contains(&json!("AP8=")),
+        "{payloads:?}"
+    );
     server.until("all are counted", |server| {
         (count(server, "answers_refused_total"), count(server, "answers_total")) == (4.0, 3.0)
     });
@@ -267,12 +270,12 @@ fn a_rejected_publisher_gets_the_reason() {
     let (server, _file) = serve(&app, "");
     let mut client = Connect::new(V5, "pump").open(server.client);
     client.send(&Publish { id: 3, ..Publish::new("requests/1", "x", 1) }.bytes(V5));
-    client.hears(&[Heard::Confirm("PUBACK", 3, 0x80)]);
+    client.expect_events(&[Event::Confirm("PUBACK", 3, 0x80)]);
     client.send(&Publish { id: 3, ..Publish::new("requests/1", "x", 2) }.bytes(V5));
-    client.hears(&[Heard::Confirm("PUBREC", 3, 0x80)]);
+    client.expect_events(&[Event::Confirm("PUBREC", 3, 0x80)]);
     let mut old = Connect::new(V3, "old").open(server.client);
     old.send(&Publish::new("requests/1", "x", 1).bytes(V3));
-    old.hears(&[Heard::Closed]);
+    old.expect_events(&[Event::Closed]);
     server.until("all are counted", |server| count(server, "failed_total") == 3.0);
     assert_eq!(requests(&app), 3);
 
@@ -281,7 +284,7 @@ fn a_rejected_publisher_gets_the_reason() {
     let (server, _file) = serve(&app, "retry_seconds = 3");
     let mut client = Connect::new(V5, "pump").open(server.client);
     client.send(&Publish { id: 3, ..Publish::new("requests/1", "x", 1) }.bytes(V5));
-    client.hears(&[Heard::Confirm("PUBACK", 3, 0x80)]);
+    client.expect_events(&[Event::Confirm("PUBACK", 3, 0x80)]);
     assert!(requests(&app) >= 2, "{}", requests(&app));
 }
 
@@ -293,13 +296,13 @@ fn a_full_queue_refuses_and_drops() {
     for id in 1..=3 {
         client.send(&Publish { id, ..Publish::new("requests/1", "x", 1) }.bytes(V5));
     }
-    client.hears(&[Heard::Confirm("PUBACK", 3, 0x97)]);
+    client.expect_events(&[Event::Confirm("PUBACK", 3, 0x97)]);
     client.publish("requests/1", "y", 0);
     server.until("it is dropped", |server| count(server, "dropped_total") == 1.0);
     assert_eq!((count(&server, "refused_total"), count(&server, "waiting")), (1.0, 2.0));
     assert!(count(&server, "waiting_bytes") > 100.0);
     open.store(true, Ordering::Relaxed);
-    client.hears(&[Heard::Confirm("PUBACK", 1, 0), Heard::Confirm("PUBACK", 2, 0)]);
+    client.expect_events(&[Event::Confirm("PUBACK", 1, 0), Event::Confirm("PUBACK", 2, 0)]);
 }
 
 /// A connection that ends while its message waits: the client sends it again, and with QoS 2 members hear it
@@ -324,13 +327,13 @@ fn what_was_not_confirmed_comes_again() {
     let mut client = Connect::kept(V5, "pump").open(server.client);
     assert!(client.session_present);
     client.send(&Publish { dup: true, ..publish.clone() }.bytes(V5));
-    client.hears(&[Heard::Confirm("PUBREC", 9, 0)]);
+    client.expect_events(&[Event::Confirm("PUBREC", 9, 0)]);
     assert_eq!(member.message().payload, "once");
     // From here on it is known.
     client.send(&Publish { dup: true, ..publish }.bytes(V5));
-    client.hears(&[Heard::Confirm("PUBREC", 9, 0)]);
+    client.expect_events(&[Event::Confirm("PUBREC", 9, 0)]);
     client.confirm(ConfirmType::Pubrel, 9);
-    client.hears(&[Heard::Confirm("PUBCOMP", 9, 0)]);
+    client.expect_events(&[Event::Confirm("PUBCOMP", 9, 0)]);
     member.is_quiet();
     let datas: Vec<_> = app.events().iter().map(|it| it["id"].clone()).collect();
     assert_ne!(datas.first(), datas.last(), "it was a message of its own");
@@ -349,15 +352,15 @@ fn what_was_one_too_many_comes_again() {
     };
     let mut client = Connect::kept(V3, "pump").open(server.client);
     client.send(&[publish(1, false), publish(2, false)].concat());
-    client.hears(&[Heard::Closed]);
+    client.expect_events(&[Event::Closed]);
     open.store(true, Ordering::Relaxed);
     let mut client = Connect::kept(V3, "pump").open(server.client);
     assert!(client.session_present);
     for id in [1, 2] {
         client.send(&publish(id, true));
-        client.hears(&[Heard::Confirm("PUBREC", id, 0)]);
+        client.expect_events(&[Event::Confirm("PUBREC", id, 0)]);
         client.confirm(ConfirmType::Pubrel, id);
-        client.hears(&[Heard::Confirm("PUBCOMP", id, 0)]);
+        client.expect_events(&[Event::Confirm("PUBCOMP", id, 0)]);
         assert_eq!(member.message().payload, id.to_string());
     }
 }
@@ -389,7 +392,7 @@ fn what_a_crash_cuts_off_comes_again() {
     let mut client = Connect::kept(V5, "pump").open(server.client);
     assert!(client.session_present);
     client.send(&[of(1, true).bytes(V5), of(2, true).bytes(V5)].concat());
-    client.hears(&[Heard::Confirm("PUBACK", 1, 0), Heard::Confirm("PUBREC", 2, 0)]);
+    client.expect_events(&[Event::Confirm("PUBACK", 1, 0), Event::Confirm("PUBREC", 2, 0)]);
     assert_eq!(member.messages(2).len(), 2);
     kill(server);
 
@@ -398,14 +401,14 @@ fn what_a_crash_cuts_off_comes_again() {
     assert!(client.session_present);
     let before = app.events().len();
     client.send(&of(2, true).bytes(V5));
-    client.hears(&[Heard::Confirm("PUBREC", 2, 0)]);
+    client.expect_events(&[Event::Confirm("PUBREC", 2, 0)]);
     client.confirm(ConfirmType::Pubrel, 2);
-    client.hears(&[Heard::Confirm("PUBCOMP", 2, 0)]);
+    client.expect_events(&[Event::Confirm("PUBCOMP", 2, 0)]);
     assert_eq!(app.events().len(), before, "it was here");
 }
 
 #[test]
-fn other_transports_forward_and_hear_what_became_of_it() {
+fn other_transports_forward_and_get_the_outcome() {
     let (app, open) = gated(400);
     let file = File::new(
         &("[client]\npublish_prefixes = [\"requests/\"]\n".to_owned()
@@ -454,7 +457,7 @@ fn the_application_is_asked_first() {
     let server = file.serve();
     let mut client = Connect::new(V5, "pump").open(server.client);
     client.send(&Publish { id: 4, ..Publish::new("requests/1", "spam", 1) }.bytes(V5));
-    client.hears(&[Heard::Confirm("PUBACK", 4, 0x87)]);
+    client.expect_events(&[Event::Confirm("PUBACK", 4, 0x87)]);
     for qos in [0, 1, 2] {
         client.publish("requests/1", "untidy", qos);
     }
@@ -499,9 +502,9 @@ fn nothing_is_confirmed_that_the_application_never_decided() {
     let mut device = Connect::kept(V5, "device").open(server.client);
     assert!(device.session_present);
     device.send(&Publish { dup: true, ..important }.bytes(V5));
-    device.hears(&[Heard::Confirm("PUBREC", 5, 0)]);
+    device.expect_events(&[Event::Confirm("PUBREC", 5, 0)]);
     device.confirm(ConfirmType::Pubrel, 5);
-    device.hears(&[Heard::Confirm("PUBCOMP", 5, 0)]);
+    device.expect_events(&[Event::Confirm("PUBCOMP", 5, 0)]);
     assert_eq!(asked.load(Ordering::Relaxed), 2);
     assert_eq!(listener.message().payload, "important");
     listener.is_quiet();
@@ -517,7 +520,7 @@ fn rules_change_while_the_server_runs() {
     // What waits goes where the rule says now.
     file.write(&rule(&new, ""));
     server.signal("-HUP");
-    client.hears(&[Heard::Confirm("PUBACK", 1, 0)]);
+    client.expect_events(&[Event::Confirm("PUBACK", 1, 0)]);
     assert_eq!(new.events().len(), 1);
     file.write(&rule(&new, "").replace("requests/#", "orders/+"));
     server.signal("-HUP");

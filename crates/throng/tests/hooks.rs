@@ -55,7 +55,7 @@ fn the_application_decides_who_enters_by_every_transport() {
             assert_eq!((status, &body["messages"][0]["data"]), (200, &json!("before")), "{body}");
         } else {
             let mut stream = server.listen(&target);
-            let heard = match path {
+            let payload = match path {
                 "/sse" => loop {
                     let data = stream.data();
                     if data == "before" {
@@ -69,7 +69,7 @@ fn the_application_decides_who_enters_by_every_transport() {
                     }
                 },
             };
-            assert_eq!(heard, "before");
+            assert_eq!(payload, "before");
             open.push(stream);
         }
         let event = app.events().pop().unwrap();
@@ -280,13 +280,13 @@ fn what_clients_publish_is_allowed_refused_or_changed() {
         command(&mut socket, json!({"type": "publish", "id": 1, "topic": "chat:1", "data": text}))
     };
     assert!(say("hello")["ok"]["id"].is_string());
-    let heard = member.next_object();
-    assert_eq!((&heard["data"], &heard["sender"]), (&json!("hello"), &json!("alice")), "{heard}");
+    let event = member.next_object();
+    assert_eq!((&event["data"], &event["sender"]), (&json!("hello"), &json!("alice")), "{event}");
     assert_eq!(error(&say("spam")), ("forbidden", "no spam"));
     assert!(say("damn")["ok"].is_object());
-    let heard = member.next_object();
-    assert_eq!((&heard["data"], &heard["tags"]), (&json!({"text": "d***"}), &json!(["mild"])));
-    assert_eq!(heard["sender"], "alice");
+    let event = member.next_object();
+    assert_eq!((&event["data"], &event["tags"]), (&json!({"text": "d***"}), &json!(["mild"])));
+    assert_eq!(event["sender"], "alice");
     assert!(say("bytes")["ok"].is_object());
     assert_eq!(member.next_object()["encoding"], "base64");
     for wrong in ["huge", "wrong"] {
@@ -294,16 +294,16 @@ fn what_clients_publish_is_allowed_refused_or_changed() {
     }
     let (status, body) = post(&server, "chat:1", "bob", json!("hi"));
     assert_eq!((status, body["id"].is_string()), (200, true), "{body}");
-    let heard = member.next_object();
-    assert_eq!((&heard["data"], &heard["sender"]), (&json!("hi"), &json!("bob")));
+    let event = member.next_object();
+    assert_eq!((&event["data"], &event["sender"]), (&json!("hi"), &json!("bob")));
     let (status, body) = post(&server, "chat:1", "bob", json!("spam"));
     assert_eq!((status, error(&body)), (403, ("forbidden", "no spam")));
     // Who enters by the application's leave publishes by it, too.
     let mut both = websocket(&server, "user=alice&topic=both:1");
     let said = json!({"type": "publish", "id": 1, "topic": "both:1", "data": "damn"});
     both.send(tungstenite::Message::text(said.to_string())).unwrap();
-    let heard = [receive(&mut both), receive(&mut both)];
-    assert!(heard.iter().any(|it| it["data"]["text"] == "d***"), "{heard:?}");
+    let events = [receive(&mut both), receive(&mut both)];
+    assert!(events.iter().any(|it| it["data"]["text"] == "d***"), "{events:?}");
     let kinds: Vec<_> = app.events().iter().rev().take(2).map(|it| it["kind"].clone()).collect();
     assert_eq!(kinds, ["publish", "subscribe"]);
 }
@@ -321,7 +321,7 @@ fn what_one_connection_publishes_stays_in_order() {
     });
     let server = serve(&app.url(), &[("THRONG_WEBHOOK_BATCH_EVENTS_MAX", "5")]);
     let mut member = server.listen("/stream?topic=kept:1");
-    let mut hear = || loop {
+    let mut next_payload = || loop {
         let object = member.next_object();
         if object["type"] == "message" || object.get("data").is_some() {
             return object["data"].clone();
@@ -332,15 +332,15 @@ fn what_one_connection_publishes_stays_in_order() {
         let said = json!({"type": "publish", "id": n, "topic": "kept:1", "data": n});
         socket.send(tungstenite::Message::text(said.to_string())).unwrap();
     }
-    let heard: Vec<_> = (0..120).map(|_| hear().as_i64().unwrap()).collect();
-    assert_eq!(heard, (0..120).collect::<Vec<_>>());
+    let payloads: Vec<_> = (0..120).map(|_| next_payload().as_i64().unwrap()).collect();
+    assert_eq!(payloads, (0..120).collect::<Vec<_>>());
     // Its replies are read: with unread ones, closing the socket would take back what was sent last.
     (0..120).for_each(|_| assert!(receive(&mut socket)["ok"].is_object()));
     // What was sent last is published though its sender has gone.
     let last = json!({"type": "publish", "id": 1, "topic": "kept:1", "data": "goodbye"});
     socket.send(tungstenite::Message::text(last.to_string())).unwrap();
     drop(socket);
-    assert_eq!(hear(), "goodbye");
+    assert_eq!(next_payload(), "goodbye");
 }
 
 #[test]

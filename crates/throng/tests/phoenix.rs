@@ -77,7 +77,7 @@ impl Script {
     }
 
     /// Returns the scenario's next line.
-    fn hear(&mut self) -> Value {
+    fn read(&mut self) -> Value {
         match self.lines.next() {
             Some(line) => serde_json::from_str(&line.unwrap()).unwrap(),
             None => {
@@ -94,7 +94,7 @@ impl Script {
 
     /// Waits until the scenario has succeeded.
     fn done(mut self) {
-        let said = self.hear();
+        let said = self.read();
         assert!(said["done"].is_string(), "{}: {said}", self.name);
         assert!(wait_within(&mut self.child).success(), "{}", self.name);
     }
@@ -168,7 +168,7 @@ fn clients_rejoin_after_a_server_was_killed() {
     let lasting = [lasting_address(), lasting_address()];
     let mut server = serve_at(&lasting);
     let mut script = Script::start("lifecycle.cjs", "restart", &addresses(&server));
-    assert_eq!(script.hear(), "joined");
+    assert_eq!(script.read(), "joined");
     server.child.kill().unwrap();
     wait_within(&mut server.child);
     let _again = serve_at(&lasting);
@@ -181,7 +181,7 @@ fn clients_reconnect_to_another_server_when_one_ends() {
     let lasting = [lasting_address(), lasting_address()];
     let mut server = serve_at(&lasting);
     let mut script = Script::start("lifecycle.cjs", "drain", &addresses(&server));
-    assert_eq!(script.hear(), "joined");
+    assert_eq!(script.read(), "joined");
     server.signal("-TERM");
     wait_within(&mut server.child);
     let _again = serve_at(&lasting);
@@ -383,7 +383,7 @@ fn missed_messages_arrive_after_a_restart() {
         let (client, admin) = (lasting_address(), lasting_address());
         let mut server = recall(&client, &admin, Some(data.path()));
         let mut script = Script::start("recovery.cjs", scenario, &addresses(&server));
-        assert_eq!(script.hear(), at);
+        assert_eq!(script.read(), at);
         server.signal("-TERM");
         wait_within(&mut server.child);
         let _again = recall(&client, &admin, Some(data.path()));
@@ -395,7 +395,7 @@ fn missed_messages_arrive_after_a_restart() {
 /// Runs a scenario that is also the application to which the server sends webhooks.
 fn ask(scenario: &str, settings: &[(&str, &str)]) {
     let mut script = Script::start("webhook.cjs", scenario, &json!({}));
-    let url = format!("http://127.0.0.1:{}/hook/a", script.hear()["port"]);
+    let url = format!("http://127.0.0.1:{}/hook/a", script.read()["port"]);
     let server = serve(&[&[("THRONG_WEBHOOK_URL", url.as_str())], settings].concat());
     script.write(&addresses(&server));
     script.done();

@@ -200,7 +200,7 @@ impl Shard {
     }
 
     /// The other shard has said something.
-    pub(crate) fn heard_from_taker(&mut self) {
+    pub(crate) fn on_taker_readable(&mut self) {
         let Some(giving) = &mut self.giving else {
             return;
         };

@@ -160,7 +160,7 @@ impl Shard {
 
     fn take_all(&mut self, channel: &Channel, taken: &AtomicU64) -> Result<Rest, TakeError> {
         let mut rest = Rest::default();
-        // The old shard begins when it has heard from this one.
+        // The old shard begins when it has got a frame of this one.
         channel.send(wire::RECEIPT, &[], &[])?;
         while let Some(frame) = channel.receive()? {
             self.engine.set_now(self.now_us());

@@ -379,19 +379,19 @@ impl Runner<'_> {
         let url = format!("ws://127.0.0.1:{port}{over}");
         let (mut socket, _) =
             tungstenite::client(url, socket).map_err(|error| error.to_string())?;
-        let mut heard = crate::support::receive(&mut socket).to_string();
+        let mut output = crate::support::receive(&mut socket).to_string();
         for line in text.lines() {
             let command = tungstenite::Message::text(self.names.real(line));
             socket.send(command).map_err(|error| error.to_string())?;
             loop {
                 let answer = crate::support::receive(&mut socket);
-                heard = format!("{heard}\n{answer}");
+                output = format!("{output}\n{answer}");
                 if answer["type"] == "reply" {
                     break;
                 }
             }
         }
-        self.printed = Printed::Text(heard);
+        self.printed = Printed::Text(output);
         Ok(())
     }
 
@@ -428,7 +428,7 @@ impl Runner<'_> {
         };
         let end = Instant::now() + TIMEOUT;
         loop {
-            let (all, seen) = self.heard(which, how)?;
+            let (all, seen) = self.events_within(which, how)?;
             let real = all.get(seen..).unwrap_or_default();
             let names = &mut self.names;
             if let Some(end) = compare::fits(&block.text, real, false, how.rules, names) {
@@ -443,7 +443,11 @@ impl Runner<'_> {
     }
 
     /// What somebody has printed, and how much of it the page has shown.
-    fn heard(&mut self, which: Option<usize>, how: &How) -> Result<(String, usize), String> {
+    fn events_within(
+        &mut self,
+        which: Option<usize>,
+        how: &How,
+    ) -> Result<(String, usize), String> {
         let (text, seen) = match (which, how.of.as_deref()) {
             (Some(at), _) => {
                 let listener = self.listeners.get(at).ok_or("there is no such listener")?;

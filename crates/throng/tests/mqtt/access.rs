@@ -57,8 +57,8 @@ fn grants_may_name_the_client_and_its_user() {
             let mut seven = granted(&server, own("7"), "alice", &patterns);
             seven.send(&Publish::new(topic, "x", 1).bytes(version));
             match version {
-                V3 => seven.hears(&[Heard::Closed]),
-                V5 => seven.hears(&[Heard::Confirm("PUBACK", 1, 0x87)]),
+                V3 => seven.expect_events(&[Event::Closed]),
+                V5 => seven.expect_events(&[Event::Confirm("PUBACK", 1, 0x87)]),
             }
         }
         all.is_quiet();
@@ -185,18 +185,18 @@ fn questions_that_find_no_room_are_refused_by_a_code_that_suback_has() {
 fn the_application_decides_what_is_published() {
     let app = Application::start(members);
     let (server, hasty) = (asking(&app), hasty(&app, &[]));
-    let mut hears = Connect::new(V5, "hears").user("alice").open(server.client);
-    hears.subscribe(&[filter("asked:1", 2)]);
+    let mut subscriber = Connect::new(V5, "hears").user("alice").open(server.client);
+    subscriber.subscribe(&[filter("asked:1", 2)]);
     let mut alice = Connect::new(V5, "a").user("alice").open(server.client);
     alice.publish("asked:1", "one", 1);
     alice.publish("asked:1", "two", 2);
-    assert_eq!([hears.message().payload, hears.message().payload], ["one", "two"]);
+    assert_eq!([subscriber.message().payload, subscriber.message().payload], ["one", "two"]);
     for (server, user, topic) in [(&server, "bob", "asked:1"), (&hasty, "alice", "asked:silent")] {
         let mut client = Connect::new(V5, "refused").user(user).open(server.client);
         for (qos, wanted) in [(1, "PUBACK"), (2, "PUBREC")] {
             client.send(&Publish { id: 3, ..Publish::new(topic, "no", qos) }.bytes(V5));
             match client.next() {
-                Heard::Confirm(name, 3, code) => {
+                Event::Confirm(name, 3, code) => {
                     assert!(name == wanted && PUBACK.contains(&code), "{name} {code:#x}");
                 }
                 other => panic!("{other:?}"),
@@ -204,12 +204,12 @@ fn the_application_decides_what_is_published() {
         }
         // What was refused is not under way: the identifier is free, and PUBREL is of nothing.
         client.confirm(ConfirmType::Pubrel, 3);
-        client.hears(&[Heard::Confirm("PUBCOMP", 3, 0x92)]);
+        client.expect_events(&[Event::Confirm("PUBCOMP", 3, 0x92)]);
         client.disconnect();
         // MQTT 3 has no word for it.
         let mut client = Connect::new(V3, "refused").user(user).open(server.client);
         client.send(&Publish::new(topic, "no", 1).bytes(V3));
-        client.hears(&[Heard::Closed]);
+        client.expect_events(&[Event::Closed]);
     }
-    hears.is_quiet();
+    subscriber.is_quiet();
 }

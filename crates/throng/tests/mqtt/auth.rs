@@ -60,7 +60,7 @@ fn may_publish(client: &mut Client, topic: &str) -> bool {
     let id = client.id();
     client.send(&Publish { id, ..Publish::new(topic, "x", 1) }.bytes(client.version));
     match client.next() {
-        Heard::Confirm("PUBACK", heard, code) if heard == id => {
+        Event::Confirm("PUBACK", confirmed, code) if confirmed == id => {
             assert!([0, 0x10, 0x87].contains(&code), "{code:#x}");
             code != 0x87
         }
@@ -121,7 +121,7 @@ fn who_proves_nothing_is_refused_and_closed() {
             let (mut client, answer) = connect.try_open(server.client);
             assert_eq!((answer.code, answer.session_present), (wanted, false), "{connect:?}");
             assert_eq!(answer.property(id::AUTHENTICATION_METHOD), None);
-            client.hears(&[Heard::Closed]);
+            client.expect_events(&[Event::Closed]);
         }
     }
 }
@@ -135,14 +135,14 @@ fn a_client_goes_on_with_a_new_token() {
     assert!(!may_publish(&mut alice, "b"));
     reauthenticate(&mut alice, &by_token(&grants("alice", &["a", "b"], 600)));
     let said = vec![(id::AUTHENTICATION_METHOD, "token".to_string())];
-    alice.hears(&[Heard::Auth(0, said)]);
+    alice.expect_events(&[Event::Auth(0, said)]);
     // What it grants counts from now on.
     alice.subscribe(&[filter("b", 1)]);
     assert!(may_publish(&mut alice, "b"));
     assert_eq!(alice.message().payload, "x");
     // One that grants less takes away.
     reauthenticate(&mut alice, &by_token(&grants("alice", &["a"], 600)));
-    assert!(matches!(alice.next(), Heard::Auth(0, _)));
+    assert!(matches!(alice.next(), Event::Auth(0, _)));
     assert!(!may_publish(&mut alice, "b"));
     assert!(may_publish(&mut alice, "a"));
 }
@@ -157,9 +157,9 @@ fn a_connection_lasts_as_long_as_its_newest_token() {
         let opened = Instant::now();
         reauthenticate(&mut alice, &by_token(&grants("alice", &["a"], 600)));
         match alice.next() {
-            Heard::Auth(0, _) => break (alice, opened),
+            Event::Auth(0, _) => break (alice, opened),
             // The first one had expired before.
-            Heard::Disconnect(0x87, _) => assert!(Instant::now() < end, "each has expired before"),
+            Event::Disconnect(0x87, _) => assert!(Instant::now() < end, "each has expired before"),
             other => panic!("{other:?}"),
         }
     };
@@ -169,9 +169,9 @@ fn a_connection_lasts_as_long_as_its_newest_token() {
     // The newest one may also last for less.
     reauthenticate(&mut alice, &by_token(&grants("alice", &["a"], 2)));
     match alice.next() {
-        Heard::Auth(0, _) => alice.is_ended_for(0x87),
+        Event::Auth(0, _) => alice.is_ended_for(0x87),
         // On a slow machine it is over before it comes.
-        Heard::Disconnect(0x87, _) => alice.hears(&[Heard::Closed]),
+        Event::Disconnect(0x87, _) => alice.expect_events(&[Event::Closed]),
         other => panic!("{other:?}"),
     }
 }
@@ -310,13 +310,13 @@ fn the_application_says_who_a_client_is() {
         for wrong in [connect.clone(), named.clone(), named.clone().password("wrong")] {
             let (mut client, answer) = wrong.try_open(server.client);
             assert_eq!(answer.code, if version == V3 { 5 } else { 0x87 });
-            client.hears(&[Heard::Closed]);
+            client.expect_events(&[Event::Closed]);
         }
         // Silence lets nobody in.
         let hangs = Connect::new(version, "hangs").user("login").password("right");
         let (mut client, answer) = hangs.try_open(hasty.client);
         let unanswered: &[u8] = if version == V3 { &[3, 5] } else { &[0x87, 0x88] };
         assert!(unanswered.contains(&answer.code), "{answer:?}");
-        client.hears(&[Heard::Closed]);
+        client.expect_events(&[Event::Closed]);
     }
 }

@@ -206,7 +206,7 @@ fn properties_of(properties: &Properties<'_>) -> Vec<(u8, String)> {
 
 /// What the server sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum Event {
     Message(Message),
     /// The name of a confirmation, its packet identifier and reason.
     Confirm(&'static str, u16, u8),
@@ -303,7 +303,7 @@ impl Client {
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
-        // The server may have closed: what it said before is heard.
+        // The server may have closed: what it sent before is read.
         let _ = self.socket.write_all(bytes);
     }
 
@@ -316,7 +316,7 @@ impl Client {
         let version = self.version;
         let goodbye = bytes(|out| write::disconnect(version, ReasonCode::Success, &[], out));
         self.send(&goodbye);
-        self.hears(&[Heard::Closed]);
+        self.expect_events(&[Event::Closed]);
     }
 
     pub fn id(&mut self) -> u16 {
@@ -326,7 +326,7 @@ impl Client {
 
     pub fn connack(&mut self) -> Connack {
         match self.next() {
-            Heard::Connack(session_present, code, properties) => {
+            Event::Connack(session_present, code, properties) => {
                 Connack { session_present, code, properties }
             }
             other => panic!("{other:?} came in place of CONNACK"),
@@ -347,7 +347,7 @@ impl Client {
         let (id, version) = (self.id(), self.version);
         self.send(&bytes(|out| client::subscribe(version, id, properties, filters, out)));
         match self.next_but_messages() {
-            Heard::Suback(of, codes) if of == id => codes,
+            Event::Suback(of, codes) if of == id => codes,
             other => panic!("{other:?} came in place of SUBACK {id}"),
         }
     }
@@ -356,7 +356,7 @@ impl Client {
         let (id, version) = (self.id(), self.version);
         self.send(&bytes(|out| client::unsubscribe(version, id, &[], filters, out)));
         match self.next_but_messages() {
-            Heard::Unsuback(of, codes) if of == id => codes,
+            Event::Unsuback(of, codes) if of == id => codes,
             other => panic!("{other:?} came in place of UNSUBACK {id}"),
         }
     }
@@ -372,11 +372,11 @@ impl Client {
         self.send(&publish.bytes(self.version));
         match publish.qos {
             0 => {}
-            1 => self.hears(&[Heard::Confirm("PUBACK", id, 0)]),
+            1 => self.expect_events(&[Event::Confirm("PUBACK", id, 0)]),
             _ => {
-                self.hears(&[Heard::Confirm("PUBREC", id, 0)]);
+                self.expect_events(&[Event::Confirm("PUBREC", id, 0)]);
                 self.confirm(ConfirmType::Pubrel, id);
-                self.hears(&[Heard::Confirm("PUBCOMP", id, 0)]);
+                self.expect_events(&[Event::Confirm("PUBCOMP", id, 0)]);
             }
         }
     }
@@ -388,7 +388,7 @@ impl Client {
 
     pub fn ping(&mut self) {
         self.send_ping();
-        self.hears(&[Heard::Pong]);
+        self.expect_events(&[Event::Pong]);
     }
 
     /// Sends a ping, whose answer is read elsewhere.
@@ -407,7 +407,7 @@ impl Client {
             1 => self.confirm(ConfirmType::Puback, message.id),
             _ => {
                 self.confirm(ConfirmType::Pubrec, message.id);
-                self.hears(&[Heard::Confirm("PUBREL", message.id, 0)]);
+                self.expect_events(&[Event::Confirm("PUBREL", message.id, 0)]);
                 self.confirm(ConfirmType::Pubcomp, message.id);
             }
         }
@@ -417,7 +417,7 @@ impl Client {
     /// The next message, which is not confirmed.
     pub fn unconfirmed(&mut self) -> Message {
         match self.next() {
-            Heard::Message(message) => message,
+            Event::Message(message) => message,
             other => panic!("{other:?} came in place of a message"),
         }
     }
@@ -429,16 +429,16 @@ impl Client {
     }
 
     /// These come in this order, whatever messages come between them.
-    pub fn hears(&mut self, wanted: &[Heard]) {
+    pub fn expect_events(&mut self, wanted: &[Event]) {
         for wanted in wanted {
             assert_eq!(self.next_but_messages(), *wanted);
         }
     }
 
-    fn next_but_messages(&mut self) -> Heard {
+    fn next_but_messages(&mut self) -> Event {
         loop {
             match self.arrived(support::TIMEOUT).expect("nothing came from the server") {
-                Heard::Message(message) => self.aside.push_back(message),
+                Event::Message(message) => self.aside.push_back(message),
                 other => return other,
             }
         }
@@ -448,11 +448,11 @@ impl Client {
     pub fn is_ended_for(&mut self, reason: u8) {
         if self.version == V5 {
             match self.next_but_messages() {
-                Heard::Disconnect(found, _) => assert_eq!(found, reason, "DISCONNECT"),
+                Event::Disconnect(found, _) => assert_eq!(found, reason, "DISCONNECT"),
                 other => panic!("{other:?} came in place of DISCONNECT {reason:#x}"),
             }
         }
-        self.hears(&[Heard::Closed]);
+        self.expect_events(&[Event::Closed]);
     }
 
     /// Takes the messages that have come, unconfirmed.
@@ -470,20 +470,20 @@ impl Client {
         assert_eq!(self.drain(), []);
     }
 
-    pub fn next(&mut self) -> Heard {
+    pub fn next(&mut self) -> Event {
         self.within(support::TIMEOUT).expect("nothing came from the server")
     }
 
     /// What comes within a time.
-    pub fn within(&mut self, time: Duration) -> Option<Heard> {
-        self.aside.pop_front().map(Heard::Message).or_else(|| self.arrived(time))
+    pub fn within(&mut self, time: Duration) -> Option<Event> {
+        self.aside.pop_front().map(Event::Message).or_else(|| self.arrived(time))
     }
 
-    fn arrived(&mut self, time: Duration) -> Option<Heard> {
+    fn arrived(&mut self, time: Duration) -> Option<Event> {
         let end = Instant::now() + time;
         loop {
-            if let Some(heard) = self.heard() {
-                return Some(heard);
+            if let Some(event) = self.read_event() {
+                return Some(event);
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -492,17 +492,17 @@ impl Client {
             self.socket.set_read_timeout(Some(left)).unwrap();
             let mut bytes = [0; 16 << 10];
             match self.socket.read(&mut bytes) {
-                Ok(0) => return Some(Heard::Closed),
+                Ok(0) => return Some(Event::Closed),
                 Ok(count) => self.input.extend_from_slice(&bytes[..count]),
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
-                    return Some(Heard::Closed);
+                    return Some(Event::Closed);
                 }
                 Err(_) => {}
             }
         }
     }
 
-    fn heard(&mut self) -> Option<Heard> {
+    fn read_event(&mut self) -> Option<Event> {
         let input = std::mem::take(&mut self.input);
         let found = read(&input, Some(self.version), Side::Server, usize::MAX);
         let found = found.unwrap_or_else(|error| panic!("the server sent {input:02x?}: {error}"));
@@ -518,8 +518,8 @@ impl Client {
             Packet::Suback(it) | Packet::Unsuback(it) => properties_of(&it.properties),
             _ => Vec::new(),
         };
-        let heard = match packet {
-            Packet::Publish(it) => Heard::Message(Message {
+        let event = match packet {
+            Packet::Publish(it) => Event::Message(Message {
                 topic: it.topic.into(),
                 payload: String::from_utf8_lossy(it.payload).into_owned(),
                 qos: it.qos.number(),
@@ -528,23 +528,23 @@ impl Client {
                 id: it.id,
                 properties: properties_of(&it.properties),
             }),
-            Packet::Puback(it) => Heard::Confirm("PUBACK", it.id, it.reason.number()),
-            Packet::Pubrec(it) => Heard::Confirm("PUBREC", it.id, it.reason.number()),
-            Packet::Pubrel(it) => Heard::Confirm("PUBREL", it.id, it.reason.number()),
-            Packet::Pubcomp(it) => Heard::Confirm("PUBCOMP", it.id, it.reason.number()),
-            Packet::Suback(it) => Heard::Suback(it.id, it.codes.to_vec()),
-            Packet::Unsuback(it) => Heard::Unsuback(it.id, it.codes.to_vec()),
-            Packet::Pingresp => Heard::Pong,
+            Packet::Puback(it) => Event::Confirm("PUBACK", it.id, it.reason.number()),
+            Packet::Pubrec(it) => Event::Confirm("PUBREC", it.id, it.reason.number()),
+            Packet::Pubrel(it) => Event::Confirm("PUBREL", it.id, it.reason.number()),
+            Packet::Pubcomp(it) => Event::Confirm("PUBCOMP", it.id, it.reason.number()),
+            Packet::Suback(it) => Event::Suback(it.id, it.codes.to_vec()),
+            Packet::Unsuback(it) => Event::Unsuback(it.id, it.codes.to_vec()),
+            Packet::Pingresp => Event::Pong,
             Packet::Disconnect(it) => {
-                Heard::Disconnect(it.reason.number(), properties_of(&it.properties))
+                Event::Disconnect(it.reason.number(), properties_of(&it.properties))
             }
-            Packet::Auth(it) => Heard::Auth(it.reason.number(), properties_of(&it.properties)),
+            Packet::Auth(it) => Event::Auth(it.reason.number(), properties_of(&it.properties)),
             Packet::Connack(it) => {
-                Heard::Connack(it.session_present, it.code, properties_of(&it.properties))
+                Event::Connack(it.session_present, it.code, properties_of(&it.properties))
             }
             other => panic!("{other:?} is not for a server to send"),
         };
         self.input = input[taken..].to_vec();
-        Some(heard)
+        Some(event)
     }
 }

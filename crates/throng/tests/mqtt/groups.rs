@@ -52,8 +52,8 @@ impl Work {
             member.subscribe(&[filter("end", 1)]);
             let count = count.clone();
             std::thread::spawn(move || {
-                let heard = work(&mut member, &count);
-                (member, heard)
+                let payloads = work(&mut member, &count);
+                (member, payloads)
             })
         };
         let members = members.into_iter().map(start).collect();
@@ -66,27 +66,27 @@ impl Work {
         let mut last = Connect::new(V5, "last").open(server.client);
         last.publish("end", "", 1);
         let members: Vec<_> = self.members.into_iter().map(|it| it.join().unwrap()).collect();
-        members.into_iter().map(|(_, heard)| heard).collect()
+        members.into_iter().map(|(_, payloads)| payloads).collect()
     }
 }
 
 /// What a member gets before it is told of the end, or at once behind that.
 fn work(member: &mut Client, count: &AtomicUsize) -> Vec<String> {
-    let mut heard = Vec::new();
+    let mut payloads = Vec::new();
     loop {
         match member.next() {
-            Heard::Message(message) if message.topic == "end" => break,
-            Heard::Message(message) => {
+            Event::Message(message) if message.topic == "end" => break,
+            Event::Message(message) => {
                 assert!(!message.dup);
                 member.confirm(ConfirmType::Puback, message.id);
-                heard.push(message.payload);
+                payloads.push(message.payload);
                 count.fetch_add(1, Ordering::Relaxed);
             }
             other => panic!("{other:?}"),
         }
     }
-    heard.extend(member.drain().into_iter().map(|message| message.payload));
-    heard
+    payloads.extend(member.drain().into_iter().map(|message| message.payload));
+    payloads
 }
 
 /// Publishes so many messages to the group, of which each was confirmed then.
@@ -113,10 +113,10 @@ fn each_member_has_its_share() {
     let server = server(&[]);
     let members = Work::start((0..4).map(|n| member(server.client, &format!("m{n}"), 1_000)));
     let all = publish(server.client, 400, 1);
-    let heard = members.end(&server, all.len());
-    let counts: Vec<usize> = heard.iter().map(Vec::len).collect();
+    let payloads = members.end(&server, all.len());
+    let counts: Vec<usize> = payloads.iter().map(Vec::len).collect();
     assert!(counts.iter().all(|count| (80..=120).contains(count)), "{counts:?}");
-    assert_eq!(once(heard.into_iter().flatten()), all);
+    assert_eq!(once(payloads.into_iter().flatten()), all);
 }
 
 #[test]
@@ -127,13 +127,13 @@ fn who_is_stuck_loses_nothing_and_goes_on() {
     // Nobody else is where the broker finds it.
     let others = Work::start((0..3).map(|n| member_apart(&server, &format!("m{n}"), "stuck")));
     let all = publish(server.client, 800, 1);
-    let mut heard = others.end(&server, all.len() - 5);
-    assert!(heard.iter().all(|it| it.len() > 120), "somebody has too little");
+    let mut payloads = others.end(&server, all.len() - 5);
+    assert!(payloads.iter().all(|it| it.len() > 120), "somebody has too little");
     // It has what it takes at a time, and no more.
-    heard.push((0..5).map(|_| stuck.message().payload).collect());
+    payloads.push((0..5).map(|_| stuck.message().payload).collect());
     stuck.is_quiet();
     stuck.ping();
-    assert_eq!(once(heard.into_iter().flatten()), all);
+    assert_eq!(once(payloads.into_iter().flatten()), all);
 }
 
 #[test]
@@ -149,26 +149,26 @@ fn what_one_member_takes_not_so_large_another_one_gets() {
         for _ in 0..6 {
             speaker.publish("work/1", &payload, qos);
         }
-        let mut heard = 0;
+        let mut received = 0;
         server.until("all are there", |_| {
             for member in &mut large {
                 match member.within(Duration::from_millis(20)) {
-                    Some(Heard::Message(message)) => {
-                        heard += usize::from(message.payload == payload)
+                    Some(Event::Message(message)) => {
+                        received += usize::from(message.payload == payload)
                     }
                     Some(other) => panic!("{other:?}"),
                     None => {}
                 }
             }
-            heard >= 6
+            received >= 6
         });
-        assert_eq!(heard, 6, "QoS {qos}");
+        assert_eq!(received, 6, "QoS {qos}");
         large.iter_mut().for_each(Client::is_quiet);
         small.is_quiet();
     }
     // It has its share of what it takes.
     (0..6).for_each(|n| speaker.publish("work/1", &n.to_string(), 1));
-    assert!(matches!(small.next(), Heard::Message(_)));
+    assert!(matches!(small.next(), Event::Message(_)));
 }
 
 #[test]
@@ -181,8 +181,8 @@ fn what_a_member_leaves_unconfirmed_another_one_gets() {
     cut.confirm(ConfirmType::Puback, left[1].id);
     cut.ping();
     cut.cut();
-    let heard = others.end(&server, all.len() - 1).into_iter().flatten();
-    assert_eq!(once(heard.chain([left[1].payload.clone()])), all);
+    let payloads = others.end(&server, all.len() - 1).into_iter().flatten();
+    assert_eq!(once(payloads.chain([left[1].payload.clone()])), all);
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn what_a_kept_session_leaves_when_it_ends_another_member_gets() {
             kept.send(&bytes(|out| {
                 protocol::mqtt::write::disconnect(V5, success, &properties, out)
             }));
-            kept.hears(&[Heard::Closed]);
+            kept.expect_events(&[Event::Closed]);
         }),
         ("a clean start later", 600, |server, kept| {
             cut(server, kept);

@@ -42,11 +42,11 @@ fn a_head_must_come_in_time() {
     let mut dribbled = Client::new(server.client, V3);
     let is_closed = connect.iter().any(|byte| {
         dribbled.send(&[*byte]);
-        dribbled.within(Duration::from_millis(150)) == Some(Heard::Closed)
+        dribbled.within(Duration::from_millis(150)) == Some(Event::Closed)
     });
     assert!(is_closed, "the server has waited for all of CONNECT");
     for client in [&mut half, &mut nothing] {
-        client.hears(&[Heard::Closed]);
+        client.expect_events(&[Event::Closed]);
     }
     witness.goes_on(&server);
 }
@@ -61,7 +61,7 @@ fn a_packet_may_come_byte_by_byte() {
     assert_eq!(slow.connack().code, 0);
     let subscribe = bytes(|out| client::subscribe(V5, 1, &[], &[filter("a", 1)], out));
     subscribe.iter().for_each(|byte| slow.send(&[*byte]));
-    slow.hears(&[Heard::Suback(1, vec![1])]);
+    slow.expect_events(&[Event::Suback(1, vec![1])]);
 }
 
 #[test]
@@ -74,10 +74,10 @@ fn lengths_beyond_all_bounds_end_the_connection() {
         let mut client = Connect::new(V5, "huge").open(server.client);
         client.send(&[&[0x30], length].concat());
         match client.next() {
-            Heard::Disconnect(reason, _) => assert!([0x81, 0x95].contains(&reason), "{reason:#x}"),
+            Event::Disconnect(reason, _) => assert!([0x81, 0x95].contains(&reason), "{reason:#x}"),
             other => panic!("{other:?}"),
         }
-        client.hears(&[Heard::Closed]);
+        client.expect_events(&[Event::Closed]);
     }
     witness.goes_on(&server);
 }
@@ -95,14 +95,14 @@ fn who_publishes_before_the_answer_is_served_in_order() {
     eager.send(&all);
     assert_eq!(eager.connack().code, 0);
     let (mut confirmed, mut got) = (0, 0);
-    eager.hears(&[Heard::Suback(1, vec![0])]);
+    eager.expect_events(&[Event::Suback(1, vec![0])]);
     while confirmed < 50 || got < 50 {
         match eager.next() {
-            Heard::Message(message) => {
+            Event::Message(message) => {
                 assert_eq!(message.payload, got.to_string());
                 got += 1;
             }
-            Heard::Confirm("PUBACK", id, 0) => {
+            Event::Confirm("PUBACK", id, 0) => {
                 confirmed += 1;
                 assert_eq!(id, confirmed);
             }
@@ -132,11 +132,11 @@ fn confirmations_of_nothing_do_no_harm() {
     let server = server(&[]);
     let mut client = Connect::new(V5, "odd").open(server.client);
     client.confirm(ConfirmType::Pubrel, 77);
-    client.hears(&[Heard::Confirm("PUBCOMP", 77, 0x92)]);
+    client.expect_events(&[Event::Confirm("PUBCOMP", 77, 0x92)]);
     client.confirm(ConfirmType::Puback, 78);
     client.confirm(ConfirmType::Pubcomp, 79);
     client.confirm(ConfirmType::Pubrec, 80);
-    client.hears(&[Heard::Confirm("PUBREL", 80, 0x92)]);
+    client.expect_events(&[Event::Confirm("PUBREL", 80, 0x92)]);
     client.ping();
 }
 
@@ -246,7 +246,7 @@ fn very_many_user_properties_are_passed_on_or_too_large() {
     small.is_quiet();
     for count in [1_000, 7_000] {
         client.send(&Publish { id: 9, ..said(count) }.bytes(V5));
-        client.hears(&[Heard::Confirm("PUBACK", 9, 0x97)]);
+        client.expect_events(&[Event::Confirm("PUBACK", 9, 0x97)]);
     }
     witness.goes_on(&server);
 }
@@ -269,13 +269,13 @@ fn a_flood_of_subscriptions_is_answered_one_by_one_or_ended() {
     let (mut next, mut granted) = (1, 0);
     while next <= 3_000 {
         match client.next() {
-            Heard::Suback(id, codes) => {
+            Event::Suback(id, codes) => {
                 assert!(id == next && matches!(codes[..], [1 | 0x97]), "{id}: {codes:02x?}");
                 granted += usize::from(codes[0] == 1);
                 next += 1;
             }
-            Heard::Unsuback(_, codes) => assert!(matches!(codes[..], [0 | 0x11]), "{codes:02x?}"),
-            Heard::Disconnect(code, _) => {
+            Event::Unsuback(_, codes) => assert!(matches!(codes[..], [0 | 0x11]), "{codes:02x?}"),
+            Event::Disconnect(code, _) => {
                 assert!([0x96, 0x97].contains(&code), "{code:#x}");
                 break;
             }
@@ -342,17 +342,17 @@ fn half_a_packet_keeps_no_connection_alive() {
         let connect = Connect { keep_alive_s: 2, ..Connect::new(version, "half") };
         let mut client = connect.open(server.client);
         let mut bytes = publish.iter();
-        let heard = loop {
+        let event = loop {
             client.send(&[*bytes.next().expect("it was not ended")]);
-            if let Some(heard) = client.within(Duration::from_millis(200)) {
-                break heard;
+            if let Some(event) = client.within(Duration::from_millis(200)) {
+                break event;
             }
         };
         let is_explained = match version {
-            V3 => heard == Heard::Closed,
-            V5 => matches!(heard, Heard::Disconnect(0x8d, _)),
+            V3 => event == Event::Closed,
+            V5 => matches!(event, Event::Disconnect(0x8d, _)),
         };
-        assert!(is_explained, "{heard:?}");
+        assert!(is_explained, "{event:?}");
     }
     witness.goes_on(&server);
 }
@@ -373,7 +373,7 @@ fn half_a_packet_without_a_keep_alive_waits_for_its_end() {
         server.publish("a", json!("meanwhile"));
         assert_eq!(other.message().payload, "meanwhile");
         client.send(two);
-        client.hears(&[Heard::Confirm("PUBACK", 1, 0)]);
+        client.expect_events(&[Event::Confirm("PUBACK", 1, 0)]);
         assert_eq!(other.message().payload, "whole");
         other.disconnect();
         client.disconnect();
@@ -394,16 +394,16 @@ fn a_message_has_so_many_properties_and_no_more() {
         five.send(&publish.bytes(V5));
         five.next()
     };
-    assert_eq!(send(said(64, "a"), 1), Heard::Confirm("PUBACK", 1, 0));
+    assert_eq!(send(said(64, "a"), 1), Event::Confirm("PUBACK", 1, 0));
     for properties in [said(65, ""), said(10_000, ""), said(1, long)] {
-        assert_eq!(send(properties.clone(), 1), Heard::Confirm("PUBACK", 1, 0x97));
-        assert_eq!(send(properties.clone(), 2), Heard::Confirm("PUBREC", 1, 0x97));
+        assert_eq!(send(properties.clone(), 1), Event::Confirm("PUBACK", 1, 0x97));
+        assert_eq!(send(properties.clone(), 2), Event::Confirm("PUBREC", 1, 0x97));
         let mut will = Connect::new(V5, "will").will("witness/not", "x", 1);
         will.will.as_mut().unwrap().properties = properties;
         assert_eq!(will.try_open(server.client).1.code, 0x95);
     }
-    assert!(matches!(send(said(65, ""), 0), Heard::Disconnect(0x95, _)));
-    five.hears(&[Heard::Closed]);
+    assert!(matches!(send(said(65, ""), 0), Event::Disconnect(0x95, _)));
+    five.expect_events(&[Event::Closed]);
     witness.goes_on(&server);
 }
 

@@ -21,7 +21,7 @@ fn test_basic() {
     // Nothing but CONNECT may come first, and it comes once.
     let mut two = Connect::new(V3, "myclientid").open(server.client);
     two.send(&Connect::new(V3, "myclientid").bytes());
-    two.hears(&[Heard::Closed]);
+    two.expect_events(&[Event::Closed]);
     // A name of a protocol that is not MQTT, and one of another length.
     let mut wrong = Connect::new(V3, "myclientid").bytes();
     wrong[4..8].copy_from_slice(b"hj57");
@@ -29,7 +29,7 @@ fn test_basic() {
     for bytes in [&wrong, &short] {
         let mut three = Client::new(server.client, V3);
         three.send(bytes);
-        three.hears(&[Heard::Closed]);
+        three.expect_events(&[Event::Closed]);
     }
 }
 
@@ -116,7 +116,7 @@ fn test_keepalive() {
     let connect = Connect { keep_alive_s: 2, ..Connect::new(V3, "myclientid") };
     let mut one = connect.will("Topic/C", "keepalive expiry", 0).open(server.client);
     assert_eq!(two.message().payload, "keepalive expiry");
-    one.hears(&[Heard::Closed]);
+    one.expect_events(&[Event::Closed]);
 }
 
 #[test]
@@ -188,5 +188,5 @@ fn test_unsubscribe() {
     assert_eq!(got, want);
     one.is_quiet();
     one.confirm(ConfirmType::Pubrel, 999);
-    one.hears(&[Heard::Confirm("PUBCOMP", 999, 0)]);
+    one.expect_events(&[Event::Confirm("PUBCOMP", 999, 0)]);
 }

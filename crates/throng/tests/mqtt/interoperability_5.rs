@@ -40,7 +40,7 @@ fn test_basic() {
     for bytes in [&wrong, &short] {
         let mut three = Client::new(server.client, V5);
         three.send(bytes);
-        three.hears(&[Heard::Closed]);
+        three.expect_events(&[Event::Closed]);
     }
 }
 
@@ -198,7 +198,7 @@ fn test_session_expiry() {
     // Goodbye can prolong it, ...
     one.subscribe(&[filter("a", 1)]);
     goodbye(&mut one, 1_000);
-    one.hears(&[Heard::Closed]);
+    one.expect_events(&[Event::Closed]);
     // One that ends later, and has the time that this one had before, is over.
     Connect { client: "later".into(), ..kept(1) }.open(server.client).disconnect();
     server.until("the later one has expired", |_| expired() == before + 2.0);
@@ -206,7 +206,7 @@ fn test_session_expiry() {
     assert!(one.session_present, "its time was prolonged");
     // ... and end it.
     goodbye(&mut one, 0);
-    one.hears(&[Heard::Closed]);
+    one.expect_events(&[Event::Closed]);
     let mut one = kept(0xffff_ffff).open(server.client);
     assert!(!one.session_present);
     one.subscribe(&[filter("a", 1)]);
@@ -585,7 +585,7 @@ fn test_flow_control1() {
     assert_eq!(third.payload, "2");
     // One with QoS 2 counts until PUBCOMP.
     one.confirm(ConfirmType::Pubrec, second.id);
-    one.hears(&[Heard::Confirm("PUBREL", second.id, 0)]);
+    one.expect_events(&[Event::Confirm("PUBREL", second.id, 0)]);
     one.is_quiet();
     one.confirm(ConfirmType::Pubcomp, second.id);
     assert_eq!(one.unconfirmed().payload, "3");
@@ -600,7 +600,7 @@ fn test_flow_control2() {
     for packet_id in 1..=3 {
         one.send(&Publish { id: packet_id, ..Publish::new("TopicA", "x", 2) }.bytes(V5));
     }
-    one.hears(&[Heard::Confirm("PUBREC", 1, 0), Heard::Confirm("PUBREC", 2, 0)]);
+    one.expect_events(&[Event::Confirm("PUBREC", 1, 0), Event::Confirm("PUBREC", 2, 0)]);
     one.is_ended_for(0x93);
 }
 

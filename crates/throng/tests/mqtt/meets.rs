@@ -24,7 +24,7 @@ fn no_client_reads_what_is_another_users() {
     for topic in ["@bob", "@alice", "*", "$SYS/x"] {
         let publish = Publish::new(topic, "x", 1);
         bob.send(&publish.bytes(V5));
-        bob.hears(&[Heard::Confirm("PUBACK", 1, 0x87)]);
+        bob.expect_events(&[Event::Confirm("PUBACK", 1, 0x87)]);
     }
     bob.is_quiet();
 }
@@ -46,7 +46,7 @@ fn what_the_server_says_of_itself_no_client_says() {
     }
     let mut five = Connect::new(V5, "five").open(server.client);
     five.send(&Publish::new(topic, "mine", 1).bytes(V5));
-    five.hears(&[Heard::Confirm("PUBACK", 1, 0x87)]);
+    five.expect_events(&[Event::Confirm("PUBACK", 1, 0x87)]);
     let answer = server.exchange(
         b"POST /publish?topic=$SYS/broker/version HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\
           Content-Length: 4\r\n\r\nmine",
@@ -109,7 +109,7 @@ fn a_drained_client_gets_the_other_server() {
         let mut three = Connect::new(V3, "three").open(server.client);
         server.signal("-TERM");
         match five.next() {
-            Heard::Disconnect(found, properties) => {
+            Event::Disconnect(found, properties) => {
                 assert_eq!(found, reason);
                 let found = properties.iter().find(|(of, _)| *of == id::SERVER_REFERENCE);
                 let found = found.map(|(_, reference)| reference.as_str());
@@ -117,7 +117,7 @@ fn a_drained_client_gets_the_other_server() {
             }
             other => panic!("{other:?}"),
         }
-        three.hears(&[Heard::Closed]);
+        three.expect_events(&[Event::Closed]);
     }
 }
 
@@ -163,7 +163,7 @@ fn a_takeover_is_reported_on_either_side_of_the_server() {
     let mut three = Connect::new(V3, "same").open(server.client);
     before.is_ended_for(0x8e);
     let mut five = Connect::kept(V5, "same").open(server.client);
-    three.hears(&[Heard::Closed]);
+    three.expect_events(&[Event::Closed]);
     five.ping();
 }
 
@@ -181,16 +181,16 @@ fn packets_in_frames_are_split_and_merged_at_will() {
         socket.send(tungstenite::Message::Binary(vec![*byte].into())).unwrap();
     }
     socket.send(tungstenite::Message::Binary(all[20..].to_vec().into())).unwrap();
-    let mut heard = Vec::new();
-    while !heard.windows(5).any(|part| part == b"hello")
-        || !heard.windows(4).any(|part| part == [0x40, 2, 0, 1])
+    let mut packets = Vec::new();
+    while !packets.windows(5).any(|part| part == b"hello")
+        || !packets.windows(4).any(|part| part == [0x40, 2, 0, 1])
     {
         match socket.read().unwrap() {
-            tungstenite::Message::Binary(bytes) => heard.extend(bytes),
+            tungstenite::Message::Binary(bytes) => packets.extend(bytes),
             other => panic!("{other:?}"),
         }
     }
-    assert!(heard.starts_with(&[0x20, 2, 0, 0, 0x90, 3, 0, 1, 1]), "{heard:02x?}");
+    assert!(packets.starts_with(&[0x20, 2, 0, 0, 0x90, 3, 0, 1, 1]), "{packets:02x?}");
     // Text is not for MQTT.
     socket.send(tungstenite::Message::Text("x".into())).unwrap();
     assert_eq!(raw::closes(&mut socket), 1002);

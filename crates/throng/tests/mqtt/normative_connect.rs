@@ -25,7 +25,7 @@ fn mqtt_3_1_0_1_the_first_packet_is_connect() {
             // At its own port there is no answer to what is not MQTT.
             let mut client = Client::new(at, version);
             client.send(&first);
-            client.hears(&[Heard::Closed]);
+            client.expect_events(&[Event::Closed]);
             assert!(client.raw.is_empty(), "{first:02x?}");
             // At the client port it is told as what it is not, ...
             let answer = server.exchange(&[&first[..], b"\r\n\r\n"].concat());
@@ -217,19 +217,19 @@ fn mqtt_3_1_2_24_silence_ends_the_connection_after_one_and_a_half_keep_alives() 
     // As old as the silent ones, and whatever it sends counts.
     let (mut alive, mut silent) = (open("alive"), open("silent"));
     for client in &mut silent {
-        let heard = loop {
+        let event = loop {
             alive.iter_mut().for_each(|client| client.publish("a", "alive", 1));
-            if let Some(heard) = client.within(Duration::from_millis(100)) {
-                break heard;
+            if let Some(event) = client.within(Duration::from_millis(100)) {
+                break event;
             }
         };
         assert!(begun.elapsed() >= Duration::from_millis(2_700), "{:?}", begun.elapsed());
-        match heard {
-            Heard::Disconnect(reason, _) => {
+        match event {
+            Event::Disconnect(reason, _) => {
                 assert_eq!((client.version, reason), (V5, 0x8d));
-                client.hears(&[Heard::Closed]);
+                client.expect_events(&[Event::Closed]);
             }
-            heard => assert_eq!((client.version, heard), (V3, Heard::Closed)),
+            event => assert_eq!((client.version, event), (V3, Event::Closed)),
         }
     }
     alive.iter_mut().for_each(Client::ping);
@@ -324,7 +324,7 @@ fn mqtt5_3_1_2_24_no_client_is_admitted_that_does_not_take_connack() {
     for (name, max) in [("", 16), ("named", 15), ("named", 5)] {
         let (mut client, answer) = takes(name, max);
         assert_eq!((answer.code, answer.properties), (0x95, Vec::new()));
-        client.hears(&[Heard::Closed]);
+        client.expect_events(&[Event::Closed]);
     }
 }
 
@@ -530,7 +530,7 @@ fn mqtt_3_2_2_4_and_5_who_is_refused_has_no_session_and_is_closed() {
         assert_eq!((answer.code, answer.session_present), (refused, false));
         // The flags: all others are reserved.
         assert_eq!(client.raw[2], 0, "{:02x?}", client.raw);
-        client.hears(&[Heard::Closed]);
+        client.expect_events(&[Event::Closed]);
         // The session is there all the same.
         let mut client = Client::new(server.client, version);
         client.send(&kept.bytes());

@@ -73,12 +73,12 @@ fn mqtt_2_3_1_7_answers_have_the_identifier_of_what_they_answer() {
         for packet_id in [1, 0x00ff, 0xff00, 0xffff] {
             let publish = Publish { id: packet_id, ..Publish::new("a", "x", 1) };
             client.send(&publish.bytes(version));
-            client.hears(&[Heard::Confirm("PUBACK", packet_id, 0)]);
+            client.expect_events(&[Event::Confirm("PUBACK", packet_id, 0)]);
             let publish = Publish { id: packet_id, ..Publish::new("a", "x", 2) };
             client.send(&publish.bytes(version));
-            client.hears(&[Heard::Confirm("PUBREC", packet_id, 0)]);
+            client.expect_events(&[Event::Confirm("PUBREC", packet_id, 0)]);
             client.confirm(ConfirmType::Pubrel, packet_id);
-            client.hears(&[Heard::Confirm("PUBCOMP", packet_id, 0)]);
+            client.expect_events(&[Event::Confirm("PUBCOMP", packet_id, 0)]);
         }
     }
 }

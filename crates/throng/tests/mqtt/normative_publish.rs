@@ -112,13 +112,13 @@ fn mqtt3_3_3_5_2_what_a_client_may_not_publish_ends_its_connection() {
     let server = server(&[]);
     let mut three = Connect::new(V3, "three").open(server.client);
     three.send(&Publish::new("test/nopublish", "x", 1).bytes(V3));
-    three.hears(&[Heard::Closed]);
+    three.expect_events(&[Event::Closed]);
     // With version 5 it can be told.
     let mut five = Connect::new(V5, "five").open(server.client);
     five.send(&Publish::new("test/nopublish", "x", 1).bytes(V5));
-    five.hears(&[Heard::Confirm("PUBACK", 1, 0x87)]);
+    five.expect_events(&[Event::Confirm("PUBACK", 1, 0x87)]);
     five.send(&Publish::new("test/nopublish", "x", 2).bytes(V5));
-    five.hears(&[Heard::Confirm("PUBREC", 1, 0x87)]);
+    five.expect_events(&[Event::Confirm("PUBREC", 1, 0x87)]);
     // Its identifier is another message's then [MQTT-4.3.3-9].
     five.publish_all(Publish::new("a", "x", 2));
     five.ping();
@@ -135,7 +135,7 @@ fn mqtt_4_3_2_2_behind_puback_its_identifier_is_another_messages() {
         for dup in [false, true, false, true] {
             let publish = Publish { id: 7, dup, ..Publish::new("again", "x", 1) };
             one.send(&publish.bytes(version));
-            one.hears(&[Heard::Confirm("PUBACK", 7, 0)]);
+            one.expect_events(&[Event::Confirm("PUBACK", 7, 0)]);
             let message = two.message();
             assert_eq!((message.payload.as_str(), message.dup), ("x", false));
             if dup {
@@ -158,22 +158,22 @@ fn mqtt_4_3_3_a_message_with_qos_2_is_published_once() {
         two.subscribe(&[filter("once", 2)]);
         let publish = Publish { id: 7, ..Publish::new("once", "x", 2) };
         one.send(&publish.bytes(version));
-        one.hears(&[Heard::Confirm("PUBREC", 7, 0)]);
+        one.expect_events(&[Event::Confirm("PUBREC", 7, 0)]);
         assert_eq!(two.message().payload, "x");
         // Again on the same connection, and on the next.
         one.send(&Publish { dup: true, ..publish.clone() }.bytes(version));
-        one.hears(&[Heard::Confirm("PUBREC", 7, 0)]);
+        one.expect_events(&[Event::Confirm("PUBREC", 7, 0)]);
         one.cut();
         let mut one = Connect::kept(version, "exactly").open(server.client);
         assert!(one.session_present);
         one.send(&Publish { dup: true, ..publish.clone() }.bytes(version));
-        one.hears(&[Heard::Confirm("PUBREC", 7, 0)]);
+        one.expect_events(&[Event::Confirm("PUBREC", 7, 0)]);
         two.is_quiet();
         // Behind PUBREL the identifier is free for another one.
         one.confirm(ConfirmType::Pubrel, 7);
-        one.hears(&[Heard::Confirm("PUBCOMP", 7, 0)]);
+        one.expect_events(&[Event::Confirm("PUBCOMP", 7, 0)]);
         one.send(&publish.bytes(version));
-        one.hears(&[Heard::Confirm("PUBREC", 7, 0)]);
+        one.expect_events(&[Event::Confirm("PUBREC", 7, 0)]);
         assert_eq!(two.message().payload, "x");
         Connect::new(version, "exactly").open(server.client).disconnect();
     }
@@ -192,13 +192,13 @@ fn mqtt_4_4_0_1_what_is_not_confirmed_comes_again_under_its_identifier() {
         let before = [one.unconfirmed(), one.unconfirmed(), one.unconfirmed()];
         // The third is half done.
         one.confirm(ConfirmType::Pubrec, before[2].id);
-        one.hears(&[Heard::Confirm("PUBREL", before[2].id, 0)]);
+        one.expect_events(&[Event::Confirm("PUBREL", before[2].id, 0)]);
         one.cut();
         let mut one = Connect::kept(version, "again").open(server.client);
         for message in &before[..2] {
             assert_eq!(one.unconfirmed(), Message { dup: true, ..message.clone() });
         }
-        one.hears(&[Heard::Confirm("PUBREL", before[2].id, 0)]);
+        one.expect_events(&[Event::Confirm("PUBREL", before[2].id, 0)]);
         one.is_quiet();
         Connect::new(version, "again").open(server.client).disconnect();
     }
@@ -337,7 +337,7 @@ fn mqtt5_3_4_2_to_3_7_2_confirmations_have_codes_of_their_own_and_fit() {
         for (qos, name) in [(1, "PUBACK"), (2, "PUBREC")] {
             client.send(&Publish { id: 9, ..Publish::new(topic, "x", qos) }.bytes(V5));
             match client.next() {
-                Heard::Confirm(heard, 9, code) if heard == name => {
+                Event::Confirm(event, 9, code) if event == name => {
                     assert!(wanted.contains(&code), "{name} {code:#x} for {topic}");
                 }
                 other => panic!("{other:?} in place of {name}"),
@@ -345,14 +345,14 @@ fn mqtt5_3_4_2_to_3_7_2_confirmations_have_codes_of_their_own_and_fit() {
             assert!(client.raw.len() <= 24, "{:02x?}", client.raw);
             if qos == 2 && wanted[0] == 0 {
                 client.confirm(ConfirmType::Pubrel, 9);
-                client.hears(&[Heard::Confirm("PUBCOMP", 9, 0)]);
+                client.expect_events(&[Event::Confirm("PUBCOMP", 9, 0)]);
             }
         }
     }
     // Of what is not under way.
     for (sent, name) in [(ConfirmType::Pubrel, "PUBCOMP"), (ConfirmType::Pubrec, "PUBREL")] {
         client.confirm(sent, 77);
-        client.hears(&[Heard::Confirm(name, 77, 0x92)]);
+        client.expect_events(&[Event::Confirm(name, 77, 0x92)]);
         assert!(client.raw.len() <= 24, "{:02x?}", client.raw);
     }
     // Codes that are not those of a confirmation end the connection.
@@ -370,9 +370,9 @@ fn mqtt_3_6_1_1_flags_of_pubrel_are_0010() {
         }
         let mut client = Connect::new(version, "released").open(server.client);
         client.send(&Publish::new("a", "x", 2).bytes(version));
-        client.hears(&[Heard::Confirm("PUBREC", 1, 0)]);
+        client.expect_events(&[Event::Confirm("PUBREC", 1, 0)]);
         client.send(&packet(0x62, &[0, 1]));
-        client.hears(&[Heard::Confirm("PUBCOMP", 1, 0)]);
+        client.expect_events(&[Event::Confirm("PUBCOMP", 1, 0)]);
     }
 }
 
@@ -413,7 +413,7 @@ fn begins(one: &mut Client, two: &mut Client, payload: &str, expires: Property) 
         }
         assert_eq!(marker.payload, "marker");
         one.confirm(ConfirmType::Pubrec, marker.id);
-        one.hears(&[Heard::Confirm("PUBREL", marker.id, 0)]);
+        one.expect_events(&[Event::Confirm("PUBREL", marker.id, 0)]);
         one.confirm(ConfirmType::Pubcomp, marker.id);
         if let Some(begun) = begun {
             return begun;
@@ -432,22 +432,22 @@ fn mqtt5_4_3_3_13_what_has_begun_ends_whatever_expires() {
     let out = begins(&mut one, &mut two, "out", expires);
     let half = begins(&mut one, &mut two, "half", expires);
     one.confirm(ConfirmType::Pubrec, half.id);
-    one.hears(&[Heard::Confirm("PUBREL", half.id, 0)]);
+    one.expect_events(&[Event::Confirm("PUBREL", half.id, 0)]);
     // And one on its way to the server.
     two.send(&Publish { id: 9, ..Publish::new("b", "in", 2).with(expires) }.bytes(V5));
-    two.hears(&[Heard::Confirm("PUBREC", 9, 0)]);
+    two.expect_events(&[Event::Confirm("PUBREC", 9, 0)]);
     // All are over.
     std::thread::sleep(Duration::from_millis(3_500));
     two.confirm(ConfirmType::Pubrel, 9);
-    two.hears(&[Heard::Confirm("PUBCOMP", 9, 0)]);
+    two.expect_events(&[Event::Confirm("PUBCOMP", 9, 0)]);
     one.confirm(ConfirmType::Pubrec, out.id);
-    one.hears(&[Heard::Confirm("PUBREL", out.id, 0)]);
+    one.expect_events(&[Event::Confirm("PUBREL", out.id, 0)]);
     one.confirm(ConfirmType::Pubcomp, out.id);
     one.ping();
     one.cut();
     // What was received is released again.
     let mut one = Connect::kept(V5, "slow").open(server.client);
-    one.hears(&[Heard::Confirm("PUBREL", half.id, 0)]);
+    one.expect_events(&[Event::Confirm("PUBREL", half.id, 0)]);
     one.confirm(ConfirmType::Pubcomp, half.id);
     one.is_quiet();
 }

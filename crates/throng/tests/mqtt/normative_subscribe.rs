@@ -88,7 +88,7 @@ fn mqtt_3_10_4_unsubscribing_ends_new_messages_and_not_those_under_way() {
         client.publish("b/b", "no", 1);
         client.is_quiet();
         client.confirm(ConfirmType::Pubrec, message.id);
-        client.hears(&[Heard::Confirm("PUBREL", message.id, 0)]);
+        client.expect_events(&[Event::Confirm("PUBREL", message.id, 0)]);
         client.confirm(ConfirmType::Pubcomp, message.id);
         client.ping();
     }
@@ -121,11 +121,11 @@ fn mqtt_4_7_1_wildcards_stand_alone() {
             let mut client = Connect::new(version, "wild").open(server.client);
             client.send(&subscribe);
             match client.next() {
-                Heard::Suback(1, codes) => {
+                Event::Suback(1, codes) => {
                     assert_eq!(codes, [if version == V3 { 0x80 } else { 0x8f }], "{wrong}");
                 }
-                Heard::Disconnect(reason, _) => assert!([0x81, 0x8f].contains(&reason), "{wrong}"),
-                heard => assert_eq!(heard, Heard::Closed, "{wrong}"),
+                Event::Disconnect(reason, _) => assert!([0x81, 0x8f].contains(&reason), "{wrong}"),
+                event => assert_eq!(event, Event::Closed, "{wrong}"),
             }
         }
     }
@@ -180,11 +180,11 @@ fn mqtt_4_7_3_topics_have_a_character_and_at_most_254_bytes() {
     let long = "x".repeat(255);
     let mut five = Connect::new(V5, "five").open(server.client);
     five.send(&Publish::new(&long, "x", 1).bytes(V5));
-    five.hears(&[Heard::Confirm("PUBACK", 1, 0x90)]);
+    five.expect_events(&[Event::Confirm("PUBACK", 1, 0x90)]);
     five.ping();
     let mut three = Connect::new(V3, "three").open(server.client);
     three.send(&Publish::new(&long, "x", 1).bytes(V3));
-    three.hears(&[Heard::Closed]);
+    three.expect_events(&[Event::Closed]);
     let most = "x".repeat(254);
     five.subscribe(&[SubscribeParts { filter: &most, ..filter("", 1) }]);
     five.publish(&most, "fits", 1);
@@ -222,8 +222,8 @@ fn mqtt5_4_8_2_names_of_groups_are_names() {
         let mut client = Connect::new(V5, "groups").open(server.client);
         client.send(&packet(0x82, &body(V5, &[0, 1], &text)));
         match client.next() {
-            Heard::Suback(1, codes) => assert_eq!(codes, [0x8f], "{wrong}"),
-            Heard::Disconnect(reason, _) => assert!([0x81, 0x8f].contains(&reason), "{wrong}"),
+            Event::Suback(1, codes) => assert_eq!(codes, [0x8f], "{wrong}"),
+            Event::Disconnect(reason, _) => assert!([0x81, 0x8f].contains(&reason), "{wrong}"),
             other => panic!("{wrong}: {other:?}"),
         }
     }
@@ -279,7 +279,7 @@ fn mqtt5_3_14_2_1_and_3_the_servers_goodbye_fits_and_says_why() {
         client.send(&bytes);
         match client.next() {
             // Nor does the server say for how long the session lasts: that is the client's word.
-            Heard::Disconnect(code, properties) => {
+            Event::Disconnect(code, properties) => {
                 assert_eq!(code, wanted, "{bytes:02x?}");
                 let expiry = properties.iter().find(|(of, _)| *of == id::SESSION_EXPIRY_INTERVAL);
                 assert_eq!(expiry, None);
@@ -309,12 +309,12 @@ fn mqtt5_3_14_4_1_and_2_disconnect_is_the_last_word() {
         (0..20).for_each(|_| other.publish("busy", "y", 0));
         loop {
             match client.next() {
-                Heard::Message(_) => {}
-                Heard::Disconnect(0x81, _) => break,
-                heard => panic!("{heard:?}"),
+                Event::Message(_) => {}
+                Event::Disconnect(0x81, _) => break,
+                event => panic!("{event:?}"),
             }
         }
-        assert_eq!(client.next(), Heard::Closed);
+        assert_eq!(client.next(), Event::Closed);
     }
 }
 
@@ -349,7 +349,7 @@ fn gets(members: &mut [Client; 2]) -> (usize, Message) {
     while Instant::now() < end {
         for (at, member) in members.iter_mut().enumerate() {
             match member.within(Duration::from_millis(20)) {
-                Some(Heard::Message(message)) => return (at, message),
+                Some(Event::Message(message)) => return (at, message),
                 Some(other) => panic!("{other:?}"),
                 None => {}
             }

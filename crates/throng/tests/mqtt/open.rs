@@ -18,9 +18,9 @@ fn is_open(server: &Server) -> bool {
         let mut client = Connect::new(version, "c").open(server.client);
         client.send(&Publish::new("any/topic", "x", 1).bytes(version));
         match client.next() {
-            Heard::Confirm("PUBACK", 1, code) => code < 0x80,
+            Event::Confirm("PUBACK", 1, code) => code < 0x80,
             // MQTT 3 has no word for it.
-            Heard::Closed => false,
+            Event::Closed => false,
             other => panic!("{other:?}"),
         }
     });

@@ -15,11 +15,11 @@ pub fn ends(server: &Server, version: Version, packet: &[u8], reasons: &[u8]) {
     let mut client = Connect::new(version, "breaks").open(server.client);
     client.send(packet);
     match client.next() {
-        Heard::Disconnect(reason, _) if version == V5 => {
+        Event::Disconnect(reason, _) if version == V5 => {
             assert!(reasons.contains(&reason), "{reason:#x} for {packet:02x?}");
-            client.hears(&[Heard::Closed]);
+            client.expect_events(&[Event::Closed]);
         }
-        heard => assert_eq!((heard, version), (Heard::Closed, V3), "{packet:02x?}"),
+        event => assert_eq!((event, version), (Event::Closed, V3), "{packet:02x?}"),
     }
 }
 
@@ -28,10 +28,10 @@ pub fn is_not_let_in(server: &Server, version: Version, packet: &[u8]) -> Option
     let mut client = Client::new(server.client, version);
     client.send(packet);
     match client.next() {
-        Heard::Closed => None,
-        Heard::Connack(_, code, _) => {
+        Event::Closed => None,
+        Event::Connack(_, code, _) => {
             assert_ne!(code, 0, "{packet:02x?}");
-            client.hears(&[Heard::Closed]);
+            client.expect_events(&[Event::Closed]);
             Some(code)
         }
         other => panic!("{other:?} for {packet:02x?}"),

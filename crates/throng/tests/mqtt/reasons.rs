@@ -197,7 +197,7 @@ fn a_client_of_3_1_1_that_comes_during_a_drain_gets_the_reason() {
         server.metric("throng_connections{transport=\"mqtt\"}") == 2.0
     });
     server.signal("-TERM");
-    open.hears(&[Heard::Closed]);
+    open.expect_events(&[Event::Closed]);
     late.send(&bytes[7..]);
-    late.hears(&[Heard::Connack(false, 3, Vec::new()), Heard::Closed]);
+    late.expect_events(&[Event::Connack(false, 3, Vec::new()), Event::Closed]);
 }

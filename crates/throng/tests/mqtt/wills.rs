@@ -24,14 +24,14 @@ fn is_published_after(begun: Instant, will: &Message) {
 #[test]
 fn mqtt5_3_1_3_2_4_a_will_counts_from_when_it_is_published() {
     let server = server(&[]);
-    let mut hears = Connect::new(V5, "hears").open(server.client);
-    hears.subscribe(&[filter("gone", 1)]);
+    let mut subscriber = Connect::new(V5, "hears").open(server.client);
+    subscriber.subscribe(&[filter("gone", 1)]);
     let goes = Connect::new(V5, "goes").will("gone", "bye", 1);
     let goes = with(goes, number(id::MESSAGE_EXPIRY_INTERVAL, 1_000)).open(server.client);
     std::thread::sleep(Duration::from_millis(3_100));
     let begun = Instant::now();
     goes.cut();
-    let will = hears.message();
+    let will = subscriber.message();
     assert_eq!(will.payload, "bye");
     is_published_after(begun, &will);
     // The same when an operator ends its session.
@@ -45,7 +45,7 @@ fn mqtt5_3_1_3_2_4_a_will_counts_from_when_it_is_published() {
     std::thread::sleep(Duration::from_millis(3_100));
     let begun = Instant::now();
     assert_eq!(server.api("DELETE", "/api/mqtt/sessions/goes", None).0, 200);
-    let will = hears.message();
+    let will = subscriber.message();
     assert_eq!(will.payload, "bye");
     is_published_after(begun, &will);
 }

@@ -21,7 +21,7 @@ fn text(name: &impl AsRef<[u8]>) -> String {
     String::from_utf8(name.as_ref().to_vec()).unwrap()
 }
 
-enum Heard {
+enum ClientEvent {
     Connack(bool),
     Message(Message),
     Granted(Vec<u8>),
@@ -44,7 +44,7 @@ macro_rules! version {
 
             pub struct Client {
                 client: RumqttClient,
-                heard: Receiver<Heard>,
+                events: Receiver<ClientEvent>,
                 stop: Arc<AtomicBool>,
                 thread: Option<JoinHandle<()>>,
                 aside: Vec<Message>,
@@ -54,19 +54,19 @@ macro_rules! version {
             fn listen(
                 mut connection: Connection,
                 stop: Arc<AtomicBool>,
-            ) -> (Receiver<Heard>, JoinHandle<()>) {
-                let (say, heard) = channel();
+            ) -> (Receiver<ClientEvent>, JoinHandle<()>) {
+                let (say, events) = channel();
                 let thread = std::thread::spawn(move || {
                     // A connection that is being made must not be given up for a look at `stop`.
                     let mut time = TIMEOUT;
                     while !stop.load(Ordering::Relaxed) {
                         let said = match connection.recv_timeout(time) {
                             Ok(Ok(Event::Incoming(Incoming::ConnAck(it)))) => {
-                                Heard::Connack(it.session_present)
+                                ClientEvent::Connack(it.session_present)
                             }
                             Ok(Ok(Event::Incoming(Incoming::Publish(it)))) => {
                                 let topic = text(&it.topic);
-                                Heard::Message((
+                                ClientEvent::Message((
                                     topic,
                                     it.payload.to_vec(),
                                     it.qos as u8,
@@ -74,22 +74,22 @@ macro_rules! version {
                                 ))
                             }
                             Ok(Ok(Event::Incoming(Incoming::SubAck(it)))) => {
-                                Heard::Granted(it.return_codes.iter().map($granted).collect())
+                                ClientEvent::Granted(it.return_codes.iter().map($granted).collect())
                             }
                             Ok(Ok(Event::Incoming(Incoming::PubAck(_) | Incoming::PubComp(_)))) => {
-                                Heard::Done
+                                ClientEvent::Done
                             }
-                            Ok(Err(error)) => Heard::Failed(error.to_string()),
+                            Ok(Err(error)) => ClientEvent::Failed(error.to_string()),
                             _ => continue,
                         };
                         time = Duration::from_millis(100);
-                        let is_over = matches!(said, Heard::Failed(_));
+                        let is_over = matches!(said, ClientEvent::Failed(_));
                         if say.send(said).is_err() || is_over {
                             return;
                         }
                     }
                 });
-                (heard, thread)
+                (events, thread)
             }
 
             impl Client {
@@ -103,13 +103,13 @@ macro_rules! version {
                     let id = format!("{}-{name}", stringify!($name));
                     let (client, connection) = $connect(server, id, password, kept, will);
                     let stop = Arc::new(AtomicBool::new(false));
-                    let (heard, thread) = listen(connection, stop.clone());
+                    let (events, thread) = listen(connection, stop.clone());
                     let (thread, aside) = (Some(thread), Vec::new());
                     let mut client =
-                        Client { client, heard, stop, thread, aside, session_present: false };
-                    match client.heard.recv_timeout(TIMEOUT).unwrap() {
-                        Heard::Connack(present) => client.session_present = present,
-                        Heard::Failed(why) => return Err(why),
+                        Client { client, events, stop, thread, aside, session_present: false };
+                    match client.events.recv_timeout(TIMEOUT).unwrap() {
+                        ClientEvent::Connack(present) => client.session_present = present,
+                        ClientEvent::Failed(why) => return Err(why),
                         _ => panic!("something came before CONNACK"),
                     }
                     Ok(client)
@@ -119,15 +119,15 @@ macro_rules! version {
                     Client::try_open(server, name, &token(), false, None).unwrap()
                 }
 
-                fn until<T>(&mut self, mut wanted: impl FnMut(&Heard) -> Option<T>) -> T {
+                fn until<T>(&mut self, mut wanted: impl FnMut(&ClientEvent) -> Option<T>) -> T {
                     loop {
-                        let heard = self.heard.recv_timeout(TIMEOUT).expect("nothing came");
-                        if let Some(found) = wanted(&heard) {
+                        let event = self.events.recv_timeout(TIMEOUT).expect("nothing came");
+                        if let Some(found) = wanted(&event) {
                             return found;
                         }
-                        match heard {
-                            Heard::Message(message) => self.aside.push(message),
-                            Heard::Failed(why) => panic!("{why}"),
+                        match event {
+                            ClientEvent::Message(message) => self.aside.push(message),
+                            ClientEvent::Failed(why) => panic!("{why}"),
                             _ => panic!("something else came"),
                         }
                     }
@@ -136,8 +136,8 @@ macro_rules! version {
                 pub fn subscribe(&mut self, filters: &[(&str, u8)]) {
                     let all = filters.iter().map(|(filter, qos)| $filter(filter, qos_of(*qos)));
                     self.client.subscribe_many(all).unwrap();
-                    let granted = self.until(|heard| match heard {
-                        Heard::Granted(codes) => Some(codes.clone()),
+                    let granted = self.until(|event| match event {
+                        ClientEvent::Granted(codes) => Some(codes.clone()),
                         _ => None,
                     });
                     assert_eq!(granted, filters.iter().map(|(_, qos)| *qos).collect::<Vec<u8>>());
@@ -149,15 +149,15 @@ macro_rules! version {
                         panic!("{error}");
                     }
                     if qos > 0 {
-                        self.until(|heard| matches!(heard, Heard::Done).then_some(()));
+                        self.until(|event| matches!(event, ClientEvent::Done).then_some(()));
                     }
                 }
 
-                pub fn hears(&mut self, wanted: &[Message]) {
+                pub fn expect_messages(&mut self, wanted: &[Message]) {
                     for wanted in wanted {
                         let got = if self.aside.is_empty() {
-                            self.until(|heard| match heard {
-                                Heard::Message(message) => Some(message.clone()),
+                            self.until(|event| match event {
+                                ClientEvent::Message(message) => Some(message.clone()),
                                 _ => None,
                             })
                         } else {
@@ -172,17 +172,17 @@ macro_rules! version {
                     let end = message("version_end", "end", 1, false);
                     self.subscribe(&[(&end.0, 1)]);
                     self.publish(end.clone());
-                    self.hears(&[end]);
+                    self.expect_messages(&[end]);
                 }
 
                 pub fn goodbye(mut self) {
                     self.client.disconnect().unwrap();
                     // It ends by itself, with an error or because the server has closed.
-                    let is_over = |heard| match heard {
+                    let is_over = |event| match event {
                         Err(RecvTimeoutError::Timeout) => panic!("the connection has not ended"),
-                        heard => heard.is_err(),
+                        event => event.is_err(),
                     };
-                    while !is_over(self.heard.recv_timeout(TIMEOUT)) {}
+                    while !is_over(self.events.recv_timeout(TIMEOUT)) {}
                     self.thread.take().unwrap().join().unwrap();
                 }
 
@@ -212,25 +212,30 @@ macro_rules! version {
                     let topics = ["plain".into(), format!("deep/er/{qos}"), format!("{qos}/x")];
                     for (most, rest) in (0..).zip(topics) {
                         speaker.publish(message(topic(&rest), &text, qos, false));
-                        listener.hears(&[message(topic(&rest), &text, qos.min(most), false)]);
+                        listener.expect_messages(&[message(
+                            topic(&rest),
+                            &text,
+                            qos.min(most),
+                            false,
+                        )]);
                     }
                 }
                 let every: Vec<u8> = (0..=255).cycle().take(8_000).collect();
                 speaker.publish(message(topic("b/x"), &every, 2, false));
-                listener.hears(&[message(topic("b/x"), &every, 2, false)]);
+                listener.expect_messages(&[message(topic("b/x"), &every, 2, false)]);
 
                 speaker.publish(message(topic("state/lamp"), "on", 1, true));
                 let mut late = Client::open(server, "late");
                 let states = topic("state/+");
                 late.subscribe(&[(&states, 1)]);
-                late.hears(&[message(topic("state/lamp"), "on", 1, true)]);
+                late.expect_messages(&[message(topic("state/lamp"), "on", 1, true)]);
                 speaker.publish(message(topic("state/lamp"), "", 1, true));
-                late.hears(&[message(topic("state/lamp"), "", 1, false)]);
+                late.expect_messages(&[message(topic("state/lamp"), "", 1, false)]);
                 let mut later = Client::open(server, "later");
                 later.subscribe(&[(&states, 1)]);
                 speaker.publish(message(topic("state/lamp"), "off", 1, false));
-                later.hears(&[message(topic("state/lamp"), "off", 1, false)]);
-                late.hears(&[message(topic("state/lamp"), "off", 1, false)]);
+                later.expect_messages(&[message(topic("state/lamp"), "off", 1, false)]);
+                late.expect_messages(&[message(topic("state/lamp"), "off", 1, false)]);
 
                 let kept = || Client::try_open(server, "away", &token(), true, None).unwrap();
                 let mut away = kept();
@@ -244,9 +249,9 @@ macro_rules! version {
                 missed.iter().for_each(|one| speaker.publish(one.clone()));
                 let mut away = kept();
                 assert!(away.session_present);
-                away.hears(&missed);
+                away.expect_messages(&missed);
                 speaker.publish(message(topic("kept/live"), "there", 2, false));
-                away.hears(&[message(topic("kept/live"), "there", 2, false)]);
+                away.expect_messages(&[message(topic("kept/live"), "there", 2, false)]);
                 away.goodbye();
 
                 let will = topic("will");
@@ -257,7 +262,7 @@ macro_rules! version {
                 };
                 dying("polite", "polite").goodbye();
                 dying("cut", "gone").cut();
-                listener.hears(&[message(will.as_str(), "gone", 1, false)]);
+                listener.expect_messages(&[message(will.as_str(), "gone", 1, false)]);
                 for mut client in [listener, speaker, late, later] {
                     client.is_quiet();
                     client.goodbye();

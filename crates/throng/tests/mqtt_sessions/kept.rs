@@ -56,7 +56,7 @@ fn what_was_published_last_is_retained_on_disk_as_well() {
         let old = Publish { id, ..Publish::new(topic, "old", 1).retained() };
         let new = Publish::new(topic, last, 0).retained();
         speaker.send(&[old.bytes(V5), new.bytes(V5)].concat());
-        speaker.hears(&[Heard::Confirm("PUBACK", id, 0)]);
+        speaker.expect_events(&[Event::Confirm("PUBACK", id, 0)]);
     }
     // What is confirmed now is on disk, and so is all before it.
     speaker.publish_all(Publish::new("last", "", 1).retained());
@@ -98,11 +98,11 @@ fn a_restart_keeps_subscriptions_retained_messages_and_what_is_under_way() {
             let ids = [&unacknowledged, &received, &unreceived].map(|it| it.payload.as_str());
             assert_eq!(ids, ["one/a", "two/a", "two/b"]);
             client.confirm(ConfirmType::Pubrec, received.id);
-            client.hears(&[Heard::Confirm("PUBREL", received.id, 0)]);
+            client.expect_events(&[Event::Confirm("PUBREL", received.id, 0)]);
             // A publish whose end the server has not heard yet.
             let half = Publish { id: 77, ..Publish::new("two/half", "half", 2) };
             speaker.send(&half.bytes(version));
-            speaker.hears(&[Heard::Confirm("PUBREC", 77, 0)]);
+            speaker.expect_events(&[Event::Confirm("PUBREC", 77, 0)]);
             let last = client.unconfirmed();
             assert_eq!(last.payload, "half");
             if is_killed {
@@ -117,22 +117,22 @@ fn a_restart_keeps_subscriptions_retained_messages_and_what_is_under_way() {
             assert!(speaker.session_present);
             // The same once more is no further message.
             speaker.send(&Publish { dup: true, ..half }.bytes(version));
-            speaker.hears(&[Heard::Confirm("PUBREC", 77, 0)]);
+            speaker.expect_events(&[Event::Confirm("PUBREC", 77, 0)]);
             speaker.confirm(ConfirmType::Pubrel, 77);
-            speaker.hears(&[Heard::Confirm("PUBCOMP", 77, 0)]);
+            speaker.expect_events(&[Event::Confirm("PUBCOMP", 77, 0)]);
             let mut client = Connect::kept(version, "keeper").open(server.client);
             assert!(client.session_present);
             // In the order in which they were sent, under the same ids.
-            let again = |before: &Message| Heard::Message(Message { dup: true, ..before.clone() });
+            let again = |before: &Message| Event::Message(Message { dup: true, ..before.clone() });
             assert_eq!(client.next(), again(&unacknowledged));
-            assert_eq!(client.next(), Heard::Confirm("PUBREL", received.id, 0));
+            assert_eq!(client.next(), Event::Confirm("PUBREL", received.id, 0));
             assert_eq!(client.next(), again(&unreceived));
             assert_eq!(client.next(), again(&last));
             client.confirm(ConfirmType::Puback, unacknowledged.id);
             client.confirm(ConfirmType::Pubcomp, received.id);
             for id in [unreceived.id, last.id] {
                 client.confirm(ConfirmType::Pubrec, id);
-                client.hears(&[Heard::Confirm("PUBREL", id, 0)]);
+                client.expect_events(&[Event::Confirm("PUBREL", id, 0)]);
                 client.confirm(ConfirmType::Pubcomp, id);
             }
             // All subscriptions are there, and nothing comes again.
@@ -190,14 +190,14 @@ fn a_session_goes_whole_to_who_takes_it_over() {
     speaker.publish("a/2", "second", 2);
     let (first, second) = (before.unconfirmed(), before.unconfirmed());
     before.confirm(ConfirmType::Pubrec, second.id);
-    before.hears(&[Heard::Confirm("PUBREL", second.id, 0)]);
+    before.expect_events(&[Event::Confirm("PUBREL", second.id, 0)]);
     // Whatever shard each comes to.
     for round in 0..12 {
         let mut now = kept("same", 100).open(server.client);
         before.is_ended_for(0x8e);
         assert!(now.session_present);
-        assert_eq!(now.next(), Heard::Message(Message { dup: true, ..first.clone() }));
-        assert_eq!(now.next(), Heard::Confirm("PUBREL", second.id, 0));
+        assert_eq!(now.next(), Event::Message(Message { dup: true, ..first.clone() }));
+        assert_eq!(now.next(), Event::Confirm("PUBREL", second.id, 0));
         let text = round.to_string();
         speaker.publish("a/3", &text, 2);
         assert_eq!(now.message().payload, text);
@@ -230,9 +230,9 @@ fn of_many_who_come_with_one_id_at_once_one_stays() {
     let mut let_in = Vec::new();
     for mut client in all {
         match client.next() {
-            Heard::Connack(true, 0, _) => let_in.push(client),
-            Heard::Connack(false, 0x88, _) => client.hears(&[Heard::Closed]),
-            heard => assert_eq!(heard, Heard::Closed),
+            Event::Connack(true, 0, _) => let_in.push(client),
+            Event::Connack(false, 0x88, _) => client.expect_events(&[Event::Closed]),
+            event => assert_eq!(event, Event::Closed),
         }
     }
     // All have had their turn. A client is let in when the one before it has been told to go, so that nobody
@@ -241,10 +241,10 @@ fn of_many_who_come_with_one_id_at_once_one_stays() {
     for mut client in let_in {
         client.send_ping();
         match client.next() {
-            Heard::Pong => stayed.push(client),
-            Heard::Disconnect(reason, _) => {
+            Event::Pong => stayed.push(client),
+            Event::Disconnect(reason, _) => {
                 assert_eq!(reason, 0x8e);
-                client.hears(&[Heard::Closed]);
+                client.expect_events(&[Event::Closed]);
             }
             other => panic!("{other:?}"),
         }
@@ -425,7 +425,7 @@ fn what_many_leave_at_once_is_stored() {
     let again = count_again(|mut server, clients| {
         server.signal("-TERM");
         for client in clients {
-            while client.next() != Heard::Closed {}
+            while client.next() != Event::Closed {}
         }
         assert!(wait_within(&mut server.child).success());
     });

@@ -52,8 +52,8 @@ fn open(at: SocketAddr, connect: &Connect) -> Option<Client> {
     let mut client = Client::on(TcpStream::connect(at).ok()?, connect.version);
     client.send(&connect.bytes());
     match client.next() {
-        Heard::Connack(session_present, 0, _) => client.session_present = session_present,
-        Heard::Closed => return None,
+        Event::Connack(session_present, 0, _) => client.session_present = session_present,
+        Event::Closed => return None,
         other => panic!("{}: {other:?}", connect.client),
     }
     Some(client)
@@ -118,12 +118,12 @@ impl Publisher {
                 return self;
             }
             let (kind, id) = match client.next() {
-                Heard::Confirm(kind, id, reason) => {
+                Event::Confirm(kind, id, reason) => {
                     // No subscriber (0x10) is fine as well, and a released message may be unknown (0x92).
                     assert!([0, 0x10].contains(&reason) || kind == "PUBCOMP", "{kind} {reason:#x}");
                     (kind, id)
                 }
-                Heard::Closed => return self,
+                Event::Closed => return self,
                 other => panic!("{}: {other:?}", self.name),
             };
             let found = self.open.iter().find(|(_, it)| it.0 == id).map(|(number, _)| *number);
@@ -147,7 +147,7 @@ struct Subscriber {
     name: &'static str,
     qos: u8,
     /// What came of each topic, in order.
-    heard: BTreeMap<String, Vec<u32>>,
+    payloads: BTreeMap<String, Vec<u32>>,
     /// Ids of QoS 2 that are not released.
     received: BTreeSet<u16>,
     /// Last messages that have come.
@@ -160,8 +160,8 @@ impl Subscriber {
         let mut client = Connect::kept(version, name).open(at);
         assert!(!client.session_present, "{name}");
         client.subscribe(&["p1/#", "p2/+", "q1/#", "q2/#", "mixed/+"].map(|it| filter(it, qos)));
-        let (heard, received) = (BTreeMap::new(), BTreeSet::new());
-        Subscriber { version, name, qos, heard, received, ended: 0 }
+        let (payloads, received) = (BTreeMap::new(), BTreeSet::new());
+        Subscriber { version, name, qos, payloads, received, ended: 0 }
     }
 
     /// Listens until the connection ends, or so many last messages have come.
@@ -175,7 +175,7 @@ impl Subscriber {
         let mut pings = 3;
         loop {
             match client.next() {
-                Heard::Message(it) => {
+                Event::Message(it) => {
                     let is_new = it.qos < 2 || self.received.insert(it.id);
                     let kind = if it.qos == 2 { ConfirmType::Pubrec } else { ConfirmType::Puback };
                     client.confirm(kind, it.id);
@@ -186,21 +186,21 @@ impl Subscriber {
                         }
                     } else if is_new {
                         let number = it.payload.parse().unwrap();
-                        self.heard.entry(it.topic).or_default().push(number);
+                        self.payloads.entry(it.topic).or_default().push(number);
                     }
                 }
-                Heard::Pong => {
+                Event::Pong => {
                     pings -= 1;
                     match pings {
                         0 => break,
                         _ => client.send_ping(),
                     }
                 }
-                Heard::Confirm("PUBREL", id, _) => {
+                Event::Confirm("PUBREL", id, _) => {
                     self.received.remove(&id);
                     client.confirm(ConfirmType::Pubcomp, id);
                 }
-                Heard::Closed => break,
+                Event::Closed => break,
                 other => panic!("{}: {other:?}", self.name),
             }
         }
@@ -214,7 +214,7 @@ impl Subscriber {
                 let topic = format!("{}/{rest}", publisher.name);
                 let wanted: Vec<u32> = (0..publisher.next).filter(|n| n % 3 == rest).collect();
                 let mut times = BTreeMap::new();
-                let mut once = self.heard.get(&topic).cloned().unwrap_or_default();
+                let mut once = self.payloads.get(&topic).cloned().unwrap_or_default();
                 // What comes again comes behind its first time.
                 once.retain(|number| {
                     *times.entry(*number).or_insert(0) += 1;
@@ -281,12 +281,12 @@ fn a_kill_loses_nothing_and_repeats_nothing_of_qos_2() {
         let is_last = number == rounds;
         // Some miss a few rounds.
         let here = |random: &mut Random| is_last || random.below(4) > 0;
-        let (mut hearing, mut saying) = (Vec::new(), Vec::new());
+        let (mut subscribers_running, mut saying) = (Vec::new(), Vec::new());
         let (mut deaf, mut silent) = (Vec::new(), Vec::new());
         for it in subscribers {
             if here(&mut random) {
                 let round = round.clone();
-                hearing.push(std::thread::spawn(move || it.run(at, &round, count)));
+                subscribers_running.push(std::thread::spawn(move || it.run(at, &round, count)));
             } else {
                 deaf.push(it);
             }
@@ -302,7 +302,7 @@ fn a_kill_loses_nothing_and_repeats_nothing_of_qos_2() {
         if !is_last {
             // Mostly at any place behind some messages; now and then while they come.
             if random.below(4) > 0 {
-                let lasting = hearing.len() + saying.len();
+                let lasting = subscribers_running.len() + saying.len();
                 let confirmed = if saying.is_empty() { 0 } else { random.below(60) };
                 server.until("all are let in, and some messages confirmed", |_| {
                     round.let_in.load(Ordering::Relaxed) as usize == lasting
@@ -313,13 +313,14 @@ fn a_kill_loses_nothing_and_repeats_nothing_of_qos_2() {
                 std::thread::sleep(Duration::from_micros(random.below(10_000)));
             }
             drop(server);
-            subscribers = hearing.into_iter().map(|it| it.join().unwrap()).chain(deaf).collect();
+            subscribers =
+                subscribers_running.into_iter().map(|it| it.join().unwrap()).chain(deaf).collect();
             publishers = saying.into_iter().map(|it| it.join().unwrap()).chain(silent).collect();
         } else {
             publishers = saying.into_iter().map(|it| it.join().unwrap()).collect();
             let mut last = Connect::new(V5, "last").open(at);
             topics(&publishers).for_each(|(topic, qos)| last.publish(&topic, END, qos));
-            subscribers = hearing.into_iter().map(|it| it.join().unwrap()).collect();
+            subscribers = subscribers_running.into_iter().map(|it| it.join().unwrap()).collect();
         }
     }
     for publisher in &publishers {

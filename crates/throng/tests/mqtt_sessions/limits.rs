@@ -69,14 +69,14 @@ fn what_does_not_come_again_is_released() {
     let small = (protocol::mqtt::id::MAXIMUM_PACKET_SIZE, small);
     let mut client = Connect::kept(V5, "away").with(small).open(server.client);
     for id in [dropped.id, large.id] {
-        client.hears(&[Heard::Confirm("PUBREL", id, 0)]);
+        client.expect_events(&[Event::Confirm("PUBREL", id, 0)]);
     }
     // What ends on one connection does not come on the next.
     client.confirm(Pubcomp, dropped.id);
     assert_eq!(numbers(&mut client), [2, 3]);
     client.cut();
     let mut client = Connect::kept(V5, "away").open(server.client);
-    client.hears(&[Heard::Confirm("PUBREL", large.id, 0)]);
+    client.expect_events(&[Event::Confirm("PUBREL", large.id, 0)]);
     client.confirm(Pubcomp, large.id);
     client.is_quiet();
 }
@@ -135,8 +135,8 @@ fn sessions_of_who_is_away_are_limited() {
 #[test]
 fn their_memory_is_limited() {
     let server = serve(&[("THRONG_MQTT_AWAY_BYTES_MAX", "4096")]);
-    let mut hears = Connect::new(V5, "hears").open(server.client);
-    hears.subscribe(&[filter("gone", 0)]);
+    let mut subscriber = Connect::new(V5, "hears").open(server.client);
+    subscriber.subscribe(&[filter("gone", 0)]);
     let leave = |client: &str, payload: &'static str| {
         let mut connect = Connect::kept(V5, client).will("gone", payload, 0);
         let delay = number(protocol::mqtt::id::WILL_DELAY_INTERVAL, 1_000);
@@ -149,7 +149,7 @@ fn their_memory_is_limited() {
     assert!(bytes > 500.0 && bytes < 4_096.0, "{bytes}");
     // The session that is too large ends with its connection, and its will is published.
     leave("large", Box::leak("x".repeat(4_096).into_boxed_str()));
-    assert_eq!(hears.message().payload.len(), 4_096);
+    assert_eq!(subscriber.message().payload.len(), 4_096);
     server.until("it has ended", |server| {
         server.metric("throng_mqtt_sessions_ended_total{why=\"full\"}") == 1.0
             && server.metric("throng_mqtt_sessions_away_bytes") == bytes
@@ -240,8 +240,8 @@ fn who_is_shut_out_while_away_has_no_last_word() {
         connect.will.as_mut().unwrap().properties.push(delay);
         Connect { password: Some(token.into()), ..connect }.user(user).open(server.client)
     };
-    let mut hears = open("hears", 2_000);
-    hears.subscribe(&[filter("gone", 1)]);
+    let mut subscriber = open("hears", 2_000);
+    subscriber.subscribe(&[filter("gone", 1)]);
     for (user, issued) in [("al", 2_000), ("bo", 2_000), ("carl", 1_000), ("dan", 2_000)] {
         open(user, issued).cut();
     }
@@ -257,6 +257,6 @@ fn who_is_shut_out_while_away_has_no_last_word() {
         let target = format!("/api/mqtt/sessions/{user}?owner={user}");
         assert_eq!(server.api("DELETE", &target, None).0, 200, "{user}");
     }
-    assert_eq!(hears.message().payload, "dan");
-    hears.is_quiet();
+    assert_eq!(subscriber.message().payload, "dan");
+    subscriber.is_quiet();
 }

@@ -135,9 +135,9 @@ fn an_alias_is_announced_before_it_is_used() {
                 None => assert!(known(&message)),
             }
         }
-        speaker.hears(&[Heard::Confirm("PUBREC", 100 + n, 0)]);
+        speaker.expect_events(&[Event::Confirm("PUBREC", 100 + n, 0)]);
         speaker.confirm(Pubrel, 100 + n);
-        speaker.hears(&[Heard::Confirm("PUBCOMP", 100 + n, 0)]);
+        speaker.expect_events(&[Event::Confirm("PUBCOMP", 100 + n, 0)]);
     }
 }
 
@@ -266,8 +266,8 @@ fn the_newest_retained_message_comes_last() {
     let mut newest = std::collections::HashMap::new();
     while newest.values().filter(|bytes| **bytes == 1).count() < topics.len() {
         match reader.next() {
-            Heard::Message(message) => _ = newest.insert(message.topic, message.payload.len()),
-            heard => assert_eq!(heard, Heard::Suback(1, vec![0])),
+            Event::Message(message) => _ = newest.insert(message.topic, message.payload.len()),
+            event => assert_eq!(event, Event::Suback(1, vec![0])),
         }
     }
     let rest = reader.drain().into_iter();
@@ -330,7 +330,7 @@ fn what_is_no_topic_of_mqtt_is_not_retained() {
 }
 
 #[test]
-fn who_has_subscribed_to_the_own_topic_alone_hears_no_broadcast() {
+fn who_has_subscribed_to_the_own_topic_alone_receives_no_broadcast() {
     let server = serve(&[]);
     let mut client = Connect::new(V5, "client").user("al").open(server.client);
     client.subscribe(&[filter("@al", 0)]);
@@ -363,21 +363,21 @@ fn confirmations_are_under_no_limit_and_a_refused_publish_leaves_no_trace() {
     let (mut taken, mut refused) = (0, None);
     for id in 1..=30 {
         match speaker.next() {
-            Heard::Confirm("PUBREC", of, 0) if of == id => taken += 1,
-            Heard::Confirm("PUBREC", of, 0x97) if of == id => refused = Some(id),
+            Event::Confirm("PUBREC", of, 0) if of == id => taken += 1,
+            Event::Confirm("PUBREC", of, 0x97) if of == id => refused = Some(id),
             other => panic!("{other:?} in place of PUBREC {id}"),
         }
     }
     let id = refused.expect("a limit of five a second");
     // What is under way goes on, as what was taken.
     speaker.send(&Publish { id: 1, dup: true, ..Publish::new("a", "x", 2) }.bytes(V5));
-    speaker.hears(&[Heard::Confirm("PUBREC", 1, 0)]);
+    speaker.expect_events(&[Event::Confirm("PUBREC", 1, 0)]);
     // The identifier is free for another message, and the alias is known.
     let later = Publish { id, ..Publish::new("", "later", 2) }.with(alias).bytes(V5);
     server.until("there is room again", |_| {
         speaker.send(&later);
         match speaker.next() {
-            Heard::Confirm("PUBREC", of, reason) if of == id => reason == 0,
+            Event::Confirm("PUBREC", of, reason) if of == id => reason == 0,
             other => panic!("{other:?} in place of PUBREC {id}"),
         }
     });
@@ -457,16 +457,16 @@ fn messages_with_qos_2_that_were_half_done_end_once() {
     (0..6).for_each(|n| speaker.publish("a", &n.to_string(), 2));
     let (first, second) = (client.unconfirmed(), client.unconfirmed());
     client.confirm(Pubrec, first.id);
-    client.hears(&[Heard::Confirm("PUBREL", first.id, 0)]);
+    client.expect_events(&[Event::Confirm("PUBREL", first.id, 0)]);
     client.cut();
     let mut client = Connect::kept(V5, "client").open(server.client);
-    assert_eq!(client.next(), Heard::Confirm("PUBREL", first.id, 0));
+    assert_eq!(client.next(), Event::Confirm("PUBREL", first.id, 0));
     let again = Message { dup: true, ..second };
-    assert_eq!(client.next(), Heard::Message(again.clone()));
+    assert_eq!(client.next(), Event::Message(again.clone()));
     client.is_quiet();
     client.confirm(Pubcomp, first.id);
     client.confirm(Pubrec, again.id);
-    client.hears(&[Heard::Confirm("PUBREL", again.id, 0)]);
+    client.expect_events(&[Event::Confirm("PUBREL", again.id, 0)]);
     client.confirm(Pubcomp, again.id);
     assert_eq!(payloads(&mut client, 4), numbers(2..6));
     client.is_quiet();

@@ -45,7 +45,7 @@ impl Channel {
 }
 
 #[test]
-fn what_mqtt_publishes_each_transport_hears() {
+fn what_mqtt_publishes_each_transport_receives() {
     let server = serve(&[]);
     for (at, version) in [V3, V5].into_iter().enumerate() {
         let topic = format!("sensors/{at}");
@@ -95,7 +95,7 @@ fn what_mqtt_publishes_each_transport_hears() {
 }
 
 #[test]
-fn what_the_application_publishes_mqtt_hears() {
+fn what_the_application_publishes_mqtt_receives() {
     let server = serve(&[]);
     let mut phones = [V3, V5].map(|version| {
         let name = format!("phone-{version:?}");
@@ -134,7 +134,7 @@ fn what_the_application_publishes_mqtt_hears() {
 }
 
 #[test]
-fn what_other_clients_publish_mqtt_hears() {
+fn what_other_clients_publish_mqtt_receives() {
     let server = serve(&[("THRONG_CLIENT_PUBLISH_PREFIXES", "room/")]);
     let mut phone = Connect::new(V5, "phone").open(server.client);
     phone.subscribe(&[filter("room/#", 1)]);

@@ -170,7 +170,7 @@ fn a_storm_of_tokens_disturbs_no_user() {
 }
 
 #[test]
-fn many_strangers_that_say_nothing_are_closed_and_hear_nothing() {
+fn many_strangers_that_say_nothing_are_closed_and_receive_nothing() {
     let server = serve(&[REQUIRED, ("THRONG_TIMEOUTS_HEAD_SECONDS", "5")]);
     let mut witness = Client::enter(&server, Way::Sse, &token(everything("al")), "room:1");
     let mut silent: Vec<Client> =

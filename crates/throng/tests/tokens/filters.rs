@@ -27,11 +27,11 @@ fn of_sensors() -> String {
 }
 
 /// It hears what comes by its filters, and nothing of what is not granted.
-fn hears_sensors(server: &Server, client: &mut Client) {
+fn receives_sensors(server: &Server, client: &mut Client) {
     server.publish("other/7", json!("not granted"));
     server.publish("sensors/7", json!("granted"));
-    let heard = client.until("message");
-    assert_eq!(heard, json!("granted"));
+    let event = client.until("message");
+    assert_eq!(event, json!("granted"));
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_filter_in_a_request_reaches_no_more_than_its_token_grants() {
         assert!(Client::open(&server, way, &both, "").is_err(), "{way:?}");
         let query = format!("topic=sensors/%2B&filter=mqtt&token={token}");
         let mut client = Client::open(&server, way, &query, "").ok().unwrap();
-        hears_sensors(&server, &mut client);
+        receives_sensors(&server, &mut client);
     }
 }
 
@@ -67,7 +67,7 @@ fn a_filter_of_a_command_reaches_no_more_than_the_token_grants() {
         let wanted = if may { json!({"topic": filter}) } else { json!("not_granted") };
         assert_eq!(client.ask(subscribe), wanted, "{filter}");
     }
-    hears_sensors(&server, &mut client);
+    receives_sensors(&server, &mut client);
 }
 
 #[test]
@@ -81,6 +81,6 @@ fn a_channel_that_is_a_filter_reaches_no_more_than_the_token_grants() {
             let wanted = if may { "ok" } else { "error" };
             assert_eq!(reply["status"], wanted, "{way:?} {filter}: {reply}");
         }
-        hears_sensors(&server, &mut client);
+        receives_sensors(&server, &mut client);
     }
 }

@@ -58,14 +58,14 @@ fn what_was_half_confirmed_is_confirmed_to_the_end() {
             // One of QoS 2 from the client: received, and not released.
             let half = Publish { id: 70, ..Publish::new("once/1", "half", 2) };
             publisher.send(&half.bytes(version));
-            publisher.hears(&[Heard::Confirm("PUBREC", 70, 0)]);
+            publisher.expect_events(&[Event::Confirm("PUBREC", 70, 0)]);
             let first = subscriber.unconfirmed();
             assert_eq!((&*first.payload, first.qos), ("half", 2));
             // One after the other: there is an order of the messages of a topic, not of topics.
             node.publish("once/2", json!("received"));
             let received = subscriber.unconfirmed();
             subscriber.confirm(ConfirmType::Pubrec, received.id);
-            subscriber.hears(&[Heard::Confirm("PUBREL", received.id, 0)]);
+            subscriber.expect_events(&[Event::Confirm("PUBREL", received.id, 0)]);
             node.publish("sure/1", json!("unconfirmed"));
             let sure = subscriber.unconfirmed();
             node.upgrade();
@@ -74,14 +74,14 @@ fn what_was_half_confirmed_is_confirmed_to_the_end() {
             publisher.is_quiet();
             // A client that sends it again all the same does not publish it again.
             publisher.send(&Publish { dup: true, ..half }.bytes(version));
-            publisher.hears(&[Heard::Confirm("PUBREC", 70, 0)]);
+            publisher.expect_events(&[Event::Confirm("PUBREC", 70, 0)]);
             subscriber.is_quiet();
             publisher.confirm(ConfirmType::Pubrel, 70);
-            publisher.hears(&[Heard::Confirm("PUBCOMP", 70, 0)]);
+            publisher.expect_events(&[Event::Confirm("PUBCOMP", 70, 0)]);
             subscriber.confirm(ConfirmType::Pubcomp, received.id);
             subscriber.confirm(ConfirmType::Puback, sure.id);
             subscriber.confirm(ConfirmType::Pubrec, first.id);
-            subscriber.hears(&[Heard::Confirm("PUBREL", first.id, 0)]);
+            subscriber.expect_events(&[Event::Confirm("PUBREL", first.id, 0)]);
             subscriber.confirm(ConfirmType::Pubcomp, first.id);
             // Identifiers of what is under way are not used twice.
             node.publish("once/3", json!("next"));

@@ -3,7 +3,7 @@
 use protocol::mqtt::write::ConfirmType;
 use serde_json::{Value, json};
 
-use crate::mqtt::client::{Client, Connect, Heard, Publish, V3, V5, bytes, filter};
+use crate::mqtt::client::{Client, Connect, Event, Publish, V3, V5, bytes, filter};
 use crate::support::{Stream, WebSocket, connect, receive};
 use crate::upgrade::member::{Kind, Member, websocket_at};
 use crate::upgrade::node::{Node, Storage};
@@ -194,11 +194,11 @@ fn a_packet_may_be_cut_anywhere() {
         for ((mut client, qos), place) in done {
             match qos {
                 0 => {}
-                1 => client.hears(&[Heard::Confirm("PUBACK", 9, 0)]),
+                1 => client.expect_events(&[Event::Confirm("PUBACK", 9, 0)]),
                 _ => {
-                    client.hears(&[Heard::Confirm("PUBREC", 9, 0)]);
+                    client.expect_events(&[Event::Confirm("PUBREC", 9, 0)]);
                     client.confirm(ConfirmType::Pubrel, 9);
-                    client.hears(&[Heard::Confirm("PUBCOMP", 9, 0)]);
+                    client.expect_events(&[Event::Confirm("PUBCOMP", 9, 0)]);
                 }
             }
             client.ping();

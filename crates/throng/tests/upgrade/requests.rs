@@ -8,7 +8,7 @@ use protocol::mqtt::write::ConfirmType;
 use serde_json::{Value, json};
 
 use crate::application::{Act, Application};
-use crate::mqtt::client::{Connect, Heard, Publish, V3, V5, filter};
+use crate::mqtt::client::{Connect, Event, Publish, V3, V5, filter};
 use crate::support::{Stream, TIMEOUT, WebSocket, json as request, receive, websocket};
 use crate::upgrade::api::Api;
 use crate::upgrade::member::{Publisher, numbers, websocket_at};
@@ -140,7 +140,7 @@ fn requests_without_a_reply_are_sent_again() {
     assert_eq!((&ordered["id"], &ordered["ok"]["saved"]["n"]), (&json!(7), &json!(1)), "{ordered}");
     assert!(reply(&mut speaker)["ok"]["id"].is_string());
     for client in &mut mqtt {
-        client.hears(&[Heard::Confirm("PUBACK", 9, 0)]);
+        client.expect_events(&[Event::Confirm("PUBACK", 9, 0)]);
         client.is_quiet();
     }
     // What the application has allowed is published once.
@@ -172,7 +172,7 @@ fn connects_that_wait_for_the_application_go_on() {
 
 /// An upgrade is no departure and no arrival.
 #[test]
-fn the_application_hears_of_no_departures() {
+fn the_application_gets_no_event_of_departures() {
     let app = Application::replying(|_| json!({}));
     let rule = "[[topics]]\npattern = \"watched:*\"\nevents = true\n";
     let events = "connected,disconnected,joined,left,occupied,vacated";
@@ -232,9 +232,9 @@ fn the_new_server_forwards_what_a_back_end_has_not_taken() {
         client.is_quiet();
         member.is_quiet();
         is_open.store(true, Ordering::Relaxed);
-        client.hears(&[Heard::Confirm("PUBACK", 7, 0), Heard::Confirm("PUBREC", 8, 0)]);
+        client.expect_events(&[Event::Confirm("PUBACK", 7, 0), Event::Confirm("PUBREC", 8, 0)]);
         client.confirm(ConfirmType::Pubrel, 8);
-        client.hears(&[Heard::Confirm("PUBCOMP", 8, 0)]);
+        client.expect_events(&[Event::Confirm("PUBCOMP", 8, 0)]);
         assert_eq!([member.message().payload, member.message().payload], ["first", "second"]);
         member.is_quiet();
         let of_first: Vec<Value> =

@@ -50,7 +50,7 @@ fn notice_of(socket: &mut WebSocket, what: &str, user: &str) -> Value {
 }
 
 #[test]
-fn presence_stays_and_no_member_hears_of_it() {
+fn presence_stays_and_no_member_receives_of_it() {
     for storage in BOTH {
         let node = Node::new(storage);
         let enter = |user: &str| {

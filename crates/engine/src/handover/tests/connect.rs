@@ -77,24 +77,28 @@ fn an_admitted_client_is_requested_again() {
     steps.extend((0..CLIENTS).map(Read));
     steps.extend([Wait(90), Answer(false), Wait(150), Publish("given", "too late".into())]);
     steps.extend((0..CLIENTS).map(Read));
-    let heard = check_asked("refresh", &steps);
+    let received = check_asked("refresh", &steps);
     for client in [0, 1, 5] {
         for text in ["by word", "who stayed"] {
-            assert!(heard[client].contains(text), "{client} {text}: {}", heard[client]);
+            assert!(received[client].contains(text), "{client} {text}: {}", received[client]);
         }
     }
-    assert!(heard[1].contains("own"), "{}", heard[1]);
-    assert!(heard[2].contains("who stayed") && heard[2].contains("unauthorized"), "{}", heard[2]);
-    assert!(heard[3].contains("200 OK") && heard[3].contains("by word"), "{}", heard[3]);
-    assert!(heard[4].contains("\\\"token\\\":"), "{}", heard[4]);
-    assert!(heard[0].contains(": closing, token_expired"), "{}", heard[0]);
-    assert!(heard[5].contains("token_expired"), "{}", heard[5]);
-    for text in &heard {
+    assert!(received[1].contains("own"), "{}", received[1]);
+    assert!(
+        received[2].contains("who stayed") && received[2].contains("unauthorized"),
+        "{}",
+        received[2]
+    );
+    assert!(received[3].contains("200 OK") && received[3].contains("by word"), "{}", received[3]);
+    assert!(received[4].contains("\\\"token\\\":"), "{}", received[4]);
+    assert!(received[0].contains(": closing, token_expired"), "{}", received[0]);
+    assert!(received[5].contains("token_expired"), "{}", received[5]);
+    for text in &received {
         let wrong =
             ["too early", "too late", "token_expiring"].into_iter().find(|it| text.contains(it));
         assert_eq!(wrong, None, "{text}");
     }
-    assert!([1, 2].into_iter().all(|client| heard[client].ends_with("token_expired<end>")));
+    assert!([1, 2].into_iter().all(|client| received[client].ends_with("token_expired<end>")));
 }
 
 #[test]
@@ -105,17 +109,17 @@ fn a_rejected_client_was_never_present() {
     // The next request is another one.
     steps.extend([Send(0, get("/stream?topic=a&as=gi").into()), Wait(2), Answer(true)]);
     steps.extend([Publish("a", "for the next".into()), Read(0)]);
-    let heard = check_asked("refusal", &steps);
-    for (client, text) in heard.iter().enumerate() {
+    let received = check_asked("refusal", &steps);
+    for (client, text) in received.iter().enumerate() {
         assert!(text.contains("the app says no") || client == 1, "{client}: {text}");
         assert!(!text.contains("for none"), "{client}: {text}");
     }
     assert!(
-        heard[0].contains("403 Forbidden") && heard[0].contains("for the next"),
+        received[0].contains("403 Forbidden") && received[0].contains("for the next"),
         "{}",
-        heard[0]
+        received[0]
     );
-    assert!(heard[1].ends_with("no<end>"), "{}", heard[1]);
+    assert!(received[1].ends_with("no<end>"), "{}", received[1]);
 }
 
 #[test]
@@ -123,8 +127,8 @@ fn no_request_waits_for_a_client_that_has_left() {
     let mut steps = all();
     steps.extend([Cut(0), Cut(1), Cut(4), Cut(5), Wait(3), Answer(true), Answer(true), Wait(3)]);
     steps.extend([Publish("a", "there".into()), Read(2), Read(3)]);
-    let heard = check_asked("gone", &steps);
-    assert!(heard[3].contains("there"), "{}", heard[3]);
+    let received = check_asked("gone", &steps);
+    assert!(received[3].contains("there"), "{}", received[3]);
     let scene = scene().played(&steps, |_| When::Never);
     let members: u32 = scene
         .drivers

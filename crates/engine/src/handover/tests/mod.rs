@@ -194,7 +194,7 @@ struct Scene {
     clients: [Option<ClientEnd>; CLIENTS],
     /// Slots and engines of the clients' connections.
     places: [(usize, u32); CLIENTS],
-    heard: [Vec<u8>; CLIENTS],
+    received: [Vec<u8>; CLIENTS],
     now_us: u64,
     /// In which phases connections were when engines were replaced, by encoding.
     phases: BTreeSet<(u8, Phase)>,
@@ -276,7 +276,7 @@ impl Scene {
             app,
             clients: [const { None }; CLIENTS],
             places: [(0, 0); CLIENTS],
-            heard: [const { Vec::new() }; CLIENTS],
+            received: [const { Vec::new() }; CLIENTS],
             now_us: 5_000_000,
             phases: BTreeSet::new(),
         }
@@ -302,9 +302,9 @@ impl Scene {
         for _ in 0..40 {
             if let Some(end) = &self.clients[client] {
                 match end.read(1 << 20) {
-                    Some(bytes) => self.heard[client].extend(bytes),
+                    Some(bytes) => self.received[client].extend(bytes),
                     None => {
-                        self.heard[client].extend_from_slice(b"<end>");
+                        self.received[client].extend_from_slice(b"<end>");
                         self.clients[client] = None;
                     }
                 }
@@ -469,10 +469,10 @@ impl Scene {
         scene
     }
 
-    /// What each heard. No two scenes are played at the same time of day.
+    /// What each client received. No two scenes are played at the same time of day.
     fn texts(&self) -> [String; CLIENTS] {
-        self.heard.each_ref().map(|heard| {
-            let text = heard.escape_ascii().to_string();
+        self.received.each_ref().map(|received| {
+            let text = received.escape_ascii().to_string();
             let mut parts = text.split("published_at");
             let mut all = parts.next().unwrap_or_default().to_string();
             for part in parts {
@@ -489,7 +489,7 @@ impl Scene {
 }
 
 /// Plays a scene without an upgrade, with one at each of its steps, and with one at every step. Gives what
-/// each client heard, and in which phases connections were moved.
+/// each client received, and in which phases connections were moved.
 fn compare(
     name: &str,
     scene: impl Fn() -> Scene,

@@ -298,13 +298,13 @@ fn a_client_that_waits_for_its_session_is_sent_away_by_a_drain() {
     scene.drivers[1].work();
     assert_eq!(scene.drivers[1].engine.core.mqtt.waiters.len(), 1);
     scene.step(&Read(1));
-    let (connack, code) = (&scene.heard[1][..1], scene.heard[1][3]);
+    let (connack, code) = (&scene.received[1][..1], scene.received[1][3]);
     assert_eq!((connack, code), (&[0x20][..], ReasonCode::ServerUnavailable.number()));
-    assert!(scene.heard[1].ends_with(b"<end>"));
+    assert!(scene.received[1].ends_with(b"<end>"));
     // What it has waited for is there.
     comes(&mut scene, 2, 0);
     scene.step(&Read(2));
-    assert_eq!(scene.heard[2][2..4], [1, 0], "{:02x?}", scene.heard[2]);
+    assert_eq!(scene.received[2][2..4], [1, 0], "{:02x?}", scene.received[2]);
 }
 
 #[test]

@@ -86,10 +86,10 @@ fn phoenix(token: &str) -> String {
 }
 
 /// How a connection ends, in the bytes of a close frame.
-fn ends_with(heard: &str, code: u16, reason: &str) -> bool {
+fn ends_with(received: &str, code: u16, reason: &str) -> bool {
     let [high, low] = code.to_be_bytes();
     let code = [high, low].escape_ascii().to_string();
-    heard.ends_with(&format!("{code}{reason}<end>"))
+    received.ends_with(&format!("{code}{reason}<end>"))
 }
 
 /// The node's clock begins at 5 s, which is the time of day as well.
@@ -126,26 +126,36 @@ fn tokens_expire_and_are_refreshed() {
     // And the others.
     steps.push(Wait(300));
     steps.extend((0..CLIENTS).map(Read));
-    let heard = check_tokens("expiry", true, &steps);
+    let received = check_tokens("expiry", true, &steps);
     for (client, warned) in [(0, 1), (1, 2), (2, 2), (3, 0), (4, 0), (5, 1)] {
-        let found = heard[client].matches("\\\"type\\\":\\\"token_expiring\\\"").count();
-        assert_eq!(found, warned, "{client}: {}", heard[client]);
+        let found = received[client].matches("\\\"type\\\":\\\"token_expiring\\\"").count();
+        assert_eq!(found, warned, "{client}: {}", received[client]);
     }
-    assert!(heard[0].contains(": closing, token_expired") && !heard[0].contains("who is here"));
-    assert!(heard[3].contains("401 Unauthorized") && heard[3].contains("token_expired"));
-    assert!(heard[4].contains("who is here") && !heard[4].contains("<end>"), "{}", heard[4]);
+    assert!(
+        received[0].contains(": closing, token_expired") && !received[0].contains("who is here")
+    );
+    assert!(received[3].contains("401 Unauthorized") && received[3].contains("token_expired"));
+    assert!(
+        received[4].contains("who is here") && !received[4].contains("<end>"),
+        "{}",
+        received[4]
+    );
     for client in [1, 2, 5] {
-        assert!(ends_with(&heard[client], 4402, "token_expired"), "{}", heard[client]);
+        assert!(ends_with(&received[client], 4402, "token_expired"), "{}", received[client]);
     }
     for text in ["before", "after", "and here"] {
-        assert!(heard[1].contains(text), "{text}: {}", heard[1]);
+        assert!(received[1].contains(text), "{text}: {}", received[1]);
     }
     let codes =
         ["not_granted", "not_your_user", "token_expired", "already_connected", "not_granted"];
-    let found: Vec<&str> = heard[1].split("\\\"code\\\":\\\"").skip(1).collect();
-    assert_eq!(found.len(), codes.len(), "{}", heard[1]);
+    let found: Vec<&str> = received[1].split("\\\"code\\\":\\\"").skip(1).collect();
+    assert_eq!(found.len(), codes.len(), "{}", received[1]);
     assert!(found.iter().zip(codes).all(|(found, code)| found.starts_with(code)), "{found:?}");
-    assert!(heard[2].contains("who is here") && heard[2].contains("and here"), "{}", heard[2]);
+    assert!(
+        received[2].contains("who is here") && received[2].contains("and here"),
+        "{}",
+        received[2]
+    );
 }
 
 #[test]
@@ -162,13 +172,13 @@ fn revoked_tokens_end_at_once_and_with_them_no_others() {
         Publish("a", "who is here".into()),
         Wait(5),
     ];
-    let heard = check_tokens("revocation", true, &steps);
-    assert!(heard[0].contains(": closing, token_revoked"), "{}", heard[0]);
-    assert!(heard[3].contains("401 Unauthorized") && heard[3].contains("token_revoked"));
+    let received = check_tokens("revocation", true, &steps);
+    assert!(received[0].contains(": closing, token_revoked"), "{}", received[0]);
+    assert!(received[3].contains("401 Unauthorized") && received[3].contains("token_revoked"));
     for client in [1, 2] {
-        assert!(ends_with(&heard[client], 4403, "token_revoked"), "{}", heard[client]);
+        assert!(ends_with(&received[client], 4403, "token_revoked"), "{}", received[client]);
     }
-    for (client, text) in heard.iter().enumerate() {
+    for (client, text) in received.iter().enumerate() {
         assert_eq!(text.contains("who is here"), client == 4, "{client}: {text}");
     }
 }
@@ -192,13 +202,13 @@ fn strangers_get_nothing_until_they_say_who_they_are() {
         Wait(70),
         text(0, r#"{"type":"presence","id":6,"topic":"seen/1"}"#),
     ];
-    let heard = check_tokens("strangers", true, &steps);
+    let received = check_tokens("strangers", true, &steps);
     for text in ["token_required", "to all that are known", "to a", "to those who have it"] {
-        assert!(heard[0].contains(text), "{text}: {}", heard[0]);
+        assert!(received[0].contains(text), "{text}: {}", received[0]);
     }
-    assert!(!heard.iter().any(|text| text.contains("\"to all\"")));
-    assert!(ends_with(&heard[1], 4401, "unauthorized"), "{}", heard[1]);
-    assert!(!heard[1].contains("to all"), "{}", heard[1]);
+    assert!(!received.iter().any(|text| text.contains("\"to all\"")));
+    assert!(ends_with(&received[1], 4401, "unauthorized"), "{}", received[1]);
+    assert!(!received[1].contains("to all"), "{}", received[1]);
 }
 
 #[test]
@@ -215,11 +225,11 @@ fn one_that_has_come_without_a_token_may_give_one() {
         Publish("@u0", "own".into()),
         Wait(120),
     ];
-    let heard = check_tokens("connect", false, &steps);
+    let received = check_tokens("connect", false, &steps);
     for text in ["not_granted", "already_connected", "free", "granted", "stored", "own"] {
-        assert!(heard[0].contains(text), "{text}: {}", heard[0]);
+        assert!(received[0].contains(text), "{text}: {}", received[0]);
     }
-    assert!(ends_with(&heard[0], 4402, "token_expired"), "{}", heard[0]);
+    assert!(ends_with(&received[0], 4402, "token_expired"), "{}", received[0]);
 }
 
 #[test]
@@ -246,13 +256,16 @@ fn what_waits_for_keys_goes_on_when_they_have_come() {
         Publish("b", "in time".into()),
     ];
     steps.extend((0..CLIENTS).map(Read));
-    let heard = check_tokens("keys", true, &steps);
+    let received = check_tokens("keys", true, &steps);
     for client in [0, 1] {
-        assert!(heard[client].contains("in time") && !heard[client].contains("too early"));
+        assert!(received[client].contains("in time") && !received[client].contains("too early"));
     }
-    assert!(heard[1].contains("\\\"users\\\":[\\\"bo\\\"]"), "{}", heard[1]);
-    let refreshed = heard[2].find("\\\"users\\\":[\\\"cy\\\"]").unwrap();
-    assert!(heard[2][refreshed..].contains("\\\"phoenix\\\",\\\"phx_reply\\\""), "in their order");
-    assert!(heard[3].contains("not_granted"), "{}", heard[3]);
-    assert!(heard[4].contains("\\\"token\\\":"), "{}", heard[4]);
+    assert!(received[1].contains("\\\"users\\\":[\\\"bo\\\"]"), "{}", received[1]);
+    let refreshed = received[2].find("\\\"users\\\":[\\\"cy\\\"]").unwrap();
+    assert!(
+        received[2][refreshed..].contains("\\\"phoenix\\\",\\\"phx_reply\\\""),
+        "in their order"
+    );
+    assert!(received[3].contains("not_granted"), "{}", received[3]);
+    assert!(received[4].contains("\\\"token\\\":"), "{}", received[4]);
 }

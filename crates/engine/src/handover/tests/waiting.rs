@@ -508,7 +508,7 @@ fn a_message_may_be_cut_anywhere() {
         let want = Scene::play(&steps, false, |_| When::Never);
         let with = Scene::play(&steps, false, |at| if at == 1 { When::After } else { When::Never });
         assert_eq!(with.texts(), want.texts(), "cut after {cut} bytes");
-        let heard = String::from_utf8_lossy(&want.heard[0]).into_owned();
-        assert!(heard.contains("€uro") && heard.contains("between"), "{heard}");
+        let received = String::from_utf8_lossy(&want.received[0]).into_owned();
+        assert!(received.contains("€uro") && received.contains("between"), "{received}");
     }
 }

@@ -1,6 +1,6 @@
 //! A client of MQTT as the standards want it: what it has sent and received outlives its connections.
 
-mod heard;
+mod packets;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};

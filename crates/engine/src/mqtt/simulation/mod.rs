@@ -7,7 +7,7 @@
 //! retained is the newest. Nobody gets more than it takes, or an alias that it was not told.
 //!
 //! `SHARD_SEED=n cargo test -p engine mqtt::simulation` replays a run; `SHARD_SEEDS=n` runs so many, `SHARD_TRACE=1`
-//! tells what each client heard and sent.
+//! prints what each client received and sent.
 
 mod check;
 mod client;

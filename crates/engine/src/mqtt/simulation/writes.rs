@@ -136,8 +136,8 @@ fn what_changes_nothing_is_not_written() {
     writer.write();
     // Nothing is under way.
     for (sent, answered) in [(ConfirmType::Pubrel, 0x70), (ConfirmType::Pubrec, 0x62)] {
-        let (heard, records) = writer.turn(&confirm(sent, 7));
-        assert_eq!((heard[0], records), (answered, 0));
+        let (received, records) = writer.turn(&confirm(sent, 7));
+        assert_eq!((received[0], records), (answered, 0));
     }
 }
 
@@ -163,8 +163,8 @@ fn what_is_not_on_disk_itself_is_known_when_it_is_confirmed() {
     writer.write();
     for (id, retain) in [(1, false), (2, true)] {
         let pubrec = confirm(ConfirmType::Pubrec, id);
-        let (heard, records) = writer.turn(&publish(id, retain));
-        assert!(records == 1 && !heard.ends_with(&pubrec), "{heard:?}");
+        let (received, records) = writer.turn(&publish(id, retain));
+        assert!(records == 1 && !received.ends_with(&pubrec), "{received:?}");
         assert!(writer.write().0.ends_with(&pubrec));
     }
 }
@@ -236,7 +236,7 @@ impl Broker for Slow {
 #[test]
 fn what_is_on_its_way_to_the_disk_is_confirmed_there() {
     let pubrec = confirm(ConfirmType::Pubrec, 1);
-    let confirms = |heard: &[u8]| heard.windows(pubrec.len()).any(|it| it == pubrec);
+    let confirms = |received: &[u8]| received.windows(pubrec.len()).any(|it| it == pubrec);
     for is_written in [true, false] {
         let mut writer = Writer::new(true);
         writer.subscribe("x");

@@ -8,11 +8,11 @@ use model::Position;
 
 use crate::testing::ClientEnd;
 
-use super::heard::{Begins, Heard, Wants};
 use super::log::{
     AGAIN, ALL, Log, PASSING, TOPICS, WINDOW, What, conflates, count, name as name_of, what,
 };
 use super::newest::Newest;
+use super::progress::{Begins, Progress, Wants};
 use super::read::{self, Kind, Reader, Unit};
 use super::state::State;
 
@@ -91,7 +91,7 @@ pub(super) struct Client {
     place: Option<String>,
     /// The same for single topics.
     since: BTreeMap<usize, String>,
-    pub heard: BTreeMap<usize, Heard>,
+    pub progress: BTreeMap<usize, Progress>,
     /// What it has of compacted topics.
     states: BTreeMap<usize, State>,
     /// What it has of those with `conflate` that aren't compacted.
@@ -146,7 +146,7 @@ impl Client {
             wants,
             place: None,
             since: BTreeMap::new(),
-            heard: BTreeMap::new(),
+            progress: BTreeMap::new(),
             states: BTreeMap::new(),
             newest: BTreeMap::new(),
             connection: None,
@@ -269,20 +269,22 @@ impl Client {
                 let exact = at_once && !poll;
                 let begins_at_once =
                     matches!(what(topic), What::Big | What::Newest { retained: true });
-                let heard = match wants.map(|wants| Begins::new(log, topic, wants, exact)) {
-                    Some(begins) if poll || !begins_at_once => Heard::with_what_is_there(begins),
+                let progress = match wants.map(|wants| Begins::new(log, topic, wants, exact)) {
+                    Some(begins) if poll || !begins_at_once => Progress::with_what_is_there(begins),
                     Some(begins) => {
                         let latest = log[topic].len();
-                        Heard::with_what_is_there(begins.by(latest))
+                        Progress::with_what_is_there(begins.by(latest))
                     }
                     // Who asks for what is there isn't told what is gone of what waited.
-                    None => Heard::new(next, what(topic).is_acknowledged() && self.wants.is_some()),
+                    None => {
+                        Progress::new(next, what(topic).is_acknowledged() && self.wants.is_some())
+                    }
                 };
-                self.heard.insert(topic, heard);
+                self.progress.insert(topic, progress);
             } else if let Some(begins) =
-                self.heard.get_mut(&topic).and_then(|it| it.begins.as_mut())
+                self.progress.get_mut(&topic).and_then(|it| it.begins.as_mut())
             {
-                // It was cut before it heard where the topic begins: the place that it has may be
+                // It was cut before it learned where the topic begins: the place that it has may be
                 // from before the history said so.
                 if !at_once {
                     (begins.exact, begins.low) = (false, 0);
@@ -318,9 +320,9 @@ impl Client {
     fn process_input(&mut self, log: &Log, unit: Unit) {
         super::trace(|| format!("  client {} {:?} hears {unit:?}", self.name, self.kind));
         match unit {
-            Unit::Message(heard) => {
-                let topic = self.message(log, &heard);
-                let read::Heard { id, .. } = heard;
+            Unit::Message(message) => {
+                let topic = self.message(log, &message);
+                let read::ReadMessage { id, .. } = message;
                 let passes = what(topic) == What::Passing;
                 assert!(!(passes && id.is_some()), "it names a place where it isn't");
                 if self.kind.is_sse() && !passes {
@@ -357,8 +359,8 @@ impl Client {
                 if recovered == Some(false) {
                     self.states.values_mut().for_each(State::forget);
                 }
-                for heard in &messages {
-                    self.message(log, heard);
+                for message in &messages {
+                    self.message(log, message);
                 }
                 self.states.values_mut().for_each(|state| state.is_sent = false);
                 states.iter().for_each(|topic| self.complete(log, topic));
@@ -379,8 +381,8 @@ impl Client {
         if let Some(state) = self.states.get_mut(&topic) {
             return state.forget();
         }
-        let heard = self.heard.get_mut(&topic).unwrap();
-        (heard.jump, heard.begins) = (true, None);
+        let progress = self.progress.get_mut(&topic).unwrap();
+        (progress.jump, progress.begins) = (true, None);
     }
 
     fn know(&mut self, topic: usize, id: &str) {
@@ -389,14 +391,14 @@ impl Client {
         }
     }
 
-    /// Whether the limits have dropped what the client has not heard.
+    /// Whether the limits have dropped what the client has not received.
     fn has_lost(&self, log: &Log, topic: usize) -> bool {
         if let What::State(_) = what(topic) {
             return log.changes[topic].floor(log[topic].len()) > 0;
         }
         let acks = self.connection.as_ref().and_then(|connection| connection.acks.get(&topic));
-        let heard = self.heard.get(&topic).map(|it| it.next);
-        let place = acks.map(|acks| acks.cursors[0]).or(heard);
+        let progress = self.progress.get(&topic).map(|it| it.next);
+        let place = acks.map(|acks| acks.cursors[0]).or(progress);
         place.is_some_and(|place| place < dropped(log, topic))
     }
 
@@ -411,8 +413,8 @@ impl Client {
     }
 
     /// Gives the message's topic.
-    fn message(&mut self, log: &Log, heard: &read::Heard) -> usize {
-        let read::Heard { place, ref id, ref key } = *heard;
+    fn message(&mut self, log: &Log, message: &read::ReadMessage) -> usize {
+        let read::ReadMessage { place, ref id, ref key } = *message;
         let (topic, number) = place.unwrap_or_else(|| {
             let id = id.as_ref().expect("who removes a key has a place");
             log.find(id.split('/').next().unwrap().parse::<Position>().unwrap().offset)
@@ -453,7 +455,7 @@ impl Client {
                 std::cmp::Ordering::Equal | std::cmp::Ordering::Greater => *next = number + 1,
             }
             if let Some(newest) = self.newest.get_mut(&topic) {
-                newest.hear(&log.changes[topic], number);
+                newest.observe(&log.changes[topic], number);
             }
             return topic;
         }
@@ -462,7 +464,7 @@ impl Client {
             wrong("not subscribed", 0);
         }
         if is_state(topic) {
-            self.states.get_mut(&topic).unwrap().hear(&log.changes[topic], number, skips);
+            self.states.get_mut(&topic).unwrap().observe(&log.changes[topic], number, skips);
             return topic;
         }
         if let Some(acks) = connection.acks.get_mut(&topic) {
@@ -487,23 +489,25 @@ impl Client {
             assert!(flight <= WINDOW, "client {name}: {flight} in flight");
             return topic;
         }
-        let heard = self.heard.get_mut(&topic).expect("a topic that it hears");
-        if let Some(begins) = heard.begins.take() {
+        let progress = self.progress.get_mut(&topic).expect("a topic that it hears");
+        if let Some(begins) = progress.begins.take() {
             let may_be = skips || begins.may_be(number, log[topic].len());
             assert!(may_be, "client {name} {kind:?}: {topic} begins with {number}: {begins:?}");
-            heard.next = number;
+            progress.next = number;
         }
-        match number.cmp(&heard.next) {
-            std::cmp::Ordering::Less => wrong("a duplicate", heard.next),
-            std::cmp::Ordering::Greater if !heard.jump && !skips && number > heard.acknowledged => {
-                wrong("a gap", heard.next)
+        match number.cmp(&progress.next) {
+            std::cmp::Ordering::Less => wrong("a duplicate", progress.next),
+            std::cmp::Ordering::Greater
+                if !progress.jump && !skips && number > progress.acknowledged =>
+            {
+                wrong("a gap", progress.next)
             }
             std::cmp::Ordering::Equal | std::cmp::Ordering::Greater => {
-                *heard = Heard { next: number + 1, jump: false, ..*heard }
+                *progress = Progress { next: number + 1, jump: false, ..*progress }
             }
         }
         if let Some(newest) = self.newest.get_mut(&topic).filter(|_| skips) {
-            newest.hear(&log.changes[topic], number);
+            newest.observe(&log.changes[topic], number);
         }
         topic
     }
@@ -547,7 +551,7 @@ impl Client {
             let plain =
                 |it: &usize| what(*it).has_history() && !is_state(*it) && !commanded.contains(it);
             for topic in self.topics.clone().into_iter().filter(plain) {
-                assert_eq!(count(&log[topic], since), self.heard[&topic].next);
+                assert_eq!(count(&log[topic], since), self.progress[&topic].next);
                 self.know(topic, since);
             }
         }
@@ -592,9 +596,9 @@ impl Client {
             if let Some(newest) = newest.filter(|it| !it.has_all(&log.changes[*topic])) {
                 return Err(format!("client {} {:?}: {newest:?}", self.name, self.kind));
             }
-            let next = match (self.heard.get(topic), connection.acks.get(topic)) {
+            let next = match (self.progress.get(topic), connection.acks.get(topic)) {
                 (_, Some(acks)) => *acks.cursors.last().unwrap(),
-                (Some(heard), _) => heard.next.max(heard.acknowledged),
+                (Some(progress), _) => progress.next.max(progress.acknowledged),
                 _ => match connection.live.get(topic) {
                     Some(next) => connection.joined[*topic].max(*next),
                     None => log[*topic].len(),

@@ -10,10 +10,10 @@
 //! `SHARD_SEEDS=n` does so many.
 
 mod client;
-mod heard;
 pub(crate) mod late;
 mod log;
 mod newest;
+mod progress;
 mod read;
 mod setup;
 mod state;
@@ -37,9 +37,9 @@ use crate::core::handle::Handle;
 use crate::core::settings::Settings;
 use crate::testing::{self, Driver, Services, Upgrade};
 use client::{Client, key_of};
-use heard::Wants;
 use late::Late;
 use log::{CONFLATED, EXTRA, Log, PASSING, TOPICS, What, conflates, what};
+use progress::Wants;
 use read::Kind;
 use setup::rules;
 pub(crate) use setup::settings;
@@ -367,8 +367,8 @@ impl World {
             *cursor = (*cursor).max(number + 1);
             let cursor = *cursor;
             for other in self.clients.iter_mut().filter(|it| it.user == user) {
-                if let Some(heard) = other.heard.get_mut(&topic) {
-                    heard.acknowledged = cursor;
+                if let Some(progress) = other.progress.get_mut(&topic) {
+                    progress.acknowledged = cursor;
                 }
                 let acks = other.connection.as_mut().and_then(|it| it.acks.get_mut(&topic));
                 if let Some(acks) = acks {
@@ -634,12 +634,12 @@ fn run_all(is_late: bool, topics: Range<usize>) {
 }
 
 #[test]
-fn every_client_hears_everything_once_and_in_order() {
+fn every_client_receives_everything_once_and_in_order() {
     run_all(false, 0..TOPICS.len());
 }
 
 #[test]
-fn every_client_hears_everything_from_a_history_that_answers_later() {
+fn every_client_receives_everything_from_a_history_that_replies_later() {
     run_all(true, 0..TOPICS.len());
 }
 
@@ -671,9 +671,15 @@ fn live_messages_are_deferred_while_the_start_is_under_way() {
         turns(&mut world);
         (0..3).for_each(|_| world.publish(0));
         turns(&mut world);
-        assert_eq!(world.clients[0].heard[&0].next, 1, "{kind:?}: nothing came before the answer");
+        assert_eq!(
+            world.clients[0].progress[&0].next, 1,
+            "{kind:?}: nothing came before the answer"
+        );
         late.pause(false);
         (0..30).for_each(|_| turns(&mut world));
-        assert_eq!(world.clients[0].heard[&0].next, 4, "{kind:?}: all that came since it entered");
+        assert_eq!(
+            world.clients[0].progress[&0].next, 4,
+            "{kind:?}: all that came since it entered"
+        );
     }
 }

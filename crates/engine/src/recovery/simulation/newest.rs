@@ -27,7 +27,7 @@ impl Newest {
 
     /// A message has come. Those of other keys may be missing only if newer ones of their keys are on
     /// their way.
-    pub fn hear(&mut self, changes: &Changes, number: usize) {
+    pub fn observe(&mut self, changes: &Changes, number: usize) {
         self.has.insert(changes.of(number).key, number);
         if let Some(missing) = self.missing(changes, number) {
             panic!("{number} came and {missing} did not, which is the newest of its key: {self:?}");

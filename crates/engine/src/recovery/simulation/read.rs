@@ -29,7 +29,7 @@ impl Kind {
 /// A message that came: the number of its topic, its place among the topic's, its id and its key. Only
 /// the id says which message it is that has no payload.
 #[derive(Debug)]
-pub(super) struct Heard {
+pub(super) struct ReadMessage {
     pub place: Option<(usize, usize)>,
     pub id: Option<String>,
     pub key: Option<String>,
@@ -39,7 +39,7 @@ pub(super) struct Heard {
 #[derive(Debug)]
 pub(super) enum Unit {
     /// A message.
-    Message(Heard),
+    Message(ReadMessage),
     /// Where an event stream is, without a message.
     Place(String),
     /// From where topics are followed, and which of them lost messages.
@@ -48,7 +48,7 @@ pub(super) enum Unit {
     Reply { id: u64, ok: bool, since: Option<String>, recovered: Option<bool>, why: String },
     /// The answer to a poll.
     Poll {
-        messages: Vec<Heard>,
+        messages: Vec<ReadMessage>,
         since: String,
         recovered: Option<bool>,
         why: String,
@@ -137,9 +137,9 @@ impl Reader {
             (Some(data), None) if data.starts_with('{') => json_unit(data.as_bytes()),
             (Some(data), id) if data.starts_with('{') => {
                 let json: Value = serde_json::from_str(data).unwrap();
-                object(&json).map(|heard| Unit::Message(Heard { id, ..heard }))
+                object(&json).map(|message| Unit::Message(ReadMessage { id, ..message }))
             }
-            (Some(data), id) => heard(data, id, None).map(Unit::Message),
+            (Some(data), id) => message(data, id, None).map(Unit::Message),
             (None, id) => id.map(Unit::Place),
         })
     }
@@ -186,19 +186,19 @@ fn text(value: &Value) -> Option<String> {
 }
 
 /// `<topic.number>` in a payload, or none where a key is removed.
-fn heard(payload: &str, id: Option<String>, key: Option<String>) -> Option<Heard> {
+fn message(payload: &str, id: Option<String>, key: Option<String>) -> Option<ReadMessage> {
     if payload == "null" {
-        return Some(Heard { place: None, id, key });
+        return Some(ReadMessage { place: None, id, key });
     }
     let (topic, number) = payload.split('<').nth(1)?.split('>').next()?.split_once('.')?;
     let place = Some((topic.parse().ok()?, number.parse().ok()?));
-    Some(Heard { place, id, key })
+    Some(ReadMessage { place, id, key })
 }
 
 /// A message as an object.
-fn object(json: &Value) -> Option<Heard> {
+fn object(json: &Value) -> Option<ReadMessage> {
     let payload = json["data"].as_str().unwrap_or("null");
-    heard(payload, text(&json["id"]), text(&json["key"]))
+    message(payload, text(&json["id"]), text(&json["key"]))
 }
 
 fn json_unit(line: &[u8]) -> Option<Unit> {
@@ -237,7 +237,7 @@ fn phoenix_unit(frame: &[u8]) -> Option<Unit> {
         }),
         "message" | "presence_diff" => {
             let payload = json[4]["data"].as_str().unwrap_or("null");
-            heard(payload, text(&json[1]), text(&json[4]["phx_key"])).map(Unit::Message)
+            message(payload, text(&json[1]), text(&json[4]["phx_key"])).map(Unit::Message)
         }
         "state_complete" => {
             assert_eq!(

@@ -104,13 +104,13 @@ impl State {
         *self = State { entered: self.entered, ..State::default() };
     }
 
-    /// It asked from a place before the last that it has heard.
+    /// It asked from a place before the last that it has received.
     pub fn go_back(&mut self, messages: usize) {
         self.next = self.next.min(messages);
     }
 
     /// `conflates`: of what is behind the marker, a message may be missing of whose key a newer one comes.
-    pub fn hear(&mut self, changes: &Changes, number: usize, conflates: bool) {
+    pub fn observe(&mut self, changes: &Changes, number: usize, conflates: bool) {
         assert!(number >= self.next, "a duplicate: {number} in {self:?}");
         let change = changes.of(number);
         if self.complete {

@@ -12,7 +12,7 @@ type Said = (u16, Vec<u8>, usize);
 
 /// What a new shard makes of these frames, when the old one then breaks off: whether it took all, and the
 /// error that it told the old one.
-fn hear(frames: &[Said], goes: bool) -> (Result<(), TakeError>, Option<String>) {
+fn take_frames(frames: &[Said], goes: bool) -> (Result<(), TakeError>, Option<String>) {
     let (a, b) = UnixStream::pair().unwrap();
     let (a, b) = (Channel::new(a).unwrap(), Channel::new(b).unwrap());
     let (socket, _peer) = UnixStream::pair().unwrap();
@@ -62,10 +62,10 @@ fn good() -> Vec<Said> {
 #[test]
 fn good_frames_are_taken_and_unknown_ones_passed_over() {
     let mut frames = good();
-    assert!(hear(&frames, true).0.is_ok());
+    assert!(take_frames(&frames, true).0.is_ok());
     frames.insert(1, (999, b"later".to_vec(), 1));
     frames.insert(5, (wire::OUTBOX, b"\xfe\xff\xff\xff\x01\0\0\0\x01\0\0\0x".to_vec(), 0));
-    assert!(hear(&frames, true).0.is_ok());
+    assert!(take_frames(&frames, true).0.is_ok());
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn frames_that_do_not_fit_end_it_with_a_word() {
         vec![engine.clone(), connections.clone()],
         vec![],
     ] {
-        let (result, reported) = hear(&wrong, true);
+        let (result, reported) = take_frames(&wrong, true);
         let error = result.expect_err("it can't go on").to_string();
         assert_eq!(reported, Some(error), "{wrong:?}");
     }
@@ -110,7 +110,7 @@ proptest! {
         let mut all = good();
         all.truncate(if begins_well { 2 } else { 0 });
         all.extend(frames);
-        let (result, reported) = hear(&all, true);
+        let (result, reported) = take_frames(&all, true);
         prop_assert_eq!(result.err().map(|error| error.to_string()), reported);
     }
 
@@ -122,7 +122,7 @@ proptest! {
         let frame = &mut frames[at.index(5)].1;
         let byte = byte.index(frame.len());
         frame[byte] ^= 1_u8 << bit;
-        let (result, reported) = hear(&frames, true);
+        let (result, reported) = take_frames(&frames, true);
         prop_assert_eq!(result.err().map(|error| error.to_string()), reported);
     }
 }

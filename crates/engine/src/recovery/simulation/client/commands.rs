@@ -1,8 +1,8 @@
 //! What a client asks for on a connection that is open, and what it is told.
 
-use super::super::heard::{Begins, Heard};
 use super::super::log::{Log, PASSING, TOPICS, count, what};
 use super::super::newest::Newest;
+use super::super::progress::{Begins, Progress};
 use super::super::read::Kind;
 use super::{Client, Command, From, Pending, is_newest, is_state};
 
@@ -77,7 +77,7 @@ impl Client {
                 From::Now | From::WhatIsThere(_) => *newest = Newest::new(next),
             }
         }
-        self.heard.insert(topic, Heard::new(next, jump));
+        self.progress.insert(topic, Progress::new(next, jump));
         if jump {
             assert!(why.contains("too_old"), "client {name}: {why}");
             assert!(self.has_lost(log, topic), "client {name}: nothing of {topic} was lost");
@@ -109,7 +109,7 @@ impl Client {
         let wants = self.wants.filter(|_| enter && known.is_none());
         let from = match (known, wants) {
             (Some(place), _) if is_state(topic) => From::Place(count(&log[topic], place)),
-            (Some(_), _) => From::Place(self.heard.get(&topic).map_or(0, |it| it.next)),
+            (Some(_), _) => From::Place(self.progress.get(&topic).map_or(0, |it| it.next)),
             (None, Some(wants)) => From::WhatIsThere(Begins::new(log, topic, wants, false)),
             (None, None) => From::Now,
         };

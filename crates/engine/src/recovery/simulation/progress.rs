@@ -1,27 +1,27 @@
-//! How far a client has heard a topic with history, and where it may begin with what is there.
+//! How far a client has received a topic with history, and where it may begin with what is there.
 
 use super::log::{Log, What, what};
 
-/// How far a client has heard a topic with history.
+/// How far a client has received a topic with history.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Heard {
+pub(super) struct Progress {
     /// The message that comes next, by its place in the topic.
     pub next: usize,
     /// It was told that some are lost: the next may be a later one.
     pub jump: bool,
     /// Others of its user have acknowledged so many messages; of a poll's topic.
     pub acknowledged: usize,
-    /// It asked for what is there, and has heard nothing of it.
+    /// It requested what is there, and has received nothing of it.
     pub begins: Option<Begins>,
 }
 
-impl Heard {
+impl Progress {
     pub fn new(next: usize, jump: bool) -> Self {
-        Heard { next, jump, acknowledged: 0, begins: None }
+        Progress { next, jump, acknowledged: 0, begins: None }
     }
 
     pub fn with_what_is_there(begins: Begins) -> Self {
-        Heard { begins: Some(begins), ..Heard::new(0, false) }
+        Progress { begins: Some(begins), ..Progress::new(0, false) }
     }
 }
 

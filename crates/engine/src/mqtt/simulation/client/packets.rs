@@ -29,7 +29,7 @@ impl Client {
                     return true;
                 }
                 Some((packet, taken)) => {
-                    self.heard(&packet);
+                    self.on_packet(&packet);
                     taken
                 }
             };
@@ -48,9 +48,9 @@ impl Client {
         packet(|out| write::confirm(kind, self.version, id, ReasonCode::Success, &[], out))
     }
 
-    fn heard(&mut self, heard: &Packet<'_>) {
-        self.trace(|| format!("heard {heard:?}"));
-        match heard {
+    fn on_packet(&mut self, packet: &Packet<'_>) {
+        self.trace(|| format!("heard {packet:?}"));
+        match packet {
             Packet::Connack(connack) => self.let_in(connack),
             Packet::Suback(suback) => {
                 assert!(suback.codes.iter().all(|code| *code < 3), "{:?}", suback.codes);
