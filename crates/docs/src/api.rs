@@ -73,8 +73,8 @@ pub fn page(document: &Value, text: &str) -> Result<String, String> {
 
 /// A call's anchor on the page.
 fn anchor(name: &str) -> String {
-    let kept = name.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
-    kept.collect::<String>().replace(' ', "-").to_lowercase()
+    let letters = name.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    letters.collect::<String>().replace(' ', "-").to_lowercase()
 }
 
 fn name((method, path, _): &Call<'_>) -> String {

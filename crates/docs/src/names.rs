@@ -31,6 +31,7 @@ const GIVEN_UP_BY_SERVER: &[(&str, &str)] = &[
     ("hears", "receives"),
     ("held", "pending, retained or open"),
     ("hold", "pause, reserve or pending"),
+    ("kept", "retained, persistent or stored"),
     ("look", "scan, verify or poll"),
     ("looked", "scanned"),
     ("looking", "verifying"),
@@ -42,6 +43,7 @@ const GIVEN_UP_BY_SERVER: &[(&str, &str)] = &[
     ("tells", "notifies"),
     ("told", "notified, reported, an event"),
     ("unheld", "without account"),
+    ("unkept", "unsaved"),
     ("whoever", "the client, the user"),
 ];
 

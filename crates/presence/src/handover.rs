@@ -206,7 +206,7 @@ mod tests {
         let mut sent = Sent::new();
         pass(&old, &new, &mut sent);
         let restore = |topic: &str, user: &str, of: Ref| {
-            new.restore(topic, user, of, &old.kept(topic, user, of).unwrap());
+            new.restore(topic, user, of, &old.passed(topic, user, of).unwrap());
         };
         restore("few", "al", al);
         restore("few", "bo", bo);
@@ -248,7 +248,7 @@ mod tests {
         let mut sent = Sent::new();
         pass(&old, &new, &mut sent);
         for (user, of) in &crowd {
-            new.restore("crowd", user, *of, &old.kept("crowd", user, *of).unwrap());
+            new.restore("crowd", user, *of, &old.passed("crowd", user, *of).unwrap());
         }
         assert_eq!(list(&new, "crowd"), (4, None));
         for (user, of) in &crowd[2..] {
@@ -270,7 +270,7 @@ mod tests {
         notify(&old, 10);
         pass(&old, &new, &mut Sent::new());
         for (user, of) in refs {
-            new.restore("few", user, of, &old.kept("few", user, of).unwrap());
+            new.restore("few", user, of, &old.passed("few", user, of).unwrap());
         }
         new.complete().unwrap();
         assert!(!new.is_settled());

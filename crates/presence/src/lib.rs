@@ -94,13 +94,13 @@ pub trait Presence: Send + Sync {
     fn expire(&self, node: NodeId, now_us: u64);
 
     /// What is known of a connection, for another process; nothing where there is no such connection.
-    fn kept(&self, _topic: &str, _user: &str, _of: Ref) -> Option<Kept> {
+    fn passed(&self, _topic: &str, _user: &str, _of: Ref) -> Option<PassedEntry> {
         None
     }
 
     /// A connection has come from another process, whose members know of it: nothing is said of it. One that
     /// is here stays as it is.
-    fn restore(&self, _topic: &str, _user: &str, _of: Ref, _kept: &Kept) {}
+    fn restore(&self, _topic: &str, _user: &str, _of: Ref, _passed: &PassedEntry) {}
 
     /// A connection that was [restored](Presence::restore) is not here after all: nothing is said of it.
     fn unrestore(&self, _topic: &str, _user: &str, _of: Ref) {}
@@ -124,9 +124,9 @@ pub trait Presence: Send + Sync {
     fn stats(&self) -> Stats;
 }
 
-/// What another process has to know of a connection in a topic.
+/// The entry of a connection in a topic, as it passes to another process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct PassedEntry {
     /// Its meta: the text of a JSON object.
     pub meta: Box<str>,
     /// The ref of the one before it, where it has replaced one.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::registry::{EXPIRE_TOPICS_MAX, Registry};
-use crate::{Answer, Batch, Completion, Kept, Limits, List, NodeId, Presence, Ref, Stats};
+use crate::{Answer, Batch, Completion, Limits, List, NodeId, PassedEntry, Presence, Ref, Stats};
 
 /// The registry of one process, which all its threads share. It answers everything at once.
 ///
@@ -76,13 +76,13 @@ impl Presence for Local {
         }
     }
 
-    fn kept(&self, topic: &str, user: &str, of: Ref) -> Option<Kept> {
-        self.lock().kept(topic, user, of)
+    fn passed(&self, topic: &str, user: &str, of: Ref) -> Option<PassedEntry> {
+        self.lock().passed(topic, user, of)
     }
 
-    fn restore(&self, topic: &str, user: &str, of: Ref, kept: &Kept) {
+    fn restore(&self, topic: &str, user: &str, of: Ref, passed: &PassedEntry) {
         let mut registry = self.lock();
-        registry.restore(topic, user, of, kept);
+        registry.restore(topic, user, of, passed);
         self.count(&registry);
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::{Kept, Ref};
+use crate::{PassedEntry, Ref};
 
 /// A connection of a user: sorted by user, then by ref.
 pub(crate) type Entry = (Arc<str>, Ref);
@@ -29,8 +29,8 @@ impl Meta {
     }
 
     /// As another process takes it.
-    pub fn kept(&self) -> Kept {
-        Kept { meta: format!("{{{}}}", self.properties).into(), prev: self.prev }
+    pub fn passed(&self) -> PassedEntry {
+        PassedEntry { meta: format!("{{{}}}", self.properties).into(), prev: self.prev }
     }
 
     /// What it takes in a list, at most, with the comma before it.

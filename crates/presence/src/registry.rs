@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::meta::Meta;
 use crate::topic::{Listing, Topic};
-use crate::{Batch, Counts, Kept, Limits, List, NodeId, Ref, Snapshot, Stats};
+use crate::{Batch, Counts, Limits, List, NodeId, PassedEntry, Ref, Snapshot, Stats};
 
 /// What one [`Registry::take`] composes, in bytes; the last topic may go over it.
 const TAKE_BYTES_MAX: usize = 256 << 10;
@@ -104,13 +104,13 @@ impl Registry {
     }
 
     /// What is known of a connection.
-    pub fn kept(&self, topic: &str, key: &str, of: Ref) -> Option<Kept> {
+    pub fn passed(&self, topic: &str, key: &str, of: Ref) -> Option<PassedEntry> {
         let place = self.topics.get(topic)?;
-        place.meta(&place.entry(key, of)?).map(Meta::kept)
+        place.meta(&place.entry(key, of)?).map(Meta::passed)
     }
 
     /// Adds a connection of which members know, from another process.
-    pub fn restore(&mut self, topic: &str, key: &str, of: Ref, kept: &Kept) {
+    pub fn restore(&mut self, topic: &str, key: &str, of: Ref, passed: &PassedEntry) {
         if !self.topics.contains_key(topic) {
             let mut new = Topic::new(topic, &self.limits);
             if let Some(last_us) = self.unlisted.get(topic) {
@@ -122,7 +122,7 @@ impl Registry {
         if place.entry(key, of).is_some() {
             return;
         }
-        place.restore(key, of, Meta::new(&kept.meta, kept.prev));
+        place.restore(key, of, Meta::new(&passed.meta, passed.prev));
         self.connections += 1;
         // Nobody gets its ref again.
         if of.node() == self.next.node() && of.number() >= self.next.number() {

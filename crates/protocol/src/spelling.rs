@@ -2,8 +2,8 @@
 
 /// A name without case, `-` and `_`.
 pub(crate) fn plain(name: &str) -> String {
-    let kept = name.chars().filter(|letter| !matches!(letter, '-' | '_'));
-    kept.map(|letter| letter.to_ascii_lowercase()).collect()
+    let letters = name.chars().filter(|letter| !matches!(letter, '-' | '_'));
+    letters.map(|letter| letter.to_ascii_lowercase()).collect()
 }
 
 /// Whether two words differ by one letter that is another, more, missing, or has changed places with the

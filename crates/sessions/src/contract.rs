@@ -269,7 +269,7 @@ pub struct Stats {
     /// What these take, in bytes, roughly.
     pub away_bytes: usize,
     /// Those and the ones of connected clients that will outlive their connections.
-    pub kept: usize,
+    pub persistent: usize,
     /// Different filters for which messages are retained.
     pub interests: usize,
     /// Sessions whose time was over.

@@ -61,7 +61,7 @@ struct Segment {
     /// Who is connected.
     connected: Connected,
     /// Sessions that outlive their connections.
-    kept: HashMap<Name, Kept>,
+    persistent: HashMap<Name, PersistentSession>,
     /// Connections that wait for a session that another one has still.
     claims: HashMap<Name, Waiting>,
     /// When something is to be done about a session of nobody, in seconds since 1970: each at most once.
@@ -70,7 +70,7 @@ struct Segment {
 
 /// A session that outlives its connection.
 #[derive(Default)]
-struct Kept {
+struct PersistentSession {
     /// The session, while nobody is connected to it.
     away: Option<Box<Away>>,
     /// The filters that are noted as interests for it.
@@ -220,10 +220,10 @@ impl Local {
         now
     }
 
-    /// A session has ended. What groups have chosen it for other members get. `kept` is there where it outlived its
+    /// A session has ended. What groups have chosen it for other members get. `persistent` is there where it outlived its
     /// connections.
-    fn forget(&self, key: &str, kept: Option<Kept>, session: Option<&Session>) {
-        if kept.is_some() {
+    fn forget(&self, key: &str, persistent: Option<PersistentSession>, session: Option<&Session>) {
+        if persistent.is_some() {
             self.store_away(key, None);
         }
         let mut messages = session.into_iter().flat_map(Session::redispatched).peekable();
@@ -231,7 +231,7 @@ impl Local {
             self.redispatch.insert(key, messages.cloned());
         }
         // Last, or the history would drop what other members are to get.
-        let interests = kept.iter().flat_map(|kept| &kept.interests);
+        let interests = persistent.iter().flat_map(|persistent| &persistent.interests);
         interests.for_each(|filter| self.interests.remove(filter));
     }
 
@@ -259,10 +259,10 @@ impl Local {
     pub fn store_again(&self) {
         self.unstored.store_again(usize::MAX, |key| {
             let segment = self.segment(key).1;
-            match segment.kept.get(key) {
+            match segment.persistent.get(key) {
                 // Who is connected stores it.
-                Some(Kept { away: None, .. }) => {}
-                Some(Kept { away, .. }) => self.store_away(key, away.as_deref()),
+                Some(PersistentSession { away: None, .. }) => {}
+                Some(PersistentSession { away, .. }) => self.store_away(key, away.as_deref()),
                 None => self.store_away(key, None),
             }
         });
@@ -280,7 +280,7 @@ impl Local {
 
     /// Takes the session of a client that was away, for it is here again, or ends.
     fn take_away(&self, segment: &mut Segment, key: &str) -> Option<Box<Away>> {
-        let away = segment.kept.get_mut(key)?.away.take()?;
+        let away = segment.persistent.get_mut(key)?.away.take()?;
         if let Some(due_s) = away.due_s() {
             segment.due.remove(&(due_s, Name::from(key)));
         }
@@ -291,10 +291,10 @@ impl Local {
     }
 
     /// Ends a session that outlived its connections. Gives what is to be published because of that.
-    fn end_kept(&self, segment: &mut Segment, key: &str) -> Option<Will> {
+    fn end_persistent(&self, segment: &mut Segment, key: &str) -> Option<Will> {
         let away = self.take_away(segment, key);
-        let kept = segment.kept.remove(key);
-        self.forget(key, kept, away.as_ref().map(|away| &away.session));
+        let persistent = segment.persistent.remove(key);
+        self.forget(key, persistent, away.as_ref().map(|away| &away.session));
         away?.will.map(|(will, _)| will)
     }
 
@@ -339,11 +339,15 @@ impl Local {
         };
         let mut away = Away::new(session, now_s, later);
         if !away.session.outlives() || !self.has_place(key, away.bytes) {
-            let kept = segment.kept.remove(key);
-            self.forget(key, kept, Some(&away.session));
+            let persistent = segment.persistent.remove(key);
+            self.forget(key, persistent, Some(&away.session));
             return now.or(away.take_will());
         }
-        let before = segment.kept.remove(key).map(|kept| kept.interests).unwrap_or_default();
+        let before = segment
+            .persistent
+            .remove(key)
+            .map(|persistent| persistent.interests)
+            .unwrap_or_default();
         let interests = self.note_interests(&away.session, before);
         self.store_away(key, Some(&away));
         self.put_in(segment, &Name::from(key), away, interests);
@@ -356,7 +360,9 @@ impl Local {
         if let Some(due_s) = away.due_s() {
             segment.due.insert((due_s, key.clone()));
         }
-        segment.kept.insert(key.clone(), Kept { away: Some(Box::new(away)), interests });
+        segment
+            .persistent
+            .insert(key.clone(), PersistentSession { away: Some(Box::new(away)), interests });
     }
 
     /// The will of a client that is away is published, or dropped.
@@ -392,9 +398,9 @@ impl Sessions for Local {
         }
         // One that was to end with a connection was not, where the process ended with that as well.
         let is_over = |away: &Away| !away.session.outlives();
-        let away = segment.kept.get(key).and_then(|kept| kept.away.as_deref());
+        let away = segment.persistent.get(key).and_then(|persistent| persistent.away.as_deref());
         if clean || away.is_some_and(is_over) {
-            let will = self.end_kept(&mut segment, key);
+            let will = self.end_persistent(&mut segment, key);
             return Claimed::New { will };
         }
         match self.take_away(&mut segment, key) {
@@ -423,8 +429,8 @@ impl Sessions for Local {
             session => {
                 if clean {
                     drop(self.take_away(&mut segment, key));
-                    let kept = segment.kept.remove(key);
-                    self.forget(key, kept, session.as_ref());
+                    let persistent = segment.persistent.remove(key);
+                    self.forget(key, persistent, session.as_ref());
                 }
                 Taken::New { will }
             }
@@ -436,7 +442,7 @@ impl Sessions for Local {
         let outlives = session.as_ref().is_some_and(Session::outlives);
         let (hash, mut segment) = self.segment(key);
         let was_owner = segment.connected.clear_owner(hash, from);
-        let Segment { claims, kept, .. } = &mut *segment;
+        let Segment { claims, persistent, .. } = &mut *segment;
         let Some(waiting) = claims.get_mut(key) else {
             if !was_owner && !outlives {
                 // Somebody else has let go of it before.
@@ -461,7 +467,7 @@ impl Sessions for Local {
                 Some(session) if outlives => {
                     (waiting.session, waiting.will) = (Some(session), later);
                 }
-                Some(session) => self.forget(key, kept.remove(key), Some(&session)),
+                Some(session) => self.forget(key, persistent.remove(key), Some(&session)),
                 None => {}
             }
         } else if waiting.by == Some(from) {
@@ -511,14 +517,14 @@ impl Sessions for Local {
         let mut segment = self.segment(key).1;
         if !session.outlives() {
             // What is retained for it is so until its connection ends. After a crash that is over.
-            return match segment.kept.contains_key(key) {
+            return match segment.persistent.contains_key(key) {
                 true => self.store_session(key, session, (will, Some(0)), done),
                 false => done.into_iter().for_each(|done| done(true)),
             };
         }
-        let kept = segment.kept.entry(key.into()).or_default();
-        let before = std::mem::take(&mut kept.interests);
-        kept.interests = self.note_interests(session, before);
+        let persistent = segment.persistent.entry(key.into()).or_default();
+        let before = std::mem::take(&mut persistent.interests);
+        persistent.interests = self.note_interests(session, before);
         drop(segment);
         self.store_session(key, session, (will, None), done);
     }
@@ -555,13 +561,16 @@ impl Sessions for Local {
                 && *due_s < now_s
             {
                 let Some((_, key)) = segment.due.pop_first() else { break };
-                let Some(away) = segment.kept.get_mut(&key).and_then(|kept| kept.away.as_mut())
+                let Some(away) = segment
+                    .persistent
+                    .get_mut(&key)
+                    .and_then(|persistent| persistent.away.as_mut())
                 else {
                     continue;
                 };
                 if away.over_s().is_some_and(|over_s| over_s < now_s) {
                     self.counts.expired.fetch_add(1, Relaxed);
-                    wills.extend(self.end_kept(&mut segment, &key));
+                    wills.extend(self.end_persistent(&mut segment, &key));
                     continue;
                 }
                 wills.extend(self.take_will(away));
@@ -593,17 +602,18 @@ impl Sessions for Local {
 
     fn end(&self, key: &str) -> Option<Option<Will>> {
         let mut segment = self.segment(key).1;
-        let is_away = segment.kept.get(key).is_some_and(|kept| kept.away.is_some());
-        is_away.then(|| self.end_kept(&mut segment, key))
+        let is_away =
+            segment.persistent.get(key).is_some_and(|persistent| persistent.away.is_some());
+        is_away.then(|| self.end_persistent(&mut segment, key))
     }
 
     fn drop_wills(&self, is_shut_out: &dyn Fn(&Author) -> bool) {
         let is_due = |will: &Will| is_shut_out(&will.author);
         for mut segment in self.segments() {
-            let Segment { kept, claims, due, connected: _ } = &mut *segment;
+            let Segment { persistent, claims, due, connected: _ } = &mut *segment;
             claims.values_mut().for_each(|waiting| drop(waiting.will.take_if(|will| is_due(will))));
-            for (key, kept) in kept {
-                let Some(away) = &mut kept.away else { continue };
+            for (key, persistent) in persistent {
+                let Some(away) = &mut persistent.away else { continue };
                 let due_s = away.due_s();
                 if !away.will.as_ref().is_some_and(|(will, _)| is_due(will)) {
                     continue;
@@ -633,7 +643,8 @@ impl Sessions for Local {
     fn away(&self, listing: &Listing) -> Vec<SessionInfo> {
         let mut first: BinaryHeap<(Name, Name)> = BinaryHeap::new();
         for segment in self.segments() {
-            let away = segment.kept.iter().filter(|(_, kept)| kept.away.is_some());
+            let away =
+                segment.persistent.iter().filter(|(_, persistent)| persistent.away.is_some());
             for (key, _) in away.filter(|(key, _)| listing.has(Place::of_key(key))) {
                 let place = Place::of_key(key);
                 if first.len() < listing.limit {
@@ -647,7 +658,7 @@ impl Sessions for Local {
         // Some may have come back meanwhile.
         let info = |(_, key): (Name, Name)| {
             let segment = self.segment(&key).1;
-            let away = segment.kept.get(&key)?.away.as_ref()?;
+            let away = segment.persistent.get(&key)?.away.as_ref()?;
             Some(away.info(&key))
         };
         first.into_sorted_vec().into_iter().filter_map(info).collect()
@@ -655,7 +666,9 @@ impl Sessions for Local {
 
     fn find(&self, key: &str) -> Option<Found> {
         let (hash, segment) = self.segment(key);
-        if let Some(away) = segment.kept.get(key).and_then(|kept| kept.away.as_ref()) {
+        if let Some(away) =
+            segment.persistent.get(key).and_then(|persistent| persistent.away.as_ref())
+        {
             let subscriptions = away.session.subscriptions.clone();
             return Some(Found::Away(away.info(key), subscriptions));
         }
@@ -667,7 +680,7 @@ impl Sessions for Local {
         Stats {
             away: self.away.load(Relaxed),
             away_bytes: self.away_bytes.load(Relaxed),
-            kept: self.segments().map(|segment| segment.kept.len()).sum(),
+            persistent: self.segments().map(|segment| segment.persistent.len()).sum(),
             interests: self.interests.count(),
             expired: self.counts.expired.load(Relaxed),
             refused: self.counts.refused.load(Relaxed),

@@ -394,9 +394,9 @@ mod tests {
 
     #[test]
     fn a_topic_has_its_last_message_until_it_is_removed() {
-        type Kept = Vec<(String, Option<Vec<u8>>)>;
-        let kept: Arc<Mutex<Kept>> = Arc::default();
-        let notes = kept.clone();
+        type StoredRecords = Vec<(String, Option<Vec<u8>>)>;
+        let stored_records: Arc<Mutex<StoredRecords>> = Arc::default();
+        let notes = stored_records.clone();
         let keep = move |topic: &str, value, _| notes.lock().unwrap().push((topic.into(), value));
         let retained = LocalRetained::new(Some(Box::new(keep)));
         retained.set_clock(7_000);
@@ -421,7 +421,7 @@ mod tests {
         assert_eq!(all(None, 2), (vec!["@al".into(), "a/b".into()], Some("a/b".into())));
         assert_eq!(all(Some("a/b"), 1), (vec!["a/c".into()], None));
         retained.retain(&message("@al", "", 6));
-        let stored = kept.lock().unwrap()[..3].to_vec();
+        let stored = stored_records.lock().unwrap()[..3].to_vec();
         retained.retain(&message("a/b", "", 4));
         assert_eq!(offsets("#", None, 9).0, [3]);
         let bytes = message("a/c", "three", 3).bytes();
@@ -429,7 +429,7 @@ mod tests {
         assert_eq!(retained.stats(), stats);
         assert!(retained.remove("a/c") && !retained.remove("a/c") && !retained.remove("never"));
         assert_eq!(retained.stats(), RetainedStats::default());
-        assert_eq!(kept.lock().unwrap()[6..], [("a/c".into(), None)]);
+        assert_eq!(stored_records.lock().unwrap()[6..], [("a/c".into(), None)]);
 
         let other = LocalRetained::new(None);
         let records = stored.into_iter().skip(1).map(|(topic, value)| (topic, value.unwrap()));
@@ -452,20 +452,23 @@ mod tests {
 
     #[test]
     fn what_was_published_last_is_retained_whenever_it_comes() {
-        type Kept = std::collections::HashMap<String, Option<Vec<u8>>>;
-        let kept: Arc<Mutex<Kept>> = Arc::default();
-        let notes = kept.clone();
+        type StoredRecords = std::collections::HashMap<String, Option<Vec<u8>>>;
+        let stored_records: Arc<Mutex<StoredRecords>> = Arc::default();
+        let notes = stored_records.clone();
         let keep =
             move |topic: &str, value, _| drop(notes.lock().unwrap().insert(topic.into(), value));
         let retained = LocalRetained::new(Some(Box::new(keep)));
         let offset = |topic: &str| retained.get(topic).map(|it| it.id.offset);
         retained.retain(&published("a", "newer", 20));
-        let stored = kept.lock().unwrap().get("a").cloned();
+        let stored = stored_records.lock().unwrap().get("a").cloned();
         retained.retain(&written("a", "older", 10));
-        assert_eq!((offset("a"), kept.lock().unwrap().get("a").cloned()), (Some(20), stored));
+        assert_eq!(
+            (offset("a"), stored_records.lock().unwrap().get("a").cloned()),
+            (Some(20), stored)
+        );
         retained.retain(&published("a", "", 30));
         retained.retain(&written("a", "older than its removal", 25));
-        assert_eq!((offset("a"), kept.lock().unwrap().get("a")), (None, Some(&None)));
+        assert_eq!((offset("a"), stored_records.lock().unwrap().get("a")), (None, Some(&None)));
         retained.retain(&written("a", "new", 31));
         retained.retain(&written("a", "", 29));
         assert_eq!(offset("a"), Some(31));

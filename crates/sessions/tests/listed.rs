@@ -54,7 +54,7 @@ fn sessions_of_clients_that_are_away_are_listed_in_pages() {
     assert_eq!(page("", Some("phone\tal"), 4), ["phone\tbob", "phone2"]);
     assert_eq!(page("ph", None, 2), ["phone", "phone\tal"]);
     assert_eq!(page("ph", Some("phone2"), 2), [""; 0]);
-    assert_eq!((sessions.stats().away, sessions.stats().kept), (6, 6));
+    assert_eq!((sessions.stats().away, sessions.stats().persistent), (6, 6));
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_session_is_found_where_it_is_and_ended_with_its_will() {
     let claim = Claim { key: "a", by: id(9), clean: false };
     assert!(matches!(sessions.claim(claim), Claimed::Resumed { .. }));
     assert_eq!(sessions.find("a"), Some(Found::Connected(ConnectionId { serial: 0, ..id(9) })));
-    assert_eq!((sessions.stats().away, sessions.stats().kept), (0, 1));
+    assert_eq!((sessions.stats().away, sessions.stats().persistent), (0, 1));
     assert_eq!(sessions.end("a"), None);
     assert_eq!((sessions.find("b"), sessions.end("b")), (None, None));
 
@@ -215,7 +215,7 @@ fn who_is_shut_out_has_no_last_word() {
     assert_eq!(wills, [[Name::from("bo")]]);
     // Both end in their time.
     assert!(sessions.sweep(1_061).is_empty());
-    assert_eq!((sessions.stats().kept, sessions.stats().expired), (0, 2));
+    assert_eq!((sessions.stats().persistent, sessions.stats().expired), (0, 2));
 }
 
 #[test]

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_kept() {
+    fn a_link_stays() {
         let folder = Folder::new("link");
         symlink("throng", folder.0.join("bin/current")).unwrap();
         let found = find(OsStr::new("bin/current"), None, &folder.0);

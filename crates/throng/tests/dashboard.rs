@@ -70,15 +70,15 @@ fn who_signs_in_sees_what_the_key_may_see() {
 fn sessions_of_mqtt_are_shown_and_ended_and_retained_messages_deleted() {
     let name = "mqtt";
     let (server, _folder) = serve(name);
-    let mut here = Connect::kept(V5, "here/<1>").user("al").open(server.client);
+    let mut here = Connect::persistent(V5, "here/<1>").user("al").open(server.client);
     here.subscribe(&[filter("news/+", 1), filter("state/#", 2)]);
     for topic in ["state/a", "state/b"] {
         here.publish_all(Publish::new(topic, "<b>on</b>", 1).retained());
     }
-    Connect::kept(V5, "away").open(server.client).disconnect();
+    Connect::persistent(V5, "away").open(server.client).disconnect();
     done(name, start(&server, name));
     here.is_ended_for(0x98);
-    assert!(!Connect::kept(V5, "here/<1>").open(server.client).session_present);
+    assert!(!Connect::persistent(V5, "here/<1>").open(server.client).session_present);
     let mut later = Connect::new(V5, "later").open(server.client);
     later.subscribe(&[filter("state/#", 1)]);
     assert_eq!(later.messages(1), [("state/b".into(), "<b>on</b>".into())]);

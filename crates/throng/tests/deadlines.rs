@@ -34,7 +34,7 @@ type Deadline = fn(&Server, &'static str);
 /// Each deadline's name, and the time before which the server must not act on it.
 const DEADLINES: [(&str, Duration, Deadline); 4] = [
     ("will", Duration::from_secs(1), |server, name| {
-        cut_and_receive_will(server, name, Connect::kept(V5, name), 1);
+        cut_and_receive_will(server, name, Connect::persistent(V5, name), 1);
     }),
     ("session", Duration::from_secs(2), |server, name| {
         let connect = Connect { clean: false, ..Connect::new(V5, name) };

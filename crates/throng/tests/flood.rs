@@ -523,7 +523,7 @@ fn a_refused_acknowledgement_is_named_with_its_cause() {
 }
 
 #[test]
-fn messages_that_are_no_longer_kept_are_reported_as_not_recovered() {
+fn messages_that_are_no_longer_stored_are_reported_as_not_recovered() {
     let short = "[[topics]]\npattern = \"room-*\"\nhistory_messages_max = 1\n";
     let server = configured("short", short, &[]);
     let run = format!("cut {} -c 60 --topics 4 --messages 50 --cuts-per-second 30", at(&server));

@@ -314,7 +314,7 @@ fn what_was_not_confirmed_comes_again() {
     let mut member = Connect::new(V5, "member").open(server.client);
     member.subscribe(&[filter("requests/+", 2)]);
     let publish = Publish { id: 9, ..Publish::new("requests/1", "once", 2) };
-    let mut client = Connect::kept(V5, "pump").open(server.client);
+    let mut client = Connect::persistent(V5, "pump").open(server.client);
     client.send(&publish.bytes(V5));
     app.until("it came", |events| !events.is_empty());
     client.cut();
@@ -324,7 +324,7 @@ fn what_was_not_confirmed_comes_again() {
     open.store(true, Ordering::Relaxed);
     server.until("the back end has taken it", |server| count(server, "taken_total") == 1.0);
     member.is_quiet();
-    let mut client = Connect::kept(V5, "pump").open(server.client);
+    let mut client = Connect::persistent(V5, "pump").open(server.client);
     assert!(client.session_present);
     client.send(&Publish { dup: true, ..publish.clone() }.bytes(V5));
     client.expect_events(&[Event::Confirm("PUBREC", 9, 0)]);
@@ -350,11 +350,11 @@ fn what_was_one_too_many_comes_again() {
         let payload = id.to_string();
         Publish { id, dup, ..Publish::new("requests/1", &payload, 2) }.bytes(V3)
     };
-    let mut client = Connect::kept(V3, "pump").open(server.client);
+    let mut client = Connect::persistent(V3, "pump").open(server.client);
     client.send(&[publish(1, false), publish(2, false)].concat());
     client.expect_events(&[Event::Closed]);
     open.store(true, Ordering::Relaxed);
-    let mut client = Connect::kept(V3, "pump").open(server.client);
+    let mut client = Connect::persistent(V3, "pump").open(server.client);
     assert!(client.session_present);
     for id in [1, 2] {
         client.send(&publish(id, true));
@@ -380,7 +380,7 @@ fn what_a_crash_cuts_off_comes_again() {
     let server = serve();
     let of =
         |id, dup| Publish { id, dup, ..Publish::new("requests/1", "x", u8::try_from(id).unwrap()) };
-    let mut client = Connect::kept(V5, "pump").open(server.client);
+    let mut client = Connect::persistent(V5, "pump").open(server.client);
     client.send(&[of(1, false).bytes(V5), of(2, false).bytes(V5)].concat());
     app.until("both came", |events| events.iter().any(|event| event["mqtt"]["qos"] == 2));
     kill(server);
@@ -389,7 +389,7 @@ fn what_a_crash_cuts_off_comes_again() {
     let server = serve();
     let mut member = Connect::new(V5, "member").open(server.client);
     member.subscribe(&[filter("requests/+", 2)]);
-    let mut client = Connect::kept(V5, "pump").open(server.client);
+    let mut client = Connect::persistent(V5, "pump").open(server.client);
     assert!(client.session_present);
     client.send(&[of(1, true).bytes(V5), of(2, true).bytes(V5)].concat());
     client.expect_events(&[Event::Confirm("PUBACK", 1, 0), Event::Confirm("PUBREC", 2, 0)]);
@@ -397,7 +397,7 @@ fn what_a_crash_cuts_off_comes_again() {
     kill(server);
 
     let server = serve();
-    let mut client = Connect::kept(V5, "pump").open(server.client);
+    let mut client = Connect::persistent(V5, "pump").open(server.client);
     assert!(client.session_present);
     let before = app.events().len();
     client.send(&of(2, true).bytes(V5));
@@ -488,7 +488,7 @@ fn nothing_is_confirmed_that_the_application_never_decided() {
     let server = file.serve();
     let mut listener = Connect::new(V5, "listener").open(server.client);
     listener.subscribe(&[filter("q/#", 2)]);
-    let mut device = Connect::kept(V5, "device").open(server.client);
+    let mut device = Connect::persistent(V5, "device").open(server.client);
     let important = Publish { id: 5, ..Publish::new("q/1", "important", 2) };
     device.send(&important.bytes(V5));
     asked_of.until("it was asked", |_| asked.load(Ordering::Relaxed) == 1);
@@ -499,7 +499,7 @@ fn nothing_is_confirmed_that_the_application_never_decided() {
     // What the application decides now is for a connection that has gone.
     open.store(true, Ordering::Relaxed);
     server.until("it has decided", |server| server.metric("throng_webhook_waiting") == 0.0);
-    let mut device = Connect::kept(V5, "device").open(server.client);
+    let mut device = Connect::persistent(V5, "device").open(server.client);
     assert!(device.session_present);
     device.send(&Publish { dup: true, ..important }.bytes(V5));
     device.expect_events(&[Event::Confirm("PUBREC", 5, 0)]);

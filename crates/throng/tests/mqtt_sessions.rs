@@ -1,9 +1,9 @@
 //! MQTT sessions that outlive their connections and the server, what they may have, and the topics that all transports
 //! share.
 
-mod kept;
 mod kill;
 mod limits;
+mod persistent;
 mod strict;
 mod transports;
 

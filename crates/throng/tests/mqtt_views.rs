@@ -58,10 +58,10 @@ fn pages(server: &Server, path: &str, limit: usize, list: &str, name: &str) -> V
 #[test]
 fn clients_are_listed_connected_or_away() {
     let server = serve(&[]);
-    let mut kept = Connect::kept(V5, "kept").user("al").open(server.client);
-    kept.subscribe(&[filter("a/+", 1), filter("b", 2)]);
+    let mut persistent = Connect::persistent(V5, "kept").user("al").open(server.client);
+    persistent.subscribe(&[filter("a/+", 1), filter("b", 2)]);
     let _clean = Connect { keep_alive_s: 900, ..Connect::new(V3, "clean") }.open(server.client);
-    let mut away = Connect::kept(V3, "away").open(server.client);
+    let mut away = Connect::persistent(V3, "away").open(server.client);
     let shared = filter("$share/g/c/#", 1);
     away.subscribe_with(&[shared], &[]);
     away.disconnect();
@@ -72,7 +72,7 @@ fn clients_are_listed_connected_or_away() {
         (names(&page, "sessions", "client"), &page["next"]),
         (vec!["away".into(), "clean".into(), "kept".into()], &Value::Null)
     );
-    let [gone, clean, kept_info] = [0, 1, 2].map(|at| &page["sessions"][at]);
+    let [gone, clean, persistent_info] = [0, 1, 2].map(|at| &page["sessions"][at]);
     assert_eq!(
         (&gone["connected"], &gone["connection"], &gone["subscriptions"]),
         (&json!(false), &Value::Null, &json!(1))
@@ -86,15 +86,15 @@ fn clients_are_listed_connected_or_away() {
         (&json!(0), &json!("3.1.1"))
     );
     assert_eq!(clean["connection"]["keep_alive_seconds"], 900);
-    let connection = &kept_info["connection"];
+    let connection = &persistent_info["connection"];
     assert_eq!((&connection["version"], &connection["users"]), (&json!("5.0"), &json!(["al"])));
     assert!(connection["address"].as_str().unwrap().starts_with("127.0.0.1:"));
     assert_eq!(
-        (&kept_info["expiry_seconds"], &kept_info["subscriptions"]),
+        (&persistent_info["expiry_seconds"], &persistent_info["subscriptions"]),
         (&json!(3_600), &json!(2))
     );
     // Where nobody proves who they are, a client belongs to nobody.
-    assert_eq!(kept_info["owner"], Value::Null);
+    assert_eq!(persistent_info["owner"], Value::Null);
 
     assert_eq!(clients(&server, "connected=true"), ["clean", "kept"]);
     assert_eq!(clients(&server, "prefix=k"), ["kept"]);
@@ -113,9 +113,9 @@ fn clients_are_listed_connected_or_away() {
 
     // A client that is not confirmed has messages in flight; connections name their client.
     server.publish("b", json!("one"));
-    let message = kept.unconfirmed();
+    let message = persistent.unconfirmed();
     assert_eq!(good(&server, "GET", &format!("{SESSIONS}/kept"))["in_flight"], 1);
-    kept.confirm(protocol::mqtt::write::ConfirmType::Pubrec, message.id);
+    persistent.confirm(protocol::mqtt::write::ConfirmType::Pubrec, message.id);
     let user = good(&server, "GET", "/api/users/al");
     let want = json!({"client": "kept", "owner": null, "version": "5.0"});
     assert_eq!(
@@ -151,7 +151,7 @@ fn many_sessions_come_in_pages() {
         .map(|n| Connect::new([V3, V5][n % 2], &format!("c{n:02}")).open(server.client))
         .collect();
     for n in (0..40).step_by(2) {
-        Connect::kept(V5, &format!("d{n:02}")).open(server.client).disconnect();
+        Connect::persistent(V5, &format!("d{n:02}")).open(server.client).disconnect();
     }
     server.until("all are away", |server| clients(server, "connected=false").len() == 20);
     let mut want: Vec<_> = (0..25).map(|n| format!("c{n:02}")).collect();
@@ -168,7 +168,7 @@ fn a_session_that_is_ended_is_gone_with_its_connection() {
     let mut listener = Connect::new(V5, "listener").open(server.client);
     listener.subscribe(&[filter("gone/+", 1)]);
     for (version, topic) in [(V3, "gone/3"), (V5, "gone/5")] {
-        let connect = Connect::kept(version, "phone").will(topic, "lost", 1);
+        let connect = Connect::persistent(version, "phone").will(topic, "lost", 1);
         let mut client = connect.open(server.client);
         client.subscribe(&[filter("a", 1)]);
         let ended = good(&server, "DELETE", &format!("{SESSIONS}/phone"));
@@ -204,7 +204,7 @@ fn a_session_that_is_ended_is_gone_with_its_connection() {
             assert_eq!(listener.message().topic, topic);
         }
         assert_eq!(clients(&server, "prefix=phone"), [""; 0]);
-        let client = Connect::kept(version, "phone").open(server.client);
+        let client = Connect::persistent(version, "phone").open(server.client);
         assert!(!client.session_present);
         client.disconnect();
         server
@@ -226,7 +226,7 @@ fn a_client_of_a_proved_user_is_named_with_its_owner() {
     let signer = Signer::new(SECRET, "HS256".parse::<Algorithm>().unwrap(), None).unwrap();
     let connect = |user: &str| {
         let token = signer.sign(&json!({"sub": user, "exp": 4_000_000_000_u64})).unwrap();
-        Connect { password: Some(token.into()), ..Connect::kept(V5, "phone") }
+        Connect { password: Some(token.into()), ..Connect::persistent(V5, "phone") }
     };
     let mut al = connect("al").user("al").open(server.client);
     connect("bob").user("bob").open(server.client).disconnect();
@@ -306,10 +306,10 @@ fn what_was_ended_and_deleted_does_not_come_back_with_the_store() {
         Server::run(command, &quiet)
     };
     let mut server = start();
-    let mut here = Connect::kept(V5, "here").open(server.client);
+    let mut here = Connect::persistent(V5, "here").open(server.client);
     here.subscribe(&[filter("a", 1)]);
-    Connect::kept(V5, "stays").open(server.client).disconnect();
-    let mut away = Connect::kept(V5, "away").open(server.client);
+    Connect::persistent(V5, "stays").open(server.client).disconnect();
+    let mut away = Connect::persistent(V5, "away").open(server.client);
     away.subscribe(&[filter("a", 1)]);
     for topic in ["keep", "delete"] {
         away.publish_all(Publish::new(topic, "x", 1).retained());
@@ -335,6 +335,6 @@ fn what_was_ended_and_deleted_does_not_come_back_with_the_store() {
     // The clocks are rounded.
     assert!(before.abs_diff(published_at(&server)) <= 2);
     for client in ["here", "away"] {
-        assert!(!Connect::kept(V5, client).open(server.client).session_present, "{client}");
+        assert!(!Connect::persistent(V5, client).open(server.client).session_present, "{client}");
     }
 }

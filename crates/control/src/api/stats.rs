@@ -106,7 +106,8 @@ pub(crate) struct MqttStats {
     /// Sessions of clients that are away.
     sessions_away: u64,
     /// Those, and the ones of connected clients that will outlive their connections.
-    sessions_kept: u64,
+    #[serde(rename = "sessions_kept")]
+    persistent_sessions: u64,
     /// Different filters of which messages are kept for sessions.
     filters: u64,
     /// Sessions whose time was over.
@@ -193,7 +194,7 @@ impl MqttStats {
         MqttStats {
             clients: node.sum(|metrics| of_transport(node, metrics, "mqtt")),
             sessions_away: sessions.away as u64,
-            sessions_kept: sessions.kept as u64,
+            persistent_sessions: sessions.persistent as u64,
             filters: sessions.interests as u64,
             sessions_expired: sessions.expired,
             sessions_refused: sessions.refused,

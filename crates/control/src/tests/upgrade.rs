@@ -177,8 +177,8 @@ fn requests_wait_and_go_on_at_the_new_process() {
     let stop = Arc::default();
     let publishers: Vec<_> = (0..3).map(|_| publisher(address, &stop)).collect();
     until("publishes", || old.count() > 20);
-    let mut kept = Client::new(address);
-    assert_eq!(kept.call("GET", "/api/stats", ""), 200);
+    let mut same_connection = Client::new(address);
+    assert_eq!(same_connection.call("GET", "/api/stats", ""), 200);
     old.gate.pause();
     until("quiet", || old.gate.is_quiet());
     let at_pause = old.count();
@@ -194,8 +194,10 @@ fn requests_wait_and_go_on_at_the_new_process() {
     old.gate.forward(socket);
     until("publishes at the new one", || new.count() > 20);
     // A connection that said nothing in all this time is served on.
-    assert_eq!(kept.call("GET", "/api/stats", ""), 200);
-    assert!(kept.stream.is_none() && kept.call("GET", "/api/stats", "") == 200);
+    assert_eq!(same_connection.call("GET", "/api/stats", ""), 200);
+    assert!(
+        same_connection.stream.is_none() && same_connection.call("GET", "/api/stats", "") == 200
+    );
     assert_eq!(watcher.call("GET", "/healthz", ""), 200);
     stop.store(true, Ordering::Relaxed);
     let count: usize = publishers.into_iter().map(|publisher| publisher.join().unwrap()).sum();

@@ -211,7 +211,7 @@ impl Details {
             // They are stored again.
             is_saving: _,
             is_unsaved: _,
-            is_unkept: _,
+            has_unsaved_subscriptions: _,
             is_pinned,
         } = self;
         let ClientLimits { receive_max, packet_bytes_max, topic_alias_max, problem_information } =
@@ -285,7 +285,7 @@ impl DetailsRecord {
             deferred: self.deferred.into(),
             is_saving: false,
             is_unsaved: false,
-            is_unkept: true,
+            has_unsaved_subscriptions: true,
             is_pinned: self.pinned,
             // They are looked for when what lists owe has come, too.
             already_delivered: Vec::new(),

@@ -139,7 +139,7 @@ pub(crate) struct Details {
     /// Its progress is to be stored.
     pub is_unsaved: bool,
     /// Its subscriptions are others than those that are stored.
-    pub is_unkept: bool,
+    pub has_unsaved_subscriptions: bool,
     /// It is in topics that it has not subscribed to, or has several users: a row can't say which of them
     /// its subscription is to.
     pub is_pinned: bool,
@@ -473,7 +473,7 @@ impl Details {
             is_saving,
             is_unsaved,
             // Of a session that ends with its connection nothing is.
-            is_unkept: _,
+            has_unsaved_subscriptions: _,
             is_pinned,
         } = self;
         let Session { seconds, subscriptions, flow, position: _, refs, replays, backlogs } =

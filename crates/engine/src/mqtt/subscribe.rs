@@ -236,14 +236,14 @@ impl Engine {
                     subscription.since = known.since;
                 }
                 let before = std::mem::replace(known, subscription);
-                details.is_unkept |= before != *known;
+                details.has_unsaved_subscriptions |= before != *known;
                 left = Some(before.hub_name().clone()).filter(|before| *before != name);
             }
             None => {
                 // Most have one, and a vector that grows begins with room for four.
                 subscriptions.reserve_exact(usize::from(subscriptions.is_empty()));
                 subscriptions.push(subscription);
-                details.is_unkept = true;
+                details.has_unsaved_subscriptions = true;
             }
         }
         details.work.rescan();
@@ -289,7 +289,8 @@ impl Engine {
         let sessions = core.shared.mqtt_sessions.clone();
         let details = core.mqtt.details_mut(slot).filter(|it| it.session.outlives());
         let outlives = details.is_some();
-        let is_unkept = details.is_some_and(|it| std::mem::take(&mut it.is_unkept));
+        let has_unsaved_subscriptions =
+            details.is_some_and(|it| std::mem::take(&mut it.has_unsaved_subscriptions));
         let done = match outlives && sessions.is_stored() {
             true => core.mqtt_done(slot, packet, false),
             false => {
@@ -297,7 +298,7 @@ impl Engine {
                 None
             }
         };
-        if is_unkept
+        if has_unsaved_subscriptions
             && let (Some(details), Some(row)) = (core.mqtt.details(slot), core.mqtt.row(slot))
         {
             sessions.keep(&row.key, &details.session, details.will.as_ref(), done);
@@ -357,7 +358,7 @@ impl Engine {
         let already_delivered = self.core.mqtt_already_delivered(slot, &name);
         if let Some(details) = self.core.mqtt.details_mut(slot) {
             let gone = details.session.subscriptions.remove(at);
-            details.is_unkept = true;
+            details.has_unsaved_subscriptions = true;
             details.already_delivered.extend(already_delivered);
             if gone.group.is_none() {
                 details.session.backlogs.retain(|it| it.topic != gone.filter);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use minicbor::{Decode, Encode};
 use model::{Name, NodeId};
-use presence::{Kept, Presence, Ref};
+use presence::{PassedEntry, Presence, Ref};
 
 use crate::core::shrink::Shrink;
 use crate::handover::value::Text;
@@ -38,11 +38,11 @@ pub(crate) struct EntryRecord {
     users: Vec<(Text<Name>, u32, u64)>,
     /// What each of them shows in lists, if that is more than nothing: its meta, and the ref before it.
     #[n(2)]
-    kept: Option<Vec<KeptRecord>>,
+    passed: Option<Vec<PassedEntryRecord>>,
 }
 
 /// A meta, and the node and the number of the ref before it.
-type KeptRecord = (String, Option<(u32, u64)>);
+type PassedEntryRecord = (String, Option<(u32, u64)>);
 
 /// The meta of who shows nothing.
 const NO_META: &str = "{}";
@@ -143,18 +143,19 @@ impl PresenceEntries {
     pub fn export(&self, slot: u32) -> Vec<EntryRecord> {
         let user = |(name, of): &(Name, Ref)| (Text(name.clone()), of.node().0, of.number());
         let entry = |Entry { hash: _, topic, users }: &Entry| {
-            let kept = users.iter().map(|(user, of)| match self.registry.kept(topic, user, *of) {
-                Some(Kept { meta, prev }) => {
-                    (meta.into(), prev.map(|prev| (prev.node().0, prev.number())))
-                }
-                None => (NO_META.into(), None),
-            });
-            let kept: Vec<KeptRecord> = kept.collect();
-            let is_plain = kept.iter().all(|(meta, prev)| meta == NO_META && prev.is_none());
+            let passed =
+                users.iter().map(|(user, of)| match self.registry.passed(topic, user, *of) {
+                    Some(PassedEntry { meta, prev }) => {
+                        (meta.into(), prev.map(|prev| (prev.node().0, prev.number())))
+                    }
+                    None => (NO_META.into(), None),
+                });
+            let passed: Vec<PassedEntryRecord> = passed.collect();
+            let is_plain = passed.iter().all(|(meta, prev)| meta == NO_META && prev.is_none());
             EntryRecord {
                 topic: Text(topic.clone()),
                 users: users.iter().map(user).collect(),
-                kept: (!is_plain).then_some(kept),
+                passed: (!is_plain).then_some(passed),
             }
         };
         self.entries.get(&slot).into_iter().flatten().map(entry).collect()
@@ -165,13 +166,13 @@ impl PresenceEntries {
     pub fn import(&mut self, slot: u32, records: Vec<EntryRecord>, hash: &dyn Fn(&str) -> u64) {
         let user =
             |(name, node, number): (Text<Name>, u32, u64)| (name.0, Ref::new(NodeId(node), number));
-        let entry = |EntryRecord { topic: Text(topic), users, kept }| {
-            let mut kept = kept.unwrap_or_default().into_iter();
+        let entry = |EntryRecord { topic: Text(topic), users, passed }| {
+            let mut passed = passed.unwrap_or_default().into_iter();
             let users: Box<[(Name, Ref)]> = users.into_iter().map(user).collect();
             for (user, of) in &users {
-                let (meta, prev) = kept.next().unwrap_or((NO_META.into(), None));
+                let (meta, prev) = passed.next().unwrap_or((NO_META.into(), None));
                 let prev = prev.map(|(node, number)| Ref::new(NodeId(node), number));
-                self.registry.restore(&topic, user, *of, &Kept { meta: meta.into(), prev });
+                self.registry.restore(&topic, user, *of, &PassedEntry { meta: meta.into(), prev });
             }
             Entry { hash: hash(&topic), topic, users }
         };

@@ -67,9 +67,9 @@ impl Services {
 
     /// What engines have of them.
     pub fn shared(&self) -> Shared {
-        let kept = (self.sessions.clone() as _, self.retained.clone());
+        let services = (self.sessions.clone() as _, self.retained.clone());
         let (presence, subscriptions) = (self.presence.clone(), self.subscriptions.clone());
-        Shared::new(self.node, protocol::standard(), presence, subscriptions, kept)
+        Shared::new(self.node, protocol::standard(), presence, subscriptions, services)
     }
 
     /// Those of another process.
@@ -344,8 +344,9 @@ impl Upgrade {
         };
         assert_eq!(counts(&self.shared), counts(drivers[0].engine.shared()));
         use sessions::Sessions as _;
-        let kept =
-            |services: &Services| (services.sessions.stats().away, services.sessions.stats().kept);
-        assert_eq!(kept(&self.services), kept(services));
+        let persistent = |services: &Services| {
+            (services.sessions.stats().away, services.sessions.stats().persistent)
+        };
+        assert_eq!(persistent(&self.services), persistent(services));
     }
 }

@@ -335,9 +335,9 @@ mod tests {
             if let Ok(key) = take_key(&mut payload) {
                 let Data::Json(left) = payload else { panic!() };
                 let of = pushed.get(KEY).and_then(Value::as_str);
-                let is_kept = left.trim_start().starts_with('{');
+                let is_first = left.trim_start().starts_with('{');
                 prop_assert_eq!(key.as_deref(), of.filter(|_| pushed.contains_key(KEY)));
-                if is_kept {
+                if is_first {
                     let mut want = pushed;
                     want.remove(KEY);
                     prop_assert_eq!(serde_json::from_str::<Map<_, _>>(&left).unwrap(), want);

@@ -21,7 +21,7 @@ pub const WINDOW_BITS_MIN: u8 = 9;
 const TAIL_AND_END: [u8; 9] = [0, 0, 0xff, 0xff, 1, 0, 0, 0xff, 0xff];
 
 /// The inflater frees the output of a larger message before the next one.
-const KEPT_BYTES_MAX: usize = 1 << 20;
+const BUFFER_BYTES_MAX: usize = 1 << 20;
 
 /// Compresses whole messages. Holds about 300 KB for each window size in use, and the last
 /// output.
@@ -149,7 +149,7 @@ fn taken(bytes: u64) -> usize {
 
 fn clear(out: &mut Vec<u8>) {
     out.clear();
-    out.shrink_to(KEPT_BYTES_MAX);
+    out.shrink_to(BUFFER_BYTES_MAX);
 }
 
 #[cfg(test)]
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(inflater.inflate(&bomb, (10 << 20) - 1), Err(WsError::MessageTooBig));
         assert_eq!(inflater.inflate(&bomb, 10 << 20).unwrap().len(), 10 << 20);
         assert_eq!(inflater.inflate(&HELLO, 5).unwrap(), b"Hello");
-        assert!(inflater.out.capacity() <= KEPT_BYTES_MAX);
+        assert!(inflater.out.capacity() <= BUFFER_BYTES_MAX);
         assert_eq!(inflater.inflate(&HELLO, 4), Err(WsError::MessageTooBig));
     }
 

@@ -11,7 +11,7 @@ use ::handover::{Part, PartError, decode, encode};
 use minicbor::{Decode, Encode};
 use model::{ConnectionId, Name, NodeId};
 
-use super::{Kept, Local, Segment, Waiting};
+use super::{Local, PersistentSession, Segment, Waiting};
 use crate::away::Away;
 use crate::records::{key, parts};
 use crate::session::{ProgressRecord, Session, SessionRecord, Will};
@@ -20,7 +20,7 @@ use crate::session::{ProgressRecord, Session, SessionRecord, Will};
 const PIECE: usize = 128;
 
 /// Kinds of keys. They stay for good.
-const KEPT: u8 = b'k';
+const PERSISTENT: u8 = b'k';
 const CLAIM: u8 = b'c';
 const UNSTORED: u8 = b'u';
 const REDISPATCH: u8 = b'r';
@@ -28,7 +28,7 @@ const REDISPATCH: u8 = b'r';
 /// A session that outlives its connection.
 #[derive(Encode, Decode)]
 #[cbor(map)]
-struct KeptRecord {
+struct PersistentSessionRecord {
     /// Nothing while its client is connected.
     #[n(0)]
     away: Option<AwayRecord>,
@@ -87,19 +87,19 @@ impl AwayRecord {
     }
 }
 
-impl From<&Kept> for KeptRecord {
-    fn from(Kept { away, interests }: &Kept) -> Self {
+impl From<&PersistentSession> for PersistentSessionRecord {
+    fn from(PersistentSession { away, interests }: &PersistentSession) -> Self {
         match away {
             Some(away) => {
                 // When the will is due follows from since when its client is away.
                 let Away { session, since_s, will, bytes: _ } = &**away;
                 let will = will.as_ref().map(|(will, _)| will);
                 let away = Some(AwayRecord::new(session, will, Some(*since_s)));
-                KeptRecord { away, interests: Vec::new() }
+                PersistentSessionRecord { away, interests: Vec::new() }
             }
             None => {
                 let interests = interests.iter().map(Name::to_string).collect();
-                KeptRecord { away: None, interests }
+                PersistentSessionRecord { away: None, interests }
             }
         }
     }
@@ -134,12 +134,14 @@ fn lock(segment: &Mutex<Segment>) -> MutexGuard<'_, Segment> {
 
 impl Local {
     fn export_segment(segment: &Mutex<Segment>, each: &mut dyn FnMut(&[u8], &[u8])) {
-        let keys: Vec<Name> = lock(segment).kept.keys().cloned().collect();
+        let keys: Vec<Name> = lock(segment).persistent.keys().cloned().collect();
         for keys in keys.chunks(PIECE) {
             let segment = lock(segment);
             // Some may have gone meanwhile.
-            let record = |name: &Name| Some((key(KEPT, name), segment.kept.get(name)?.into()));
-            let records: Vec<(_, KeptRecord)> = keys.iter().filter_map(record).collect();
+            let record =
+                |name: &Name| Some((key(PERSISTENT, name), segment.persistent.get(name)?.into()));
+            let records: Vec<(_, PersistentSessionRecord)> =
+                keys.iter().filter_map(record).collect();
             drop(segment);
             records.iter().for_each(|(key, record)| each(key, &encode(record)));
         }
@@ -150,12 +152,12 @@ impl Local {
         claims.iter().for_each(|(key, record)| each(key, &encode(record)));
     }
 
-    fn import_kept(&self, key: &str, record: Option<KeptRecord>) {
+    fn import_persistent(&self, key: &str, record: Option<PersistentSessionRecord>) {
         let mut segment = self.segment(key).1;
         drop(self.take_away(&mut segment, key));
-        let kept = segment.kept.remove(key);
-        let before = kept.map(|kept| kept.interests).unwrap_or_default();
-        let Some(KeptRecord { away, interests }) = record else {
+        let persistent = segment.persistent.remove(key);
+        let before = persistent.map(|persistent| persistent.interests).unwrap_or_default();
+        let Some(PersistentSessionRecord { away, interests }) = record else {
             return drop(self.replace_interests(Vec::new(), before));
         };
         let key = Name::from(key);
@@ -170,7 +172,7 @@ impl Local {
             None => {
                 let now = interests.into_iter().map(Name::from).collect();
                 let interests = self.replace_interests(now, before);
-                segment.kept.insert(key, Kept { away: None, interests });
+                segment.persistent.insert(key, PersistentSession { away: None, interests });
             }
         }
     }
@@ -194,9 +196,9 @@ impl Part for Local {
         let (kind, name) = parts(key).map_err(|what| damaged(what.into()))?;
         let of_name = |error| damaged(format!("{name}: {error}"));
         match kind {
-            KEPT => {
+            PERSISTENT => {
                 let record = value.map(decode).transpose().map_err(of_name)?;
-                self.import_kept(name, record);
+                self.import_persistent(name, record);
             }
             CLAIM => {
                 let record: Option<ClaimRecord> = value.map(decode).transpose().map_err(of_name)?;

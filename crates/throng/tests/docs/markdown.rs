@@ -98,12 +98,12 @@ impl Page {
 
 /// A heading's anchor, as code hosts and mdbook make it.
 fn anchor(heading: &str) -> String {
-    let kept = heading.trim().chars().filter_map(|c| match c {
+    let persistent = heading.trim().chars().filter_map(|c| match c {
         ' ' => Some('-'),
         c if c.is_alphanumeric() || c == '-' || c == '_' => Some(c),
         _ => None,
     });
-    kept.flat_map(char::to_lowercase).collect()
+    persistent.flat_map(char::to_lowercase).collect()
 }
 
 #[test]

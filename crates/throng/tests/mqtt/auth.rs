@@ -243,7 +243,7 @@ fn a_revoked_token_ends_its_connections_and_counts_no_more() {
     for version in BOTH {
         let user = format!("alice {version:?}");
         let token = grants(&user, &["a"], 600);
-        let connect = Connect::kept(version, "phone").user(&user).password(&token);
+        let connect = Connect::persistent(version, "phone").user(&user).password(&token);
         let mut alice = connect.open(server.client);
         alice.subscribe(&[filter("a", 1)]);
         let bob = grants("bob", &["a"], 600);

@@ -76,7 +76,7 @@ impl Connect {
     }
 
     /// A session that outlives the connection.
-    pub fn kept(version: Version, client: &str) -> Self {
+    pub fn persistent(version: Version, client: &str) -> Self {
         let connect = Connect { clean: false, ..Connect::new(version, client) };
         match version {
             V3 => connect,

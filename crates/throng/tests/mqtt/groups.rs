@@ -213,14 +213,15 @@ fn what_waits_for_a_member_that_goes_another_one_gets_in_order() {
 fn member_with_five(server: &Server, seconds: u32, qos: u8) -> Client {
     let connect = Connect { clean: false, ..Connect::new(V5, "kept") };
     let connect = connect.with(number(id::RECEIVE_MAXIMUM, 1));
-    let mut kept = connect.with(number(id::SESSION_EXPIRY_INTERVAL, seconds)).open(server.client);
-    kept.subscribe(&[filter("$share/g/work/#", 2)]);
+    let mut persistent =
+        connect.with(number(id::SESSION_EXPIRY_INTERVAL, seconds)).open(server.client);
+    persistent.subscribe(&[filter("$share/g/work/#", 2)]);
     publish(server.client, 5, qos);
-    assert_eq!(kept.unconfirmed().payload, "0");
+    assert_eq!(persistent.unconfirmed().payload, "0");
     server.until("the others wait", |server| {
         server.api("GET", "/api/mqtt/sessions/kept", None).1["waiting"] == 4
     });
-    kept
+    persistent
 }
 
 fn with_and_without_store(test: impl Fn(&Server)) {
@@ -247,37 +248,37 @@ fn gets_the_rest(mut member: Client, qos: u8) {
 }
 
 #[test]
-fn what_a_kept_session_leaves_when_it_ends_another_member_gets() {
+fn what_a_stored_session_leaves_when_it_ends_another_member_gets() {
     type End = fn(&Server, Client);
     let ends: [(&str, u32, End); 5] = [
-        ("taken over with a clean start", 600, |server, _kept| {
+        ("taken over with a clean start", 600, |server, _persistent| {
             Connect::new(V5, "kept").open(server.client).disconnect();
         }),
-        ("DISCONNECT without a session", 600, |_, mut kept| {
+        ("DISCONNECT without a session", 600, |_, mut persistent| {
             let properties = [number(id::SESSION_EXPIRY_INTERVAL, 0)];
             let success = protocol::mqtt::ReasonCode::Success;
-            kept.send(&bytes(|out| {
+            persistent.send(&bytes(|out| {
                 protocol::mqtt::write::disconnect(V5, success, &properties, out)
             }));
-            kept.expect_events(&[Event::Closed]);
+            persistent.expect_events(&[Event::Closed]);
         }),
-        ("a clean start later", 600, |server, kept| {
-            cut(server, kept);
+        ("a clean start later", 600, |server, persistent| {
+            cut(server, persistent);
             Connect::new(V5, "kept").open(server.client).disconnect();
         }),
-        ("the API", 600, |server, kept| {
-            cut(server, kept);
+        ("the API", 600, |server, persistent| {
+            cut(server, persistent);
             assert_eq!(server.api("DELETE", "/api/mqtt/sessions/kept", None).0, 200);
         }),
-        ("its time is over", 3, |_, kept| kept.cut()),
+        ("its time is over", 3, |_, persistent| persistent.cut()),
     ];
     with_and_without_store(|server| {
         for (how, seconds, end) in ends {
             for qos in [1, 2] {
                 println!("{how}, QoS {qos}");
-                let kept = member_with_five(server, seconds, qos);
+                let persistent = member_with_five(server, seconds, qos);
                 let other = member(server.client, "other", 100);
-                end(server, kept);
+                end(server, persistent);
                 gets_the_rest(other, qos);
             }
         }
@@ -288,37 +289,37 @@ fn what_a_kept_session_leaves_when_it_ends_another_member_gets() {
 #[test]
 fn an_unconfirmed_message_of_a_topic_that_is_no_longer_retained_ends_no_connection() {
     with_and_without_store(|server| {
-        let mut kept = Connect::kept(V5, "kept").open(server.client);
-        kept.subscribe(&[filter("work/0", 1)]);
+        let mut persistent = Connect::persistent(V5, "kept").open(server.client);
+        persistent.subscribe(&[filter("work/0", 1)]);
         publish(server.client, 1, 1);
-        assert_eq!(kept.unconfirmed().payload, "0");
-        assert_eq!(kept.unsubscribe(&["work/0"]), [0]);
-        cut(server, kept);
+        assert_eq!(persistent.unconfirmed().payload, "0");
+        assert_eq!(persistent.unsubscribe(&["work/0"]), [0]);
+        cut(server, persistent);
         server.until("the history has dropped the topic", |server| {
             server.metric("throng_mqtt_session_messages") == 0.0
         });
-        let mut kept = Connect::kept(V5, "kept").open(server.client);
-        assert!(kept.session_present);
+        let mut persistent = Connect::persistent(V5, "kept").open(server.client);
+        assert!(persistent.session_present);
         server.until("the message is gone", |server| {
             server.metric("throng_mqtt_messages_gone_total") == 1.0
         });
-        kept.is_quiet();
+        persistent.is_quiet();
     });
 }
 
 #[test]
 fn what_waits_for_a_member_that_leaves_its_group_another_one_gets() {
     with_and_without_store(|server| {
-        let mut kept = member_with_five(server, 600, 1);
+        let mut persistent = member_with_five(server, 600, 1);
         let mut other = member(server.client, "other", 100);
-        assert_eq!(kept.unsubscribe(&["$share/g/work/#"]), [0]);
+        assert_eq!(persistent.unsubscribe(&["$share/g/work/#"]), [0]);
         for payload in ["1", "2", "3", "4"] {
             assert_eq!(other.message().payload, payload);
         }
         other.is_quiet();
         // What was sent before is brought to its end.
-        kept.confirm(ConfirmType::Puback, 1);
-        kept.is_quiet();
+        persistent.confirm(ConfirmType::Puback, 1);
+        persistent.is_quiet();
     });
 }
 

@@ -158,9 +158,9 @@ fn a_subscriber_that_never_reads_is_left_behind() {
 }
 
 #[test]
-fn a_kept_session_that_never_confirms_does_not_keep_memory() {
+fn a_stored_session_that_never_confirms_does_not_keep_memory() {
     let server = server(&[("THRONG_MQTT_INFLIGHT_MAX", "5")]);
-    let mut silent = Connect::kept(V5, "silent").open(server.client);
+    let mut silent = Connect::persistent(V5, "silent").open(server.client);
     silent.subscribe(&[filter("a", 1)]);
     let mut other = Connect::new(V5, "other").open(server.client);
     for at in 0..200 {
@@ -171,7 +171,7 @@ fn a_kept_session_that_never_confirms_does_not_keep_memory() {
     silent.is_quiet();
     // What it did not take in waits for it.
     silent.cut();
-    let mut back = Connect::kept(V5, "silent").open(server.client);
+    let mut back = Connect::persistent(V5, "silent").open(server.client);
     let all: Vec<String> = (0..200).map(|_| back.message().payload).collect();
     let want: Vec<String> = (0..200).map(|at: i32| at.to_string()).collect();
     assert_eq!(all, want);

@@ -62,7 +62,7 @@ fn test_retained_messages() {
 #[test]
 fn test_offline_message_queueing() {
     let server = server(&[]);
-    let mut one = Connect::kept(V3, "myclientid").open(server.client);
+    let mut one = Connect::persistent(V3, "myclientid").open(server.client);
     assert!(!one.session_present);
     one.subscribe(&[filter("+/+", 2)]);
     one.disconnect();
@@ -70,7 +70,7 @@ fn test_offline_message_queueing() {
     for (qos, topic) in TOPICS[1..4].iter().enumerate() {
         two.publish(topic, &format!("qos {qos}"), u8::try_from(qos).unwrap());
     }
-    let mut one = Connect::kept(V3, "myclientid").open(server.client);
+    let mut one = Connect::persistent(V3, "myclientid").open(server.client);
     assert!(one.session_present);
     // Messages with QoS 0 need not be kept.
     assert_eq!(
@@ -122,7 +122,7 @@ fn test_keepalive() {
 #[test]
 fn test_redelivery_on_reconnect() {
     let server = server(&[]);
-    let mut one = Connect::kept(V3, "myclientid").open(server.client);
+    let mut one = Connect::persistent(V3, "myclientid").open(server.client);
     one.subscribe(&[filter("TopicA/#", 2)]);
     let mut two = Connect::new(V3, "myclientid2").open(server.client);
     two.publish("TopicA/B", "one", 1);
@@ -132,7 +132,7 @@ fn test_redelivery_on_reconnect() {
     // Only who comes back gets them again.
     one.is_quiet();
     one.cut();
-    let mut one = Connect::kept(V3, "myclientid").open(server.client);
+    let mut one = Connect::persistent(V3, "myclientid").open(server.client);
     for before in first {
         let again = one.message();
         assert_eq!(again, Message { dup: true, ..before });

@@ -75,7 +75,7 @@ fn test_retained_message() {
 #[test]
 fn test_offline_message_queueing() {
     let server = server(&[]);
-    let mut one = Connect::kept(V5, "myclientid").open(server.client);
+    let mut one = Connect::persistent(V5, "myclientid").open(server.client);
     assert!(!one.session_present);
     one.subscribe(&[filter("+/+", 2)]);
     one.disconnect();
@@ -132,10 +132,10 @@ fn test_zero_length_clientid() {
 #[test]
 fn test_assigned_clientid() {
     let server = server(&[]);
-    let (first, answer) = Connect::kept(V5, "").try_open(server.client);
+    let (first, answer) = Connect::persistent(V5, "").try_open(server.client);
     let assigned = answer.property(id::ASSIGNED_CLIENT_IDENTIFIER).unwrap().to_string();
     first.disconnect();
-    let (again, answer) = Connect::kept(V5, &assigned).try_open(server.client);
+    let (again, answer) = Connect::persistent(V5, &assigned).try_open(server.client);
     assert!(again.session_present);
     assert_eq!(answer.property(id::ASSIGNED_CLIENT_IDENTIFIER), None);
 }
@@ -166,7 +166,7 @@ fn test_unsubscribe() {
 #[test]
 fn test_session_expiry() {
     let server = server(&[]);
-    let kept = |seconds| {
+    let persistent = |seconds| {
         let connect = Connect { clean: false, ..Connect::new(V5, "myclientid") };
         connect.with(number(id::SESSION_EXPIRY_INTERVAL, seconds))
     };
@@ -176,7 +176,7 @@ fn test_session_expiry() {
     };
     let expired = || server.metric("throng_mqtt_sessions_ended_total{why=\"expired\"}");
     // Without one, and with 0, the session ends with the connection.
-    for none in [Connect { clean: false, ..Connect::new(V5, "myclientid") }, kept(0)] {
+    for none in [Connect { clean: false, ..Connect::new(V5, "myclientid") }, persistent(0)] {
         let mut one = none.open(server.client);
         assert!(!one.session_present);
         one.subscribe(&[filter("a", 1)]);
@@ -184,34 +184,34 @@ fn test_session_expiry() {
         assert!(!none.open(server.client).session_present);
     }
     let before = expired();
-    let mut one = kept(1_000).open(server.client);
+    let mut one = persistent(1_000).open(server.client);
     assert!(!one.session_present);
     one.subscribe(&[filter("a", 1)]);
     one.disconnect();
     // The newest CONNECT says for how long.
-    let one = kept(1).open(server.client);
+    let one = persistent(1).open(server.client);
     assert!(one.session_present);
     one.disconnect();
     server.until("the session has expired", |_| expired() == before + 1.0);
-    let mut one = kept(1).open(server.client);
+    let mut one = persistent(1).open(server.client);
     assert!(!one.session_present, "its time was over");
     // Goodbye can prolong it, ...
     one.subscribe(&[filter("a", 1)]);
     goodbye(&mut one, 1_000);
     one.expect_events(&[Event::Closed]);
     // One that ends later, and has the time that this one had before, is over.
-    Connect { client: "later".into(), ..kept(1) }.open(server.client).disconnect();
+    Connect { client: "later".into(), ..persistent(1) }.open(server.client).disconnect();
     server.until("the later one has expired", |_| expired() == before + 2.0);
-    let mut one = kept(1).open(server.client);
+    let mut one = persistent(1).open(server.client);
     assert!(one.session_present, "its time was prolonged");
     // ... and end it.
     goodbye(&mut one, 0);
     one.expect_events(&[Event::Closed]);
-    let mut one = kept(0xffff_ffff).open(server.client);
+    let mut one = persistent(0xffff_ffff).open(server.client);
     assert!(!one.session_present);
     one.subscribe(&[filter("a", 1)]);
     one.cut();
-    let mut one = kept(0).open(server.client);
+    let mut one = persistent(0).open(server.client);
     assert!(one.session_present);
     // What was none can't become one.
     goodbye(&mut one, 5);
@@ -259,7 +259,7 @@ fn test_will_delay() {
     let _back = loop {
         let begun = Instant::now();
         dying("back", "it has come back", 1_000, 3).open(server.client).cut();
-        let back = Connect::kept(V5, "back").open(server.client);
+        let back = Connect::persistent(V5, "back").open(server.client);
         assert!(back.session_present);
         if begun.elapsed() < Duration::from_secs(2) {
             break back;
@@ -385,13 +385,13 @@ fn test_client_topic_alias() {
     one.send(&Publish::new("TopicA", "x", 0).with(alias(max + 1)).bytes(V5));
     one.is_ended_for(0x94);
     // They end with the connection, even of a session that goes on.
-    let mut one = Connect::kept(V5, "myclientid").open(server.client);
+    let mut one = Connect::persistent(V5, "myclientid").open(server.client);
     one.subscribe(&[filter("TopicA", 2)]);
     one.publish_all(Publish::new("TopicA", "1", 1).with(alias(1)));
     one.publish_all(Publish::new("", "2", 1).with(alias(1)));
     assert_eq!([one.message().payload, one.message().payload], ["1", "2"]);
     one.disconnect();
-    let mut one = Connect::kept(V5, "myclientid").open(server.client);
+    let mut one = Connect::persistent(V5, "myclientid").open(server.client);
     assert!(one.session_present);
     one.publish("TopicA", "3", 1);
     assert_eq!(one.message().payload, "3", "the subscription is there");
@@ -488,7 +488,7 @@ fn test_payload_format() {
 #[test]
 fn test_publication_expiry() {
     let server = server(&[]);
-    let mut one = Connect::kept(V5, "myclientid").open(server.client);
+    let mut one = Connect::persistent(V5, "myclientid").open(server.client);
     one.subscribe(&[filter("TopicA", 2)]);
     one.disconnect();
     let mut two = Connect::new(V5, "myclientid2").open(server.client);
@@ -499,7 +499,7 @@ fn test_publication_expiry() {
     two.publish_all(Publish::new("TopicA", "short, too", 1).with(expires(1)));
     two.publish_all(Publish::new("TopicA", "without end", 2));
     std::thread::sleep(Duration::from_millis(2_100));
-    let mut one = Connect::kept(V5, "myclientid").open(server.client);
+    let mut one = Connect::persistent(V5, "myclientid").open(server.client);
     let long = one.message();
     assert_eq!(long.payload, "long");
     let left: u32 = long.property(id::MESSAGE_EXPIRY_INTERVAL).unwrap().parse().unwrap();
@@ -552,14 +552,14 @@ fn test_keepalive() {
 #[test]
 fn test_redelivery_on_reconnect() {
     let server = server(&[]);
-    let mut one = Connect::kept(V5, "myclientid").open(server.client);
+    let mut one = Connect::persistent(V5, "myclientid").open(server.client);
     one.subscribe(&[filter("TopicA/#", 2)]);
     let mut two = Connect::new(V5, "myclientid2").open(server.client);
     two.publish("TopicA/B", "one", 1);
     two.publish("TopicA/C", "two", 2);
     let first = [one.unconfirmed(), one.unconfirmed()];
     one.cut();
-    let mut one = Connect::kept(V5, "myclientid").open(server.client);
+    let mut one = Connect::persistent(V5, "myclientid").open(server.client);
     for before in first {
         assert_eq!(one.message(), Message { dup: true, ..before });
     }
@@ -570,8 +570,9 @@ fn test_redelivery_on_reconnect() {
 #[test]
 fn test_flow_control1() {
     let server = server(&[]);
-    let mut one =
-        Connect::kept(V5, "myclientid").with(number(id::RECEIVE_MAXIMUM, 2)).open(server.client);
+    let mut one = Connect::persistent(V5, "myclientid")
+        .with(number(id::RECEIVE_MAXIMUM, 2))
+        .open(server.client);
     one.subscribe(&[filter("TopicA", 2)]);
     let mut two = Connect::new(V5, "myclientid2").open(server.client);
     for at in 0..5 {

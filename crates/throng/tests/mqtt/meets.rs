@@ -124,7 +124,7 @@ fn a_drained_client_gets_the_other_server() {
 #[test]
 fn the_server_publishes_its_status() {
     let server = server(&[("THRONG_MQTT_SYS_SECONDS", "1")]);
-    let _away = Connect::kept(V5, "away").open(server.client);
+    let _away = Connect::persistent(V5, "away").open(server.client);
     let mut client = Connect::new(V5, "watches").open(server.client);
     let filters = ["$SYS/broker/clients/+", "$SYS/broker/version", "$SYS/broker/uptime"];
     client.subscribe(&filters.map(|it| filter(it, 0)));
@@ -162,7 +162,7 @@ fn a_takeover_is_reported_on_either_side_of_the_server() {
     }
     let mut three = Connect::new(V3, "same").open(server.client);
     before.is_ended_for(0x8e);
-    let mut five = Connect::kept(V5, "same").open(server.client);
+    let mut five = Connect::persistent(V5, "same").open(server.client);
     three.expect_events(&[Event::Closed]);
     five.ping();
 }

@@ -84,14 +84,14 @@ fn mqtt_3_1_2_4_a_session_goes_on_and_5_messages_wait_in_it() {
     let server = server(&[]);
     for version in BOTH {
         let name = format!("kept {version:?}");
-        let mut one = Connect::kept(version, &name).open(server.client);
+        let mut one = Connect::persistent(version, &name).open(server.client);
         assert!(!one.session_present);
         one.subscribe(&[filter("a", 1), filter("b/+", 2)]);
         one.cut();
         let mut two = Connect::new(version, "two").open(server.client);
         two.publish("a", "1", 1);
         two.publish("b/b", "2", 2);
-        let mut one = Connect::kept(version, &name).open(server.client);
+        let mut one = Connect::persistent(version, &name).open(server.client);
         assert!(one.session_present);
         assert_eq!(one.messages(2), [("a".into(), "1".into()), ("b/b".into(), "2".into())]);
         // The subscriptions go on, too.
@@ -105,7 +105,7 @@ fn mqtt_3_1_2_6_a_clean_session_forgets_all() {
     let server = server(&[]);
     for version in BOTH {
         let name = format!("clean {version:?}");
-        let mut one = Connect::kept(version, &name).open(server.client);
+        let mut one = Connect::persistent(version, &name).open(server.client);
         one.subscribe(&[filter("a", 1)]);
         one.disconnect();
         let mut one = Connect::new(version, &name).open(server.client);
@@ -114,7 +114,7 @@ fn mqtt_3_1_2_6_a_clean_session_forgets_all() {
         one.is_quiet();
         one.disconnect();
         // Nor is it there for the next one.
-        assert!(!Connect::kept(version, &name).open(server.client).session_present);
+        assert!(!Connect::persistent(version, &name).open(server.client).session_present);
     }
 }
 
@@ -238,7 +238,7 @@ fn mqtt_3_1_2_24_silence_ends_the_connection_after_one_and_a_half_keep_alives() 
 #[test]
 fn mqtt3_3_1_3_7_and_8_no_session_persists_without_a_name() {
     let server = server(&[]);
-    assert_eq!(is_not_let_in(&server, V3, &Connect::kept(V3, "").bytes()), Some(2));
+    assert_eq!(is_not_let_in(&server, V3, &Connect::persistent(V3, "").bytes()), Some(2));
 }
 
 #[test]
@@ -268,13 +268,16 @@ fn mqtt_3_1_4_2_the_old_connection_of_a_client_ends() {
 fn mqtt_3_2_0_1_connack_comes_first() {
     let server = server(&[]);
     for version in BOTH {
-        let mut one = Connect::kept(version, "first").open(server.client);
+        let mut one = Connect::persistent(version, "first").open(server.client);
         one.subscribe(&[filter("a", 1)]);
         one.cut();
         let mut two = Connect::new(version, "two").open(server.client);
         two.publish("a", "waits", 1);
         // `open` wants CONNACK before anything else.
-        assert_eq!(Connect::kept(version, "first").open(server.client).message().payload, "waits");
+        assert_eq!(
+            Connect::persistent(version, "first").open(server.client).message().payload,
+            "waits"
+        );
         Connect::new(version, "first").open(server.client).disconnect();
     }
 }
@@ -291,7 +294,7 @@ fn mqtt5_3_1_2_11_limits_of_zero_are_faults_of_the_client() {
 #[test]
 fn mqtt5_3_1_2_24_packets_larger_than_the_client_takes_are_not_sent() {
     let server = server(&[]);
-    let connect = Connect::kept(V5, "small").with(number(id::MAXIMUM_PACKET_SIZE, 100));
+    let connect = Connect::persistent(V5, "small").with(number(id::MAXIMUM_PACKET_SIZE, 100));
     let mut small = connect.open(server.client);
     small.subscribe(&[filter("a", 1)]);
     let mut other = Connect::new(V5, "other").open(server.client);
@@ -363,7 +366,7 @@ fn mqtt5_3_1_2_30_unknown_methods_of_authentication_are_refused() {
 fn mqtt3_3_1_2_7_retained_messages_outlive_sessions() {
     let server = server(&[]);
     for version in BOTH {
-        for connect in [Connect::new(version, "owner"), Connect::kept(version, "owner")] {
+        for connect in [Connect::new(version, "owner"), Connect::persistent(version, "owner")] {
             let mut owner = connect.open(server.client);
             owner.subscribe(&[filter("state/x", 1)]);
             owner.publish_all(Publish::new("state/x", "stays", 1).retained());
@@ -452,7 +455,7 @@ fn mqtt_3_1_3_2_sessions_are_found_by_their_client_identifier() {
     for version in BOTH {
         let names = ["sensor", "Sensor", "sensor ", "sensor/1"];
         for (at, name) in names.into_iter().enumerate() {
-            let mut client = Connect::kept(version, name).open(server.client);
+            let mut client = Connect::persistent(version, name).open(server.client);
             assert!(!client.session_present, "{name:?}");
             let topics = ["t/0", "t/1", "t/2", "t/3"];
             client.subscribe(&[filter(topics[at], 1)]);
@@ -461,7 +464,7 @@ fn mqtt_3_1_3_2_sessions_are_found_by_their_client_identifier() {
         let mut speaker = Connect::new(version, "speaker").open(server.client);
         (0..4).for_each(|at| speaker.publish(&format!("t/{at}"), &at.to_string(), 1));
         for (at, name) in names.into_iter().enumerate() {
-            let mut client = Connect::kept(version, name).open(server.client);
+            let mut client = Connect::persistent(version, name).open(server.client);
             assert!(client.session_present, "{name:?}");
             assert_eq!(client.message().payload, at.to_string());
             client.is_quiet();
@@ -521,19 +524,19 @@ fn mqtt_3_1_3_11_texts_of_connect_are_utf_8() {
 fn mqtt_3_2_2_4_and_5_who_is_refused_has_no_session_and_is_closed() {
     let server = server(&[]);
     for (version, refused) in [(V3, 5), (V5, 0x87)] {
-        let kept = Connect::kept(version, "kept");
-        let mut client = kept.open(server.client);
+        let persistent = Connect::persistent(version, "kept");
+        let mut client = persistent.open(server.client);
         client.subscribe(&[filter("a", 1)]);
         client.disconnect();
         let (mut client, answer) =
-            kept.clone().will("test/nopublish", "x", 0).try_open(server.client);
+            persistent.clone().will("test/nopublish", "x", 0).try_open(server.client);
         assert_eq!((answer.code, answer.session_present), (refused, false));
         // The flags: all others are reserved.
         assert_eq!(client.raw[2], 0, "{:02x?}", client.raw);
         client.expect_events(&[Event::Closed]);
         // The session is there all the same.
         let mut client = Client::new(server.client, version);
-        client.send(&kept.bytes());
+        client.send(&persistent.bytes());
         assert!(client.connack().session_present);
         assert_eq!(client.raw[2], 1, "{:02x?}", client.raw);
     }

@@ -128,7 +128,7 @@ fn mqtt3_3_3_5_2_what_a_client_may_not_publish_ends_its_connection() {
 fn mqtt_4_3_2_2_behind_puback_its_identifier_is_another_messages() {
     let server = server(&[]);
     for version in BOTH {
-        let mut one = Connect::kept(version, "at-least").open(server.client);
+        let mut one = Connect::persistent(version, "at-least").open(server.client);
         let mut two = Connect::new(version, "two").open(server.client);
         two.subscribe(&[filter("again", 1)]);
         // Whatever DUP says, on the same connection and on the next.
@@ -140,7 +140,7 @@ fn mqtt_4_3_2_2_behind_puback_its_identifier_is_another_messages() {
             assert_eq!((message.payload.as_str(), message.dup), ("x", false));
             if dup {
                 one.cut();
-                one = Connect::kept(version, "at-least").open(server.client);
+                one = Connect::persistent(version, "at-least").open(server.client);
                 assert!(one.session_present);
             }
         }
@@ -153,7 +153,7 @@ fn mqtt_4_3_2_2_behind_puback_its_identifier_is_another_messages() {
 fn mqtt_4_3_3_a_message_with_qos_2_is_published_once() {
     let server = server(&[]);
     for version in BOTH {
-        let mut one = Connect::kept(version, "exactly").open(server.client);
+        let mut one = Connect::persistent(version, "exactly").open(server.client);
         let mut two = Connect::new(version, "two").open(server.client);
         two.subscribe(&[filter("once", 2)]);
         let publish = Publish { id: 7, ..Publish::new("once", "x", 2) };
@@ -164,7 +164,7 @@ fn mqtt_4_3_3_a_message_with_qos_2_is_published_once() {
         one.send(&Publish { dup: true, ..publish.clone() }.bytes(version));
         one.expect_events(&[Event::Confirm("PUBREC", 7, 0)]);
         one.cut();
-        let mut one = Connect::kept(version, "exactly").open(server.client);
+        let mut one = Connect::persistent(version, "exactly").open(server.client);
         assert!(one.session_present);
         one.send(&Publish { dup: true, ..publish.clone() }.bytes(version));
         one.expect_events(&[Event::Confirm("PUBREC", 7, 0)]);
@@ -183,7 +183,7 @@ fn mqtt_4_3_3_a_message_with_qos_2_is_published_once() {
 fn mqtt_4_4_0_1_what_is_not_confirmed_comes_again_under_its_identifier() {
     let server = server(&[]);
     for version in BOTH {
-        let mut one = Connect::kept(version, "again").open(server.client);
+        let mut one = Connect::persistent(version, "again").open(server.client);
         one.subscribe(&[filter("a", 2)]);
         let mut two = Connect::new(version, "two").open(server.client);
         two.publish("a", "1", 2);
@@ -194,7 +194,7 @@ fn mqtt_4_4_0_1_what_is_not_confirmed_comes_again_under_its_identifier() {
         one.confirm(ConfirmType::Pubrec, before[2].id);
         one.expect_events(&[Event::Confirm("PUBREL", before[2].id, 0)]);
         one.cut();
-        let mut one = Connect::kept(version, "again").open(server.client);
+        let mut one = Connect::persistent(version, "again").open(server.client);
         for message in &before[..2] {
             assert_eq!(one.unconfirmed(), Message { dup: true, ..message.clone() });
         }
@@ -380,8 +380,8 @@ fn mqtt_3_6_1_1_flags_of_pubrel_are_0010() {
 fn mqtt_4_3_1_1_messages_with_qos_0_are_never_dup() {
     let server = server(&[]);
     for version in BOTH {
-        let kept = Connect::kept(version, "never dup");
-        let mut one = kept.open(server.client);
+        let persistent = Connect::persistent(version, "never dup");
+        let mut one = persistent.open(server.client);
         one.subscribe(&[filter("zero", 0), filter("one", 1)]);
         let mut two = Connect::new(version, "two").open(server.client);
         two.publish("zero", "x", 2);
@@ -390,7 +390,7 @@ fn mqtt_4_3_1_1_messages_with_qos_0_are_never_dup() {
         assert_eq!((one.unconfirmed().payload.as_str(), one.raw[0]), ("again", 0x32));
         one.cut();
         // What comes again is DUP, what comes after it with QoS 0 is not.
-        let mut one = kept.open(server.client);
+        let mut one = persistent.open(server.client);
         assert_eq!((one.message().payload.as_str(), one.raw[0]), ("again", 0x3a));
         two.publish("zero", "x", 0);
         assert_eq!((one.message().payload.as_str(), one.raw[0]), ("x", 0x30));
@@ -426,7 +426,7 @@ fn begins(one: &mut Client, two: &mut Client, payload: &str, expires: Property) 
 fn mqtt5_4_3_3_13_what_has_begun_ends_whatever_expires() {
     let server = server(&[]);
     let expires = number(id::MESSAGE_EXPIRY_INTERVAL, 2);
-    let mut one = Connect::kept(V5, "slow").open(server.client);
+    let mut one = Connect::persistent(V5, "slow").open(server.client);
     one.subscribe(&[filter("a", 2)]);
     let mut two = Connect::new(V5, "two").open(server.client);
     let out = begins(&mut one, &mut two, "out", expires);
@@ -446,7 +446,7 @@ fn mqtt5_4_3_3_13_what_has_begun_ends_whatever_expires() {
     one.ping();
     one.cut();
     // What was received is released again.
-    let mut one = Connect::kept(V5, "slow").open(server.client);
+    let mut one = Connect::persistent(V5, "slow").open(server.client);
     one.expect_events(&[Event::Confirm("PUBREL", half.id, 0)]);
     one.confirm(ConfirmType::Pubcomp, half.id);
     one.is_quiet();

@@ -336,7 +336,7 @@ fn mqtt5_3_15_1_1_and_3_15_2_1_auth_has_no_flags_and_a_code_of_its_own() {
 /// Two members of a group with QoS 2 that go on as sessions, and somebody who publishes.
 fn group(server: &Server, names: [&str; 2]) -> ([Client; 2], Client) {
     let members = names.map(|name| {
-        let mut member = Connect::kept(V5, name).open(server.client);
+        let mut member = Connect::persistent(V5, name).open(server.client);
         member.subscribe(&[filter("$share/group/shared", 2)]);
         member
     });
@@ -392,7 +392,7 @@ fn mqtt5_4_8_2_4_a_member_gets_to_the_end_what_it_began_to_get() {
     };
     one.cut();
     other.is_quiet();
-    let mut one = Connect::kept(V5, names[at]).open(server.client);
+    let mut one = Connect::persistent(V5, names[at]).open(server.client);
     assert_eq!(one.message(), Message { dup: true, ..message });
     other.is_quiet();
 }

@@ -35,7 +35,7 @@ fn mqtt5_3_1_3_2_4_a_will_counts_from_when_it_is_published() {
     assert_eq!(will.payload, "bye");
     is_published_after(begun, &will);
     // The same when an operator ends its session.
-    let goes = Connect::kept(V5, "goes").will("gone", "bye", 1);
+    let goes = Connect::persistent(V5, "goes").will("gone", "bye", 1);
     let goes = with(goes, number(id::MESSAGE_EXPIRY_INTERVAL, 1_000));
     let goes = with(goes, number(id::WILL_DELAY_INTERVAL, 1_000)).open(server.client);
     goes.cut();

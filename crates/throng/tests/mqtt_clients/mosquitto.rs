@@ -84,14 +84,14 @@ fn mosquitto_pub_and_sub() {
         drop(none);
 
         // A kept session: what came while it was away, in order.
-        let (id, kept) = (topic("id").replace('/', ""), topic("kept"));
+        let (id, persistent) = (topic("id").replace('/', ""), topic("kept"));
         let session = match version {
-            "mqttv5" => vec!["-c", "-x", "3600", "-i", &id, "-q", "2", "-t", &kept],
-            _ => vec!["-c", "-i", &id, "-q", "2", "-t", &kept],
+            "mqttv5" => vec!["-c", "-x", "3600", "-i", &id, "-q", "2", "-t", &persistent],
+            _ => vec!["-c", "-i", &id, "-q", "2", "-t", &persistent],
         };
         succeeds(of("mosquitto_sub", &[&session[..], &["-E"]].concat()));
         for n in ["1", "2", "3", "4"] {
-            publish(&["-t", &kept, "-q", if n < "3" { "1" } else { "2" }, "-m", n]);
+            publish(&["-t", &persistent, "-q", if n < "3" { "1" } else { "2" }, "-m", n]);
         }
         let more = ["-C", "4", "-F", "%q %p"];
         let lines = succeeds(of("mosquitto_sub", &[&session[..], &more].concat()));

@@ -97,11 +97,11 @@ macro_rules! version {
                     server: &Server,
                     name: &str,
                     password: &str,
-                    kept: bool,
+                    persistent: bool,
                     will: Option<(&str, &str)>,
                 ) -> Result<Self, String> {
                     let id = format!("{}-{name}", stringify!($name));
-                    let (client, connection) = $connect(server, id, password, kept, will);
+                    let (client, connection) = $connect(server, id, password, persistent, will);
                     let stop = Arc::new(AtomicBool::new(false));
                     let (events, thread) = listen(connection, stop.clone());
                     let (thread, aside) = (Some(thread), Vec::new());
@@ -237,8 +237,8 @@ macro_rules! version {
                 later.expect_messages(&[message(topic("state/lamp"), "off", 1, false)]);
                 late.expect_messages(&[message(topic("state/lamp"), "off", 1, false)]);
 
-                let kept = || Client::try_open(server, "away", &token(), true, None).unwrap();
-                let mut away = kept();
+                let persistent = || Client::try_open(server, "away", &token(), true, None).unwrap();
+                let mut away = persistent();
                 assert!(!away.session_present);
                 let filter = topic("kept/#");
                 away.subscribe(&[(&filter, 2)]);
@@ -247,7 +247,7 @@ macro_rules! version {
                     .map(|n| message(topic(&format!("kept/{n}")), [n], 1 + n / 5, false))
                     .collect();
                 missed.iter().for_each(|one| speaker.publish(one.clone()));
-                let mut away = kept();
+                let mut away = persistent();
                 assert!(away.session_present);
                 away.expect_messages(&missed);
                 speaker.publish(message(topic("kept/live"), "there", 2, false));
@@ -305,11 +305,11 @@ fn connect_3(
     server: &Server,
     id: String,
     password: &str,
-    kept: bool,
+    persistent: bool,
     will: Option<(&str, &str)>,
 ) -> (rumqttc::Client, rumqttc::Connection) {
     let mut options = rumqttc::MqttOptions::new(id, "127.0.0.1", server.client.port());
-    options.set_credentials("alice", password).set_clean_session(!kept);
+    options.set_credentials("alice", password).set_clean_session(!persistent);
     if let Some((topic, payload)) = will {
         let will = rumqttc::LastWill::new(topic, payload, rumqttc::QoS::AtLeastOnce, false);
         options.set_last_will(will);
@@ -323,15 +323,15 @@ fn connect_5(
     server: &Server,
     id: String,
     password: &str,
-    kept: bool,
+    persistent: bool,
     will: Option<(&str, &str)>,
 ) -> (rumqttc::v5::Client, rumqttc::v5::Connection) {
     use rumqttc::v5::mqttbytes::QoS;
     use rumqttc::v5::mqttbytes::v5::LastWill;
     let mut options = rumqttc::v5::MqttOptions::new(id, "127.0.0.1", server.client.port());
-    options.set_credentials("alice", password).set_clean_start(!kept);
+    options.set_credentials("alice", password).set_clean_start(!persistent);
     options.set_connection_timeout(TIMEOUT.as_secs());
-    if kept {
+    if persistent {
         options.set_session_expiry_interval(Some(3_600));
     }
     if let Some((topic, payload)) = will {

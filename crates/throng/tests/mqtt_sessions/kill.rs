@@ -94,7 +94,7 @@ impl Publisher {
 
     /// Publishes until the connection ends, or `most` messages are out and confirmed.
     fn run(mut self, at: SocketAddr, round: &Round, most: Option<u32>) -> Self {
-        let Some(mut client) = open(at, &Connect::kept(self.version, self.name)) else {
+        let Some(mut client) = open(at, &Connect::persistent(self.version, self.name)) else {
             return self;
         };
         round.let_in.fetch_add(1, Ordering::Relaxed);
@@ -157,7 +157,7 @@ struct Subscriber {
 impl Subscriber {
     /// A client whose session the server knows.
     fn new(version: Version, name: &'static str, qos: u8, at: SocketAddr) -> Self {
-        let mut client = Connect::kept(version, name).open(at);
+        let mut client = Connect::persistent(version, name).open(at);
         assert!(!client.session_present, "{name}");
         client.subscribe(&["p1/#", "p2/+", "q1/#", "q2/#", "mixed/+"].map(|it| filter(it, qos)));
         let (payloads, received) = (BTreeMap::new(), BTreeSet::new());
@@ -166,7 +166,7 @@ impl Subscriber {
 
     /// Listens until the connection ends, or so many last messages have come.
     fn run(mut self, at: SocketAddr, round: &Round, last: usize) -> Self {
-        let Some(mut client) = open(at, &Connect::kept(self.version, self.name)) else {
+        let Some(mut client) = open(at, &Connect::persistent(self.version, self.name)) else {
             return self;
         };
         assert!(client.session_present, "{} has no session", self.name);
@@ -269,7 +269,7 @@ fn a_kill_loses_nothing_and_repeats_nothing_of_qos_2() {
         .map(|(version, name, qos)| Subscriber::new(version, name, qos, server.client));
     for publisher in &publishers {
         // SUBACK says that the session is on disk.
-        let mut client = Connect::kept(publisher.version, publisher.name).open(server.client);
+        let mut client = Connect::persistent(publisher.version, publisher.name).open(server.client);
         client.subscribe(&[filter("any", 0)]);
     }
     let mut subscribers = Vec::from(subscribers);

@@ -4,7 +4,7 @@ use serde_json::json;
 use token::{Algorithm, Signer};
 
 use crate::mqtt::client::*;
-use crate::mqtt_sessions::kept::until_away;
+use crate::mqtt_sessions::persistent::until_away;
 use crate::mqtt_sessions::{Server, serve};
 
 /// The topic of the last message.
@@ -12,7 +12,7 @@ const END: &str = "a/end";
 
 /// A client goes away from a subscription, and so many messages come meanwhile, before the last one.
 fn away(server: &Server, payload: &str, count: usize) -> Client {
-    let mut client = Connect::kept(V5, "away").open(server.client);
+    let mut client = Connect::persistent(V5, "away").open(server.client);
     client.subscribe(&[filter("a/#", 2)]);
     client.cut();
     let mut speaker = Connect::new(V5, "speaker").open(server.client);
@@ -20,7 +20,7 @@ fn away(server: &Server, payload: &str, count: usize) -> Client {
         speaker.publish("a/1", &format!("{n} {payload}"), 1 + (n % 2) as u8);
     }
     speaker.publish(END, "", 1);
-    let client = Connect::kept(V5, "away").open(server.client);
+    let client = Connect::persistent(V5, "away").open(server.client);
     assert!(client.session_present);
     client
 }
@@ -54,7 +54,7 @@ fn the_newest_messages_wait_for_who_is_away() {
 fn what_does_not_come_again_is_released() {
     use protocol::mqtt::write::ConfirmType::Pubcomp;
     let server = serve(&[("THRONG_MQTT_SESSION_MESSAGES_MAX", "2")]);
-    let mut client = Connect::kept(V5, "away").open(server.client);
+    let mut client = Connect::persistent(V5, "away").open(server.client);
     client.subscribe(&[filter("a/#", 2), filter("large", 2)]);
     let mut speaker = Connect::new(V5, "speaker").open(server.client);
     speaker.publish("a/1", "0 ", 2);
@@ -67,7 +67,7 @@ fn what_does_not_come_again_is_released() {
     speaker.publish(END, "", 1);
     let small = protocol::mqtt::Value::Number(100);
     let small = (protocol::mqtt::id::MAXIMUM_PACKET_SIZE, small);
-    let mut client = Connect::kept(V5, "away").with(small).open(server.client);
+    let mut client = Connect::persistent(V5, "away").with(small).open(server.client);
     for id in [dropped.id, large.id] {
         client.expect_events(&[Event::Confirm("PUBREL", id, 0)]);
     }
@@ -75,7 +75,7 @@ fn what_does_not_come_again_is_released() {
     client.confirm(Pubcomp, dropped.id);
     assert_eq!(numbers(&mut client), [2, 3]);
     client.cut();
-    let mut client = Connect::kept(V5, "away").open(server.client);
+    let mut client = Connect::persistent(V5, "away").open(server.client);
     client.expect_events(&[Event::Confirm("PUBREL", large.id, 0)]);
     client.confirm(Pubcomp, large.id);
     client.is_quiet();
@@ -120,7 +120,7 @@ fn sessions_of_who_is_away_are_limited() {
     let (away, full) =
         ("throng_mqtt_sessions_away", "throng_mqtt_sessions_ended_total{why=\"full\"}");
     for (client, counts) in [("one", (1.0, 0.0)), ("two", (2.0, 0.0)), ("three", (2.0, 1.0))] {
-        let mut it = Connect::kept(V5, client).open(server.client);
+        let mut it = Connect::persistent(V5, client).open(server.client);
         it.subscribe(&[filter("a", 1)]);
         it.cut();
         server.until("it is away or has ended", |server| {
@@ -128,8 +128,8 @@ fn sessions_of_who_is_away_are_limited() {
         });
     }
     // The one that found no place has no session any more; who comes back makes room.
-    assert!(!Connect::kept(V5, "three").open(server.client).session_present);
-    assert!(Connect::kept(V5, "one").open(server.client).session_present);
+    assert!(!Connect::persistent(V5, "three").open(server.client).session_present);
+    assert!(Connect::persistent(V5, "one").open(server.client).session_present);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn their_memory_is_limited() {
     let mut subscriber = Connect::new(V5, "hears").open(server.client);
     subscriber.subscribe(&[filter("gone", 0)]);
     let leave = |client: &str, payload: &'static str| {
-        let mut connect = Connect::kept(V5, client).will("gone", payload, 0);
+        let mut connect = Connect::persistent(V5, client).will("gone", payload, 0);
         let delay = number(protocol::mqtt::id::WILL_DELAY_INTERVAL, 1_000);
         connect.will.as_mut().unwrap().properties.push(delay);
         connect.open(server.client).cut();
@@ -168,18 +168,18 @@ fn one_user_does_not_take_the_place_of_others() {
     let signer = Signer::new(SECRET, "HS256".parse::<Algorithm>().unwrap(), None).unwrap();
     let open = |user: &'static str, client: &str| {
         let token = signer.sign(&json!({"sub": user, "exp": 4_000_000_000_u64})).unwrap();
-        let connect = Connect { password: Some(token.into()), ..Connect::kept(V5, client) };
+        let connect = Connect { password: Some(token.into()), ..Connect::persistent(V5, client) };
         connect.user(user).open(server.client)
     };
-    let until = |kept: f64, ended: f64| {
+    let until = |persistent: f64, ended: f64| {
         server.until("sessions are kept, or not", |server| {
-            server.metric("throng_mqtt_sessions_away") == kept
+            server.metric("throng_mqtt_sessions_away") == persistent
                 && server.metric("throng_mqtt_sessions_ended_total{why=\"full\"}") == ended
         });
     };
-    for (client, kept, ended) in [("1", 1.0, 0.0), ("2", 2.0, 0.0), ("3", 2.0, 1.0)] {
+    for (client, persistent, ended) in [("1", 1.0, 0.0), ("2", 2.0, 0.0), ("3", 2.0, 1.0)] {
         open("eve", client).cut();
-        until(kept, ended);
+        until(persistent, ended);
     }
     open("bob", "1").cut();
     until(3.0, 1.0);
@@ -235,7 +235,7 @@ fn who_is_shut_out_while_away_has_no_last_word() {
         let claims =
             json!({"sub": user, "jti": user, "iat": issued, "exp": until, "throng": topics});
         let token = signer.sign(&claims).unwrap();
-        let mut connect = Connect::kept(V5, user).will("gone", user, 1);
+        let mut connect = Connect::persistent(V5, user).will("gone", user, 1);
         let delay = number(protocol::mqtt::id::WILL_DELAY_INTERVAL, 1_000);
         connect.will.as_mut().unwrap().properties.push(delay);
         Connect { password: Some(token.into()), ..connect }.user(user).open(server.client)

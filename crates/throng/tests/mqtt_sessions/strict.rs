@@ -32,19 +32,19 @@ fn wildcards_reach_no_topic_that_is_not_open_to_all() {
     let mut speaker = Connect::new(V5, "speaker").open(server.client);
     speaker.publish_all(Publish::new("secret/kept", "retained", 1).retained());
 
-    let mut away = Connect::kept(V5, "away").open(server.client);
+    let mut away = Connect::persistent(V5, "away").open(server.client);
     assert_eq!(away.subscribe_with(&[filter("secret/kept", 1)], &[]), [0x80]);
     away.subscribe(&[filter("#", 2)]);
     away.cut();
     // One that never keeps up reads the history.
-    let slow = Connect::kept(V5, "slow").with(number(id::RECEIVE_MAXIMUM, 1));
+    let slow = Connect::persistent(V5, "slow").with(number(id::RECEIVE_MAXIMUM, 1));
     let mut slow = slow.open(server.client);
     slow.subscribe(&[filter("+/+", 1)]);
     for n in 0..300 {
         speaker.publish("secret/kept", "told", 2);
         speaker.publish("open/kept", &n.to_string(), 1);
     }
-    let mut away = Connect::kept(V5, "away").open(server.client);
+    let mut away = Connect::persistent(V5, "away").open(server.client);
     assert!(away.session_present);
     for client in [&mut away, &mut slow] {
         assert_eq!(payloads(client, 300), numbers(0..300));
@@ -56,7 +56,7 @@ fn wildcards_reach_no_topic_that_is_not_open_to_all() {
 fn a_session_that_ends_with_this_connection_gets_its_own_once_and_in_order() {
     let server = serve(&[("THRONG_MQTT_INFLIGHT_MAX", "5")]);
     let mut speaker = Connect::new(V5, "speaker").open(server.client);
-    let mut before = Connect::kept(V5, "last").open(server.client);
+    let mut before = Connect::persistent(V5, "last").open(server.client);
     before.subscribe(&[filter("a/+", 2)]);
     before.cut();
     for n in 0..40 {
@@ -83,7 +83,7 @@ fn a_session_that_ends_with_this_connection_gets_its_own_once_and_in_order() {
 fn a_session_that_was_to_end_with_its_connection_does_so_in_a_crash() {
     let folder = Folder::new();
     let server = folder.serve(&[]);
-    let mut before = Connect::kept(V5, "last").open(server.client);
+    let mut before = Connect::persistent(V5, "last").open(server.client);
     before.subscribe(&[filter("a", 1)]);
     before.cut();
     server.until("it is away", |server| server.metric("throng_mqtt_sessions_away") == 1.0);
@@ -93,7 +93,7 @@ fn a_session_that_was_to_end_with_its_connection_does_so_in_a_crash() {
     now.publish_all(Publish::new("b", "x", 1).retained());
     drop(server);
     let server = folder.serve(&[]);
-    let mut now = Connect::kept(V5, "last").open(server.client);
+    let mut now = Connect::persistent(V5, "last").open(server.client);
     assert!(!now.session_present);
     now.publish("a", "x", 1);
     now.is_quiet();
@@ -119,15 +119,15 @@ fn an_alias_is_announced_before_it_is_used() {
     assert!(!known(&small.message()));
 
     // What waits for the disk leaves after what does not.
-    let mut kept = Connect::kept(V5, "kept").with(alias()).open(server.client);
-    kept.subscribe(&[filter("a", 2)]);
+    let mut persistent = Connect::persistent(V5, "kept").with(alias()).open(server.client);
+    persistent.subscribe(&[filter("a", 2)]);
     let mut topics = std::collections::HashMap::new();
     for n in 0..20 {
         let exact = Publish { id: 100 + n, ..Publish::new("a", "2", 2) };
         let loose = Publish::new("a", "0", 0);
         speaker.send(&[exact.bytes(V5), loose.bytes(V5)].concat());
         for _ in 0..2 {
-            let message = kept.message();
+            let message = persistent.message();
             let alias = message.property(id::TOPIC_ALIAS).map(str::to_owned);
             match alias {
                 Some(alias) if known(&message) => drop(topics.insert(alias, message.topic)),
@@ -146,7 +146,7 @@ fn nothing_of_its_own_comes_to_a_client_on_its_next_connection() {
     for folder in [None, Some(Folder::new())] {
         let start = || folder.as_ref().map_or_else(|| serve(&[]), |folder| folder.serve(&[]));
         let server = start();
-        let mut client = Connect::kept(V5, "client").open(server.client);
+        let mut client = Connect::persistent(V5, "client").open(server.client);
         client.subscribe_with(&[SubscribeParts { no_local: true, ..filter("a/#", 2) }], &[]);
         let mut packets = Vec::new();
         for n in 1..=20 {
@@ -164,7 +164,7 @@ fn nothing_of_its_own_comes_to_a_client_on_its_next_connection() {
             }
             None => server,
         };
-        let mut client = Connect::kept(V5, "client").open(server.client);
+        let mut client = Connect::persistent(V5, "client").open(server.client);
         assert!(client.session_present);
         assert_eq!(client.message().payload, "theirs");
         client.is_quiet();
@@ -174,14 +174,14 @@ fn nothing_of_its_own_comes_to_a_client_on_its_next_connection() {
 #[test]
 fn nothing_comes_from_before_a_subscription() {
     let server = serve(&[]);
-    let mut keeper = Connect::kept(V5, "keeper").open(server.client);
+    let mut keeper = Connect::persistent(V5, "keeper").open(server.client);
     keeper.subscribe(&[filter("a", 1)]);
     keeper.cut();
     let mut speaker = Connect::new(V5, "speaker").open(server.client);
     (0..5).for_each(|n| speaker.publish("a", &n.to_string(), 1));
     // Also on a shard that has heard of none of them.
     for n in 0..8 {
-        let connect = Connect::kept(V5, &format!("late-{n}"));
+        let connect = Connect::persistent(V5, &format!("late-{n}"));
         let mut late = connect.open(server.client);
         late.subscribe(&[filter("a", 1)]);
         late.cut();
@@ -196,9 +196,9 @@ fn nothing_comes_from_before_a_subscription() {
 fn a_subscription_that_is_raised_repeats_nothing() {
     let server = serve(&[]);
     let mut speaker = Connect::new(V5, "speaker").open(server.client);
-    let keeper = Connect::kept(V5, "keeper");
+    let keeper = Connect::persistent(V5, "keeper");
     keeper.open(server.client).subscribe(&[filter("a", 1)]);
-    let connect = Connect::kept(V5, "client").with(number(id::RECEIVE_MAXIMUM, 1));
+    let connect = Connect::persistent(V5, "client").with(number(id::RECEIVE_MAXIMUM, 1));
     let mut client = connect.open(server.client);
     client.subscribe(&[filter("b", 1), filter("a", 0)]);
     // It is behind with one topic, and has all of the other.
@@ -221,7 +221,7 @@ fn a_subscription_that_is_raised_repeats_nothing() {
 fn no_more_come_again_than_the_next_connection_takes() {
     let server = serve(&[]);
     let mut speaker = Connect::new(V5, "speaker").open(server.client);
-    let mut client = Connect::kept(V5, "client").open(server.client);
+    let mut client = Connect::persistent(V5, "client").open(server.client);
     client.subscribe(&[filter("a", 1)]);
     for n in 0..5 {
         speaker.publish("a", &n.to_string(), 1);
@@ -230,7 +230,7 @@ fn no_more_come_again_than_the_next_connection_takes() {
     speaker.publish("a", &"x".repeat(300), 1);
     client.unconfirmed();
     client.cut();
-    let connect = Connect::kept(V5, "client")
+    let connect = Connect::persistent(V5, "client")
         .with(number(id::RECEIVE_MAXIMUM, 2))
         .with(number(id::MAXIMUM_PACKET_SIZE, 100));
     let mut client = connect.open(server.client);
@@ -413,7 +413,7 @@ fn a_session_acknowledges_what_it_had_and_begins_where_its_user_is() {
     let acknowledged =
         |server: &Server| server.api("GET", "/api/cursors/al", None).1["acknowledged"].clone();
     let ids = ["one", "two", "three"].map(|text| send(&server, text));
-    let mut phone = Connect::kept(V5, "phone").user("al").open(server.client);
+    let mut phone = Connect::persistent(V5, "phone").user("al").open(server.client);
     phone.subscribe(&[filter("@al", 1)]);
     let last = send(&server, "four");
     // What waited for the user comes first.
@@ -427,7 +427,7 @@ fn a_session_acknowledges_what_it_had_and_begins_where_its_user_is() {
 
     // Nobody who has not had all of them speaks for the user.
     send(&server, "five");
-    let mut part = Connect::kept(V5, "part").user("al").open(server.client);
+    let mut part = Connect::persistent(V5, "part").user("al").open(server.client);
     part.subscribe(&[filter("@al", 0)]);
     let six = send(&server, "six");
     assert_eq!(part.message().payload, "six");
@@ -452,14 +452,14 @@ fn what_leaves_one_of_two_alike_filters_leaves_the_other() {
 fn messages_with_qos_2_that_were_half_done_end_once() {
     let server = serve(&[("THRONG_MQTT_INFLIGHT_MAX", "2")]);
     let mut speaker = Connect::new(V5, "speaker").open(server.client);
-    let mut client = Connect::kept(V5, "client").open(server.client);
+    let mut client = Connect::persistent(V5, "client").open(server.client);
     client.subscribe(&[filter("a", 2)]);
     (0..6).for_each(|n| speaker.publish("a", &n.to_string(), 2));
     let (first, second) = (client.unconfirmed(), client.unconfirmed());
     client.confirm(Pubrec, first.id);
     client.expect_events(&[Event::Confirm("PUBREL", first.id, 0)]);
     client.cut();
-    let mut client = Connect::kept(V5, "client").open(server.client);
+    let mut client = Connect::persistent(V5, "client").open(server.client);
     assert_eq!(client.next(), Event::Confirm("PUBREL", first.id, 0));
     let again = Message { dup: true, ..second };
     assert_eq!(client.next(), Event::Message(again.clone()));
@@ -476,9 +476,10 @@ fn messages_with_qos_2_that_were_half_done_end_once() {
 fn a_no_local_subscription_does_not_shape_the_clients_own_messages() {
     let no_local = |name, qos| SubscribeParts { no_local: true, ..filter(name, qos) };
     let server = serve(&[]);
-    for kept in [false, true] {
-        let name = format!("kept-{kept}");
-        let connect = if kept { Connect::kept(V5, &name) } else { Connect::new(V5, &name) };
+    for persistent in [false, true] {
+        let name = format!("kept-{persistent}");
+        let connect =
+            if persistent { Connect::persistent(V5, &name) } else { Connect::new(V5, &name) };
         let mut client = connect.open(server.client);
         let [exact, all] = [format!("{name}/a"), format!("{name}/+")].map(|it| &*it.leak());
         client.subscribe_with(&[no_local(exact, 2)], &[number(id::SUBSCRIPTION_IDENTIFIER, 1)]);
@@ -518,15 +519,18 @@ fn a_queued_message_keeps_all_of_its_attributes() {
         (least..=2).flat_map(|qos| [(qos, false), (qos, true)]).map(Some).collect::<Vec<_>>()
     };
     let mut round = 0;
-    for kept in [false, true] {
+    for persistent in [false, true] {
         for exact in options(1) {
             for wide in [options(0), vec![None]].concat() {
                 round += 1;
                 let [topic, all] = ["1", "+"].map(|end| &*format!("w{round}/{end}").leak());
                 let client = |receive_max| {
                     let name = format!("{receive_max}-{round}");
-                    let connect =
-                        if kept { Connect::kept(V5, &name) } else { Connect::new(V5, &name) };
+                    let connect = if persistent {
+                        Connect::persistent(V5, &name)
+                    } else {
+                        Connect::new(V5, &name)
+                    };
                     let receive_max = number(id::RECEIVE_MAXIMUM, receive_max);
                     let mut client = connect.with(receive_max).open(server.client);
                     for (at, (name, options)) in (1..).zip([(topic, exact), (all, wide)]) {
@@ -558,7 +562,7 @@ fn a_queued_message_keeps_all_of_its_attributes() {
                 }
                 let [quick, slow] =
                     [&mut quick, &mut slow].map(|it| comparable_messages(it, count));
-                assert_eq!(slow, quick, "kept: {kept}, {exact:?}, {wide:?}");
+                assert_eq!(slow, quick, "kept: {persistent}, {exact:?}, {wide:?}");
                 let retained = quick.iter().filter(|message| message.retain).count();
                 let is_retained = [exact, wide].into_iter().flatten().any(|(_, it)| it);
                 assert_eq!(retained, if is_retained { 2 } else { 0 });

@@ -160,7 +160,7 @@ fn sigterm_at_any_moment_leaves_one_server_or_none() {
 #[test]
 fn a_crash_after_the_switch_keeps_what_is_on_disk() {
     let node = Node::new(Storage::Disk);
-    let mut keeper = Connect::kept(V5, "keeper").open(node.client);
+    let mut keeper = Connect::persistent(V5, "keeper").open(node.client);
     keeper.subscribe(&[filter("kept/#", 1)]);
     keeper.disconnect();
     let publish = |range| {
@@ -174,7 +174,7 @@ fn a_crash_after_the_switch_keeps_what_is_on_disk() {
     assert!(end_by(node.only(), Signal::KILL));
     let again = Server::run(node.another(Storage::Disk), &[]);
     assert_eq!(Api::new(again.admin).history("d:kept"), numbers(0..40));
-    assert!(Connect::kept(V5, "keeper").open(again.client).session_present);
+    assert!(Connect::persistent(V5, "keeper").open(again.client).session_present);
 }
 
 #[test]

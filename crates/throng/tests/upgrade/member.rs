@@ -142,7 +142,7 @@ impl Member {
             }
             Kind::Mqtt3(qos) | Kind::Mqtt5(qos) => {
                 let version = if matches!(kind, Kind::Mqtt3(_)) { V3 } else { V5 };
-                let connect = Connect::kept(version, &format!("member-{number}"));
+                let connect = Connect::persistent(version, &format!("member-{number}"));
                 let mut client = connect.user(&user).open(node.client);
                 // A test has few topics.
                 client.subscribe(&[filter(topic.to_string().leak(), qos)]);

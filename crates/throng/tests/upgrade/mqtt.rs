@@ -11,7 +11,7 @@ use crate::support::TIMEOUT;
 use crate::upgrade::node::{BOTH, Node, Storage};
 
 fn persistent(client: &str) -> Connect {
-    Connect::kept(V5, client)
+    Connect::persistent(V5, client)
 }
 
 #[test]
@@ -19,7 +19,7 @@ fn sessions_of_clients_away_and_retained_messages_go_along() {
     for storage in BOTH {
         for version in [V3, V5] {
             let node = Node::new(storage);
-            let mut away = Connect::kept(version, "away").open(node.client);
+            let mut away = Connect::persistent(version, "away").open(node.client);
             away.subscribe(&[filter("news/#", 1), filter("exact/#", 2)]);
             away.disconnect();
             let mut speaker = Connect::new(version, "speaker").open(node.client);
@@ -29,7 +29,7 @@ fn sessions_of_clients_away_and_retained_messages_go_along() {
             speaker.publish("news/1", "before", 1);
             node.upgrade();
             speaker.publish("exact/1", "after", 2);
-            let mut back = Connect::kept(version, "away").open(node.client);
+            let mut back = Connect::persistent(version, "away").open(node.client);
             assert!(back.session_present, "{storage:?} {version:?}");
             let mut got: Vec<_> = back.messages(2).into_iter().map(|(_, text)| text).collect();
             got.sort();
@@ -42,7 +42,7 @@ fn sessions_of_clients_away_and_retained_messages_go_along() {
                 ("state/1", "on", true)
             );
             back.is_quiet();
-            assert!(!Connect::kept(version, "unknown").open(node.client).session_present);
+            assert!(!Connect::persistent(version, "unknown").open(node.client).session_present);
         }
     }
 }
@@ -52,9 +52,9 @@ fn what_was_half_confirmed_is_confirmed_to_the_end() {
     for storage in BOTH {
         for version in [V3, V5] {
             let node = Node::new(storage);
-            let mut subscriber = Connect::kept(version, "hears").open(node.client);
+            let mut subscriber = Connect::persistent(version, "hears").open(node.client);
             subscriber.subscribe(&[filter("once/#", 2), filter("sure/#", 1)]);
-            let mut publisher = Connect::kept(version, "says").open(node.client);
+            let mut publisher = Connect::persistent(version, "says").open(node.client);
             // One of QoS 2 from the client: received, and not released.
             let half = Publish { id: 70, ..Publish::new("once/1", "half", 2) };
             publisher.send(&half.bytes(version));
@@ -87,7 +87,7 @@ fn what_was_half_confirmed_is_confirmed_to_the_end() {
             node.publish("once/3", json!("next"));
             assert_eq!(subscriber.message().payload, "next");
             subscriber.cut();
-            let mut back = Connect::kept(version, "hears").open(node.client);
+            let mut back = Connect::persistent(version, "hears").open(node.client);
             assert!(back.session_present);
             back.is_quiet();
         }

@@ -177,20 +177,20 @@ impl Drop for Forwarding {
 
 /// Keeps something until an answer's body has ended. A body whose length is known is whole: what is left
 /// of its work is to send it.
-pub(crate) fn until_end<T: Send + Unpin + 'static>(response: Response, kept: T) -> Response {
+pub(crate) fn until_end<T: Send + Unpin + 'static>(response: Response, guard: T) -> Response {
     if response.body().size_hint().exact().is_some() {
         return response;
     }
-    response.map(|body| Body::new(Kept { body, _kept: kept }))
+    response.map(|body| Body::new(UntilEnd { body, _guard: guard }))
 }
 
 /// A body, and what lives as long as it.
-pub(crate) struct Kept<T> {
+pub(crate) struct UntilEnd<T> {
     pub body: Body,
-    pub _kept: T,
+    pub _guard: T,
 }
 
-impl<T: Unpin> HttpBody for Kept<T> {
+impl<T: Unpin> HttpBody for UntilEnd<T> {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -48,7 +48,7 @@ impl World {
                 assert!(may_repeat || count <= client.connects, "{what}");
             }
             Qos::AtLeastOnce => assert!(count >= 1 || !must, "{what}"),
-            Qos::ExactlyOnce if client.kept => {
+            Qos::ExactlyOnce if client.persistent => {
                 assert!(count <= 1 || may_repeat, "{what}");
                 assert!(count >= 1 || !must, "{what}");
             }
@@ -64,7 +64,9 @@ impl World {
     /// What one client publishes to a topic with QoS 2 comes in that order to who wants it so.
     fn check_order(&self, client: &Client) {
         let mut last = HashMap::new();
-        for (topic, payload) in client.got.iter().filter(|_| client.kept && !client.is_member()) {
+        for (topic, payload) in
+            client.got.iter().filter(|_| client.persistent && !client.is_member())
+        {
             let at = number(payload);
             let Published { message, by, .. } = &self.log[at];
             let is_exact = |qos: Option<Qos>| qos == Some(Qos::ExactlyOnce);

@@ -53,7 +53,7 @@ pub(super) struct Client {
     /// What it subscribes to, and how surely.
     pub filters: Vec<(String, Qos)>,
     /// Whether its session goes on.
-    pub kept: bool,
+    pub persistent: bool,
     end: Option<ClientEnd>,
     input: Vec<u8>,
     connected: bool,
@@ -164,14 +164,14 @@ impl Client {
         name: usize,
         version: Version,
         filters: Vec<(String, Qos)>,
-        kept: bool,
+        persistent: bool,
         done: Ends,
     ) -> Self {
         Client {
             name,
             version,
             filters,
-            kept,
+            persistent,
             end: None,
             input: Vec::new(),
             connected: false,
@@ -235,7 +235,7 @@ impl Client {
         self.lost();
         let is_v5 = self.version == Version::V5;
         self.anew |= self.ends;
-        self.ends = !self.kept || (is_v5 && terms.ends && !self.anew);
+        self.ends = !self.persistent || (is_v5 && terms.ends && !self.anew);
         if is_v5 {
             (self.receive_max, self.aliases_max) = (terms.receive_max, terms.aliases_max);
         }
@@ -249,7 +249,7 @@ impl Client {
         let parts = ConnectParts {
             version: self.version,
             is_3_1: false,
-            clean: !self.kept || self.anew,
+            clean: !self.persistent || self.anew,
             keep_alive_s: 0,
             properties: if self.version == Version::V5 { &properties } else { &[] },
             client: &format!("client-{}", self.name),
@@ -363,7 +363,7 @@ impl Client {
         self.aliases.clear();
         self.connected = false;
         self.subscribed = false;
-        if !self.kept {
+        if !self.persistent {
             self.forget();
         }
     }
@@ -378,7 +378,7 @@ impl Client {
 
     /// Whether it was there all the time since so many messages were published.
     pub fn was_there_since(&self, published: usize) -> bool {
-        self.kept && self.forgotten <= published
+        self.persistent && self.forgotten <= published
     }
 
     fn id(&mut self) -> u16 {

@@ -107,7 +107,7 @@ impl World {
         let (done, now_us, calm) = (Ends::default(), 1_000_000, usize::MAX);
         let (crashes, log) = (Vec::new(), Vec::new());
         let clients = clients(&mut random, &done);
-        let mut members = clients.iter().filter(|it| it.is_member() && it.kept);
+        let mut members = clients.iter().filter(|it| it.is_member() && it.persistent);
         let stays = members.next().map(|it| it.name).filter(|_| !setup.is_late);
         let stays = stays.filter(|_| random.one_in(2));
         let node = Node::start(&setup, 0, Default::default(), now_us);

@@ -60,7 +60,7 @@ fn implicit(interests: Arc<Interests>, durable: bool) -> Implicit {
 }
 
 /// Sessions and retained messages, which go to the disk.
-fn kept(setup: &Setup, interests: Arc<Interests>) -> (Services, Arc<LocalRetained>) {
+fn session_services(setup: &Setup, interests: Arc<Interests>) -> (Services, Arc<LocalRetained>) {
     let storage = setup.disk.clone().map(|disk| disk as Arc<dyn Storage>);
     let keep = setup.disk.clone().map(|disk| -> sessions::Keep {
         Box::new(move |topic, value, done| disk.put_record(RETAINED, topic, value, Some(done)))
@@ -76,7 +76,7 @@ impl Node {
     pub fn start(setup: &Setup, crashes: usize, written: Written, now_us: u64) -> Self {
         let handles: Vec<Handle> = (0..setup.engines).map(|_| testing::handle(1_000_000)).collect();
         let interests = Arc::new(Interests::default());
-        let (services, retained) = kept(setup, interests.clone());
+        let (services, retained) = session_services(setup, interests.clone());
         // What is read of the disk was retained before.
         let is_begun = Arc::new(AtomicBool::new(false));
         let (keeper, begun) = (retained.clone(), is_begun.clone());

@@ -32,9 +32,9 @@ fn world() -> World {
     };
     let mut world = World::of(setup, Random::new(0));
     let done = Rc::clone(&world.done);
-    let client = |name, filter: String, kept| {
+    let client = |name, filter: String, persistent| {
         let filters = vec![(filter, Qos::ExactlyOnce)];
-        Client::new(name, Version::V5, filters, kept, Rc::clone(&done))
+        Client::new(name, Version::V5, filters, persistent, Rc::clone(&done))
     };
     let shared = format!("{SHARED}a");
     world.clients = vec![

@@ -114,7 +114,7 @@ struct Server {
     connections: Arc<control::Connections>,
     access: Arc<control::Access>,
     webhook: Arc<control::webhook::Dispatcher>,
-    kept: mqtt::Mqtt,
+    mqtt_state: mqtt::Mqtt,
     fixed: Fixed,
     tokens: Tokens,
     log: Log,
@@ -231,9 +231,9 @@ impl Server {
         let settings = Arc::new(settings(&new.config, &self.fixed, auth.authenticator));
         let keys_seconds = new.config.history.idempotency_seconds_max;
         self.history.set_rules(Arc::new(settings.session.policy.rules().clone()), keys_seconds);
-        self.kept.set_rules(Arc::new(settings.session.policy.rules().clone()));
+        self.mqtt_state.set_rules(Arc::new(settings.session.policy.rules().clone()));
         let (mqtt, is_stored) = (settings.session.mqtt.as_ref(), self.store.is_some());
-        self.kept.configure(&*self.history, mqtt, is_stored);
+        self.mqtt_state.configure(&*self.history, mqtt, is_stored);
         if let Some(store) = &self.store {
             store.set_idempotency_seconds_max(keys_seconds);
         }
@@ -302,7 +302,7 @@ impl Server {
         self.webhook.end();
         self.control.stop();
         if let Some(store) = &self.store {
-            self.kept.end(store);
+            self.mqtt_state.end(store);
             if let Err(error) = store.close() {
                 tracing::error!(%error, "the store could not be closed in order");
             }

@@ -62,7 +62,7 @@ pub(super) struct Services {
     /// Who is in topics, for another process.
     pub presence: Arc<dyn Part>,
     pub subscriptions: Arc<subscriptions::Subscriptions>,
-    pub kept: mqtt::Mqtt,
+    pub mqtt_state: mqtt::Mqtt,
     pub shared: Arc<shard::Shared>,
     pub webhook: Arc<control::webhook::Dispatcher>,
     pub tokens: Tokens,
@@ -90,16 +90,16 @@ impl Services {
         let subscriptions =
             Arc::new(subscriptions::Subscriptions::new(config.subscriptions.by_topic));
         let store = found.store.clone();
-        let kept = mqtt::Mqtt::new(node, store.as_ref());
+        let mqtt_state = mqtt::Mqtt::new(node, store.as_ref());
         let begin = found.begin.take();
-        let (broker, history) = broker(config, &handles, started, begin, &kept)?;
+        let (broker, history) = broker(config, &handles, started, begin, &mqtt_state)?;
         let presence = Arc::new(presence::Local::new(settings::presence(config), node));
-        let (subscribed, outlives) = (subscriptions.clone(), kept.for_shards());
+        let (subscribed, outlives) = (subscriptions.clone(), mqtt_state.for_shards());
         let shared = shard::Shared::new(node, protocols, presence.clone(), subscribed, outlives);
         let shared = Arc::new(shared);
         let (now_us, unix_us) = (started.elapsed().as_micros() as u64, control::unix_us());
         shared.set_time(now_us, unix_us, unix_us);
-        kept.retained.set_clock(shared.unix_ms(0));
+        mqtt_state.retained.set_clock(shared.unix_ms(0));
         let left = found.reader.as_ref().map(storage::events).transpose()?;
         let saved = store.clone().map(storage::SavedEvents);
         let start = control::webhook::EventStart {
@@ -119,7 +119,7 @@ impl Services {
             store,
             presence,
             subscriptions,
-            kept,
+            mqtt_state,
             shared,
             webhook,
             tokens: Tokens::default(),
@@ -135,9 +135,9 @@ impl Services {
         let settings = Arc::new(settings::settings(config, &self.fixed, auth.authenticator));
         let rules = Arc::new(settings.session.policy.rules().clone());
         self.history.set_rules(rules.clone(), config.history.idempotency_seconds_max);
-        self.kept.set_rules(rules);
+        self.mqtt_state.set_rules(rules);
         let mqtt = settings.session.mqtt.as_ref();
-        self.kept.configure(&*self.history, mqtt, self.store.is_some());
+        self.mqtt_state.configure(&*self.history, mqtt, self.store.is_some());
         Ok(Configured { settings, jwks: auth.jwks })
     }
 
@@ -146,7 +146,7 @@ impl Services {
         let Services { broker, history, subscriptions, tokens, .. } = self;
         storage::load_revocations(reader, &tokens.revocations)?;
         storage::load(reader, &**broker, history, subscriptions)?;
-        self.kept.load(reader, &**broker, control::unix_us() / 1_000_000)
+        self.mqtt_state.load(reader, &**broker, control::unix_us() / 1_000_000)
     }
 
     /// Starts the shards.
@@ -179,13 +179,13 @@ fn broker(
     handles: &[shard::Handle],
     started: Instant,
     begin: Option<Begin>,
-    kept: &mqtt::Mqtt,
+    mqtt_state: &mqtt::Mqtt,
 ) -> Result<(Arc<broker::Local>, Arc<Local>), CommandError> {
     let secret = random::<{ broker::SECRET_BYTES }>()?;
     let inboxes: Vec<_> = handles.iter().map(shard::Handle::inbox).collect();
     let (recent, history_limits) = (settings::broker(config), storage::limits(config));
     let begin = begin.unwrap_or_else(|| Begin::in_memory(broker::epoch(&secret)));
-    let router = kept.router(inboxes);
+    let router = mqtt_state.router(inboxes);
     let history = Arc::new(Local::new(router.clone(), begin, started, history_limits, recent));
     let broker = broker::Local::new(router, secret, started, recent, history.clone());
     Ok((Arc::new(broker), history))

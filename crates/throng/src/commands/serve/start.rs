@@ -155,7 +155,7 @@ impl Start<'_> {
             subscriptions: &services.subscriptions,
             revocations: &services.tokens.revocations,
             live: &live,
-            kept: &services.kept,
+            mqtt_state: &services.mqtt_state,
             access: &access,
             samples: first.runtime.samples(),
             webhook: &services.webhook,
@@ -185,7 +185,7 @@ impl Start<'_> {
         let config = &self.loaded.config;
         let Running { services, workers, shards, live, access, parts, client, .. } = running;
         let Services { broker, history, store, subscriptions, shared, webhook, .. } = services;
-        let Services { kept, tokens, fixed, handles, started, .. } = services;
+        let Services { mqtt_state, tokens, fixed, handles, started, .. } = services;
         let admin = listener.local_addr().unwrap_or(config.admin.listen);
         let connections = control::Connections::new(settings::admin(config));
         let gate = Arc::new(control::Gate::default());
@@ -259,7 +259,7 @@ impl Start<'_> {
             connections,
             access,
             webhook,
-            kept,
+            mqtt_state,
             fixed,
             tokens,
             log: self.log,

@@ -57,7 +57,7 @@ impl Client {
                 // It may have asked for something else since.
                 if suback.id == self.asked {
                     self.ready = true;
-                    self.is_stored = self.kept && !self.ends;
+                    self.is_stored = self.persistent && !self.ends;
                     self.has_begun &= !self.is_stored;
                 }
             }
@@ -133,7 +133,7 @@ impl Client {
         self.anew &= self.end.as_ref().is_some_and(ClientEnd::is_ended);
         if !connack.session_present {
             let is_known = self.ready || self.unsubscribed.is_some();
-            let must = is_known && self.kept && self.now.1 < self.stays_us;
+            let must = is_known && self.persistent && self.now.1 < self.stays_us;
             assert!(!must, "the session of {} is gone", self.name);
             self.publishing.clear();
             self.forget();

@@ -37,7 +37,7 @@ pub(super) struct Services<'a> {
     pub subscriptions: &'a Arc<subscriptions::Subscriptions>,
     pub revocations: &'a Arc<token::Revocations>,
     pub live: &'a Arc<RwLock<control::Live>>,
-    pub kept: &'a Mqtt,
+    pub mqtt_state: &'a Mqtt,
     pub access: &'a Arc<control::Access>,
     pub samples: control::Samples,
     pub webhook: &'a Arc<Dispatcher>,
@@ -47,7 +47,7 @@ pub(super) struct Services<'a> {
 /// All parts of this process, in the order of [`NAMES`].
 pub(super) fn all(services: Services<'_>) -> Vec<Arc<dyn Part>> {
     let Services { broker, history, presence, subscriptions, revocations, live, .. } = services;
-    let Services { kept, access, samples, webhook, handles, .. } = services;
+    let Services { mqtt_state, access, samples, webhook, handles, .. } = services;
     let hash: TopicHash = {
         let broker = broker.clone();
         Arc::new(move |topic: &str| broker.hash(topic))
@@ -72,8 +72,10 @@ pub(super) fn all(services: Services<'_>) -> Vec<Arc<dyn Part>> {
         Arc::new(subscriptions::SubscriptionsPart(subscriptions.clone())),
         Arc::new(token::RevocationsPart(revocations.clone())),
         Arc::new(token::JwksPart::new(jwks)),
-        kept.sessions.clone(),
-        Arc::new(sessions::RetainedPart::new(kept.retained.clone(), move |topic| hash(topic))),
+        mqtt_state.sessions.clone(),
+        Arc::new(sessions::RetainedPart::new(mqtt_state.retained.clone(), move |topic| {
+            hash(topic)
+        })),
         Arc::new(Hooks::new(webhook.clone(), to_shard.clone())),
         Arc::new(EventsPart::new(webhook.clone())),
         Arc::new(Forwarded::new(webhook.clone(), to_shard)),

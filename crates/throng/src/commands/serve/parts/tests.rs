@@ -66,7 +66,7 @@ struct Process {
     subscriptions: Arc<subscriptions::Subscriptions>,
     revocations: Arc<token::Revocations>,
     jwks: Arc<token::Jwks>,
-    kept: Mqtt,
+    mqtt_state: Mqtt,
     webhook: Arc<Dispatcher>,
     rules: Arc<Rules>,
     parts: Vec<Arc<dyn Part>>,
@@ -86,18 +86,18 @@ impl Process {
         let live = settings::live(&loaded, &fixed, jwks.clone());
         let rules = Arc::new(live.policy.rules().clone());
         let live = Arc::new(RwLock::new(live));
-        let kept = Mqtt::new(NODE, None);
+        let mqtt_state = Mqtt::new(NODE, None);
         let started = Instant::now();
         let (recent, history_limits) = (settings::broker(config), storage::limits(config));
         let secret = [3; broker::SECRET_BYTES];
-        let router = kept.router(Vec::new());
+        let router = mqtt_state.router(Vec::new());
         let begin = history_local::Begin::in_memory(broker::epoch(&secret));
         let history =
             history_local::Local::new(router.clone(), begin, started, history_limits, recent);
         let log = Arc::new(history.clone());
         let broker = Arc::new(broker::Local::new(router, secret, started, recent, log));
         history.set_rules(rules.clone(), config.history.idempotency_seconds_max);
-        kept.set_rules(rules.clone());
+        mqtt_state.set_rules(rules.clone());
         let presence = Arc::new(presence::Local::new(settings::presence(config), NODE));
         let subscriptions = Arc::new(subscriptions::Subscriptions::new(false));
         let revocations = Arc::<token::Revocations>::default();
@@ -112,7 +112,7 @@ impl Process {
             subscriptions: &subscriptions,
             revocations: &revocations,
             live: &live,
-            kept: &kept,
+            mqtt_state: &mqtt_state,
             access: &access,
             samples: control::Samples::default(),
             webhook: &webhook,
@@ -125,7 +125,7 @@ impl Process {
             subscriptions,
             revocations,
             jwks,
-            kept,
+            mqtt_state,
             webhook,
             rules,
             parts,
@@ -203,14 +203,14 @@ fn filled() -> Process {
     process.jwks.begin(1_000);
     process.jwks.fetched("https://a/keys", keys).unwrap();
     process.jwks.end(1_001);
-    process.kept.sessions.claim(Claim { key: "dev", by: connection(1), clean: true });
+    process.mqtt_state.sessions.claim(Claim { key: "dev", by: connection(1), clean: true });
     let session = Session {
         seconds: 60,
         subscriptions: vec![Subscription::new("a/#".into(), None, Default::default(), 3, 8)],
         ..Session::default()
     };
     let ended = Ended { session: Some(session), will: None };
-    let _ = process.kept.sessions.release("dev", connection(1), ended, 1_000);
+    let _ = process.mqtt_state.sessions.release("dev", connection(1), ended, 1_000);
     let users: Vec<Name> = vec!["al".into()];
     process
         .webhook
@@ -265,13 +265,13 @@ fn check(process: &Process, is_fresh: bool) {
     process.broker.submit(Publish { publication, options: again }, None, done);
     // A key is known for its time.
     assert!(!is_fresh || published.recv().unwrap().unwrap().repeated, "the key is known");
-    assert!(process.kept.retained.get("state/1").is_some());
+    assert!(process.mqtt_state.retained.get("state/1").is_some());
     let mut topics = process.subscriptions.of("al");
     topics.sort();
     assert_eq!(topics, ["feed", "news"]);
     assert_eq!(process.revocations.count(), 2);
     assert_eq!(process.records()["jwks"].len(), 2);
-    assert!(process.kept.sessions.find("dev").is_some());
+    assert!(process.mqtt_state.sessions.find("dev").is_some());
     assert_eq!(process.webhook.stats().waiting, 1);
 }
 

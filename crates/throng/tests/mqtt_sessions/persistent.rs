@@ -9,14 +9,14 @@ use crate::mqtt::client::*;
 use crate::mqtt_sessions::{Folder, Server, serve};
 use crate::support::wait_within;
 
-fn kept(client: &str, seconds: u32) -> Connect {
+fn persistent(client: &str, seconds: u32) -> Connect {
     let connect = Connect { clean: false, ..Connect::new(V5, client) };
     connect.with(number(id::SESSION_EXPIRY_INTERVAL, seconds))
 }
 
 /// The same, with a will that waits for so many seconds.
 fn dying(client: &str, seconds: u32, topic: &'static str, delay_s: u32) -> Connect {
-    let mut connect = kept(client, seconds).will(topic, "gone", 1);
+    let mut connect = persistent(client, seconds).will(topic, "gone", 1);
     connect.will.as_mut().unwrap().properties.push(number(id::WILL_DELAY_INTERVAL, delay_s));
     connect
 }
@@ -46,7 +46,7 @@ fn session(server: &Server, client: &str) -> (u16, serde_json::Value) {
 fn what_was_published_last_is_retained_on_disk_as_well() {
     let folder = Folder::new();
     let mut server = folder.serve(&[]);
-    let mut keeper = Connect::kept(V5, "keeper").open(server.client);
+    let mut keeper = Connect::persistent(V5, "keeper").open(server.client);
     keeper.subscribe(&[filter("state/#", 1)]);
     let mut speaker = Connect::new(V5, "speaker").open(server.client);
     let topics: Vec<String> = (0..20).map(|n| format!("state/{n}")).collect();
@@ -83,9 +83,9 @@ fn a_restart_keeps_subscriptions_retained_messages_and_what_is_under_way() {
         for is_killed in [true, false] {
             let folder = Folder::new();
             let mut server = folder.serve(&[]);
-            let mut client = Connect::kept(version, "keeper").open(server.client);
+            let mut client = Connect::persistent(version, "keeper").open(server.client);
             client.subscribe(&[filter("one/+", 1), filter("two/#", 2), filter("zero", 0)]);
-            let mut speaker = Connect::kept(version, "speaker").open(server.client);
+            let mut speaker = Connect::persistent(version, "speaker").open(server.client);
             speaker.publish_all(Publish::new("state/1", "on", 1).retained());
             speaker.publish_all(Publish::new("state/2", "gone", 1).retained());
             speaker.publish_all(Publish::new("state/2", "", 1).retained());
@@ -113,14 +113,14 @@ fn a_restart_keeps_subscriptions_retained_messages_and_what_is_under_way() {
             }
 
             let server = folder.serve(&[]);
-            let mut speaker = Connect::kept(version, "speaker").open(server.client);
+            let mut speaker = Connect::persistent(version, "speaker").open(server.client);
             assert!(speaker.session_present);
             // The same once more is no further message.
             speaker.send(&Publish { dup: true, ..half }.bytes(version));
             speaker.expect_events(&[Event::Confirm("PUBREC", 77, 0)]);
             speaker.confirm(ConfirmType::Pubrel, 77);
             speaker.expect_events(&[Event::Confirm("PUBCOMP", 77, 0)]);
-            let mut client = Connect::kept(version, "keeper").open(server.client);
+            let mut client = Connect::persistent(version, "keeper").open(server.client);
             assert!(client.session_present);
             // In the order in which they were sent, under the same ids.
             let again = |before: &Message| Event::Message(Message { dup: true, ..before.clone() });
@@ -153,7 +153,7 @@ fn a_restart_keeps_subscriptions_retained_messages_and_what_is_under_way() {
 fn a_restart_publishes_the_wills_of_who_does_not_come_back() {
     let folder = Folder::new();
     let server = folder.serve(&[]);
-    let mut witness = kept("witness", 1_000).open(server.client);
+    let mut witness = persistent("witness", 1_000).open(server.client);
     witness.subscribe(&[filter("will/+", 1)]);
     // SUBACK says that a session is on disk, with its will: nothing else does, and the server is killed.
     let stored = |client, topic, delay_s| {
@@ -167,9 +167,9 @@ fn a_restart_publishes_the_wills_of_who_does_not_come_back() {
     until_away(&server, &["back", "away"]);
     drop(server);
     let server = folder.serve(&[]);
-    let back = kept("back", 1_000).open(server.client);
+    let back = persistent("back", 1_000).open(server.client);
     assert!(back.session_present);
-    let mut witness = kept("witness", 1_000).open(server.client);
+    let mut witness = persistent("witness", 1_000).open(server.client);
     let mut wills: Vec<String> = witness.messages(2).into_iter().map(|(topic, _)| topic).collect();
     wills.sort();
     assert_eq!(wills, ["will/away", "will/connected"]);
@@ -184,7 +184,7 @@ fn a_restart_publishes_the_wills_of_who_does_not_come_back() {
 fn a_session_goes_whole_to_who_takes_it_over() {
     let server = serve(&[("THRONG_SHARDS_COUNT", "4")]);
     let mut speaker = Connect::new(V5, "speaker").open(server.client);
-    let mut before = kept("same", 100).open(server.client);
+    let mut before = persistent("same", 100).open(server.client);
     before.subscribe(&[filter("a/#", 2)]);
     speaker.publish("a/1", "first", 1);
     speaker.publish("a/2", "second", 2);
@@ -193,7 +193,7 @@ fn a_session_goes_whole_to_who_takes_it_over() {
     before.expect_events(&[Event::Confirm("PUBREL", second.id, 0)]);
     // Whatever shard each comes to.
     for round in 0..12 {
-        let mut now = kept("same", 100).open(server.client);
+        let mut now = persistent("same", 100).open(server.client);
         before.is_ended_for(0x8e);
         assert!(now.session_present);
         assert_eq!(now.next(), Event::Message(Message { dup: true, ..first.clone() }));
@@ -216,11 +216,11 @@ fn a_session_goes_whole_to_who_takes_it_over() {
 #[test]
 fn of_many_who_come_with_one_id_at_once_one_stays() {
     let server = serve(&[("THRONG_SHARDS_COUNT", "4")]);
-    kept("same", 100).open(server.client).subscribe(&[filter("a", 1)]);
+    persistent("same", 100).open(server.client).subscribe(&[filter("a", 1)]);
     let all: Vec<Client> = std::thread::scope(|scope| {
         let come = || {
             let mut client = Client::new(server.client, V5);
-            client.send(&kept("same", 100).bytes());
+            client.send(&persistent("same", 100).bytes());
             client
         };
         let threads: Vec<_> = (0..30).map(|_| scope.spawn(come)).collect();
@@ -262,7 +262,7 @@ fn a_will_waits_for_its_client_to_come_back() {
     // It comes back in time, and its will is not published; nor is it when it leaves in order.
     dying("back", 1_000, "will/back", 500).open(server.client).cut();
     until_away(&server, &["back"]);
-    let back = kept("back", 1_000).open(server.client);
+    let back = persistent("back", 1_000).open(server.client);
     assert!(back.session_present);
     dying("polite", 1_000, "will/polite", 0).open(server.client).disconnect();
     until_away(&server, &["polite"]);
@@ -294,7 +294,7 @@ fn a_will_waits_for_its_client_to_come_back() {
 fn sessions_end_in_their_time() {
     let server = serve(&[("THRONG_MQTT_SESSION_SECONDS_MAX", "1000")]);
     let once = |client: &str, seconds: u32| {
-        let (mut it, answer) = kept(client, seconds).try_open(server.client);
+        let (mut it, answer) = persistent(client, seconds).try_open(server.client);
         it.subscribe(&[filter("a", 1)]);
         (it, answer.property(id::SESSION_EXPIRY_INTERVAL).map(str::to_string))
     };
@@ -308,22 +308,22 @@ fn sessions_end_in_their_time() {
     [short, long, none].into_iter().for_each(Client::cut);
     until_expired(&server, 1.0);
     for client in ["short", "none"] {
-        assert!(!kept(client, 100).open(server.client).session_present);
+        assert!(!persistent(client, 100).open(server.client).session_present);
     }
-    assert!(kept("long", 5_000).open(server.client).session_present);
+    assert!(persistent("long", 5_000).open(server.client).session_present);
     // While it is connected, no time passes for it: its session is older than one that has ended.
     client.ping();
     assert_eq!(session(&server, "held").1["subscriptions"], 1);
-    assert!(kept("held", 1).open(server.client).session_present);
+    assert!(persistent("held", 1).open(server.client).session_present);
 
     // Nobody has more than the server gives, nor those of MQTT 3.1.1, who can't say for how long.
     let server = serve(&[("THRONG_MQTT_SESSION_SECONDS_MAX", "1")]);
-    let (long, answer) = kept("long", 5_000).try_open(server.client);
+    let (long, answer) = persistent("long", 5_000).try_open(server.client);
     assert_eq!(answer.property(id::SESSION_EXPIRY_INTERVAL), Some("1"));
-    let three = Connect::kept(V3, "three").open(server.client);
+    let three = Connect::persistent(V3, "three").open(server.client);
     [long, three].into_iter().for_each(Client::cut);
     until_expired(&server, 2.0);
-    for client in [kept("long", 5_000), Connect::kept(V3, "three")] {
+    for client in [persistent("long", 5_000), Connect::persistent(V3, "three")] {
         assert!(!client.open(server.client).session_present);
     }
 }
@@ -332,7 +332,7 @@ fn sessions_end_in_their_time() {
 fn what_a_client_confirms_its_user_has_acknowledged() {
     for (version, qos) in [(V3, 1), (V5, 2)] {
         let server = serve(&[("THRONG_INBOX_ENABLED", "true")]);
-        let mut client = Connect::kept(version, "phone").user("alice").open(server.client);
+        let mut client = Connect::persistent(version, "phone").user("alice").open(server.client);
         client.subscribe(&[filter("@alice", qos)]);
         let ids: Vec<String> = (0..3)
             .map(|n| {
@@ -360,7 +360,7 @@ fn what_a_client_confirms_its_user_has_acknowledged() {
         // An inbox waits for a session like any history.
         drop(client);
         server.post("/api/send", serde_json::json!({"user": "alice", "data": "away"}));
-        let mut client = Connect::kept(version, "phone").user("alice").open(server.client);
+        let mut client = Connect::persistent(version, "phone").user("alice").open(server.client);
         assert!(client.session_present);
         assert_eq!(client.unconfirmed().payload, "away");
     }
@@ -370,7 +370,7 @@ fn what_a_client_confirms_its_user_has_acknowledged() {
 fn a_new_session_gets_nothing_from_before_its_subscription() {
     let server = serve(&[("THRONG_SHARDS_COUNT", "4")]);
     // Somebody is away, so that the topic is retained.
-    let mut first = kept("first", 100).open(server.client);
+    let mut first = persistent("first", 100).open(server.client);
     first.subscribe(&[filter("away/#", 1)]);
     first.disconnect();
     let mut speaker = Connect::new(V5, "speaker").open(server.client);
@@ -378,12 +378,12 @@ fn a_new_session_gets_nothing_from_before_its_subscription() {
     for round in 0..40 {
         (0..3).for_each(|at| speaker.publish("away/a", &format!("{round} before {at}"), 1));
         // Whatever shard it comes to: all that was said is confirmed.
-        let mut late = kept("late", 100).open(server.client);
+        let mut late = persistent("late", 100).open(server.client);
         assert!(!late.session_present);
         late.subscribe(&[filter("away/#", 1)]);
         late.disconnect();
         speaker.publish("away/a", &format!("{round} after"), 1);
-        let mut late = kept("late", 100).open(server.client);
+        let mut late = persistent("late", 100).open(server.client);
         assert!(late.session_present);
         let came = late.message().payload;
         if came != format!("{round} after") {
@@ -401,7 +401,7 @@ fn count_again(end: impl FnOnce(Server, &mut [Client])) -> usize {
     let settings = [("THRONG_STORE_QUEUE_MESSAGES_MAX", "16")];
     let server = folder.serve(&settings);
     let names: Vec<String> = (0..40).map(|n| format!("client-{n}")).collect();
-    let open = |server: &Server, name: &String| Connect::kept(V5, name).open(server.client);
+    let open = |server: &Server, name: &String| Connect::persistent(V5, name).open(server.client);
     let join = |name| {
         let mut client = open(&server, name);
         client.subscribe(&[filter("news", 1)]);
