@@ -11,8 +11,8 @@ pub trait Inbox: Send + Sync {
     /// False only when no connection behind this inbox is a member of the topic.
     fn wants(&self, topic_hash: u64) -> bool;
 
-    /// True when there is room for one more message.
-    fn has_room(&self) -> bool;
+    /// True when there is capacity for one more message.
+    fn has_capacity(&self) -> bool;
 
     /// Takes a message. Messages come in the order of their offsets.
     fn deliver(&self, delivery: Delivery);

@@ -96,7 +96,7 @@ impl Local {
         let broadcast = publication.topic == model::name::BROADCAST;
         let mut routes = self.router.routes(&publication.topic);
         let mut order = self.order();
-        if !self.router.has_room(hash, broadcast, &routes) {
+        if !self.router.has_capacity(hash, broadcast, &routes) {
             return Err(PublishError::Overloaded);
         }
         order.last += 1;
@@ -336,7 +336,7 @@ mod tests {
         fn wants(&self, topic_hash: u64) -> bool {
             topic_hash != self.unwanted.load(Ordering::Relaxed)
         }
-        fn has_room(&self) -> bool {
+        fn has_capacity(&self) -> bool {
             !self.full.load(Ordering::Relaxed)
         }
         fn deliver(&self, delivery: Delivery) {

@@ -214,18 +214,18 @@ impl Router {
         self.inboxes.iter().enumerate().filter(wants)
     }
 
-    /// Whether all inboxes that want a message have room for it.
-    pub fn has_room(&self, hash: u64, is_broadcast: bool, routes: &Routes) -> bool {
+    /// Whether all inboxes that want a message have capacity for it.
+    pub fn has_capacity(&self, hash: u64, is_broadcast: bool, routes: &Routes) -> bool {
         let filters = routes.filters.as_deref().unwrap_or_default();
         let mut wanting = self.wanting(hash, is_broadcast, filters, &routes.groups);
-        wanting.all(|(_, inbox)| inbox.has_room())
+        wanting.all(|(_, inbox)| inbox.has_capacity())
     }
 
     /// The same for a message whose ways are known.
-    pub fn has_room_for(&self, message: &Envelope, groups: &[Group]) -> bool {
+    pub fn has_capacity_for(&self, message: &Envelope, groups: &[Group]) -> bool {
         let filters = message.filters.as_deref().unwrap_or_default();
         let (hash, is_broadcast) = (message.topic_hash, message.is_broadcast());
-        self.wanting(hash, is_broadcast, filters, groups).all(|(_, inbox)| inbox.has_room())
+        self.wanting(hash, is_broadcast, filters, groups).all(|(_, inbox)| inbox.has_capacity())
     }
 
     /// Gives a message to all inboxes that want it. The caller holds the lock that orders its topic's
@@ -335,7 +335,7 @@ mod tests {
         fn wants(&self, _: u64) -> bool {
             false
         }
-        fn has_room(&self) -> bool {
+        fn has_capacity(&self) -> bool {
             true
         }
         fn deliver(&self, delivery: Delivery) {

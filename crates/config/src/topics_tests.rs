@@ -37,7 +37,7 @@ fn rules_have_keys_and_defaults_in_file_order() {
         ack_tries_max: 0,
         dead_letter: String::new(),
     };
-    let room = TopicRule {
+    let chat = TopicRule {
         pattern: "room:*".into(),
         join: Join::Webhook,
         publish: Some(Publish::Others),
@@ -45,7 +45,7 @@ fn rules_have_keys_and_defaults_in_file_order() {
         webhook_url: Some("http://a/b".into()),
         ..all.clone()
     };
-    assert_eq!(rules, [room, all.clone()]);
+    assert_eq!(rules, [chat, all.clone()]);
     assert_eq!(load("").unwrap().config.topics, []);
     assert_eq!(load("topics = []").unwrap().config.topics, []);
     assert_eq!(load("topics = [{ pattern = \"*\" }]").unwrap().config.topics, [all]);

@@ -38,6 +38,8 @@ const GIVEN_UP_BY_SERVER: &[(&str, &str)] = &[
     ("looks", "verifies"),
     ("nobody", "no client, no member"),
     ("nobodys", "no client's"),
+    ("room", "capacity or space"),
+    ("rooms", "capacity or space"),
     ("somebody", "the client, the user"),
     ("tell", "notify"),
     ("tells", "notifies"),

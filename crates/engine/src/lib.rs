@@ -53,7 +53,7 @@ pub use core::reply::Reply;
 pub use core::settings::{SILENCE_SECONDS_MAX, Settings};
 pub use core::shrink::Shrink;
 pub use delivery::backpressure::{FULL_US_MAX, SCAN_ITEMS, SCAN_US, SHORTAGE_US, Waiting};
-pub use delivery::outbox::{Chunk, Outbox, Piece, Room};
+pub use delivery::outbox::{Capacity, Chunk, Outbox, Piece};
 pub use engine::{Config, Engine};
 pub use handover::fanouts::{Owed, OwedMember};
 pub use handover::value::{ImportError, VERSION as RECORD_VERSION};

@@ -63,7 +63,7 @@ impl Queue for Commands {
     fn push(&self, command: Command) {
         self.0.lock().unwrap().push(command);
     }
-    fn has_room(&self) -> bool {
+    fn has_capacity(&self) -> bool {
         true
     }
     fn is_empty(&self) -> bool {
@@ -355,7 +355,7 @@ impl World {
                 self.sockets.push((slot, false));
                 self.engine.on_received(slot, &mut [&*opening, bytes].concat());
             }
-            (3..=7, Some(slot)) if self.engine.input_room(slot, bytes.len().max(1)) > 0 => {
+            (3..=7, Some(slot)) if self.engine.input_capacity(slot, bytes.len().max(1)) > 0 => {
                 self.engine.on_received(slot, &mut bytes.to_vec());
             }
             (8, Some(slot)) => self.engine.on_peer_closed(slot),

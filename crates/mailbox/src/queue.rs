@@ -14,7 +14,7 @@ pub trait Wake {
 ///
 /// The owner must clear its wake-up (read the event descriptor) *before* it takes: a push that
 /// finds the queue empty wakes, so whatever is pushed after the take wakes again. Holding fewer
-/// than `items_max` is the senders' promise to keep by asking [`Mailbox::has_room`].
+/// than `items_max` is the senders' promise to keep by asking [`Mailbox::has_capacity`].
 pub struct Mailbox<T, W> {
     queue: Mutex<Vec<T>>,
     items_max: usize,
@@ -39,7 +39,7 @@ impl<T, W: Wake> Mailbox<T, W> {
     }
 
     /// False when the owner is `items_max` items behind.
-    pub fn has_room(&self) -> bool {
+    pub fn has_capacity(&self) -> bool {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).len() < self.items_max
     }
 

@@ -188,8 +188,8 @@ mod tests {
         );
         let presence = |name| rules.topic(name).presence();
         assert_eq!(["room", "@bo", "*", "x"].map(presence), [true, false, false, false]);
-        let room = rules.topic("room");
-        assert_eq!((room.join(), room.publish()), (JoinRule::Refuse, PublishRule::Allow));
+        let chat = rules.topic("room");
+        assert_eq!((chat.join(), chat.publish()), (JoinRule::Refuse, PublishRule::Allow));
         let other = rules.topic("x");
         assert_eq!((other.join(), other.publish()), (JoinRule::Allow, PublishRule::Refuse));
     }

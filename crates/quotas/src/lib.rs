@@ -5,7 +5,7 @@
 //! within a second that it is more than is free ([`Limits::free`]), which a table of small counters
 //! tells. Hence a crowd of which each does a little, as it does when it connects, takes no memory at all.
 //! An account that has been quiet for [`QUIET_US`] is forgotten, with all that it was owed or owes. There
-//! are at most [`ACCOUNTS_MAX`]; who comes when there is no room has none, and is bound by no rate.
+//! are at most [`ACCOUNTS_MAX`]; who comes when there is no capacity has none, and is bound by no rate.
 //!
 //! What is free is charged to nobody: a limit of N a second lets N pass at once, and what is free at most
 //! twice more, in the second when somebody becomes active and in the one before.
@@ -352,7 +352,7 @@ impl Quotas {
     }
 
     /// The account of somebody who is about to use this, to be charged: one is made when it is more than
-    /// is free in this second. Nothing where it is not, and where there is no room.
+    /// is free in this second. Nothing where it is not, and where there is no capacity.
     pub fn account(
         &self,
         who: Who<'_>,
@@ -420,8 +420,8 @@ impl Quotas {
                 part.keys().for_each(|subject| cells[self.cell(subject.who()) - first] = true);
                 self.sketch.keep(first, &cells);
             }
-            let room = part.len() * 4;
-            part.shrink_to(room);
+            let capacity = part.len() * 4;
+            part.shrink_to(capacity);
         }
     }
 

@@ -166,7 +166,7 @@ fn only_what_is_limited_and_asked_for_counts() {
 }
 
 #[test]
-fn who_is_quiet_is_forgotten_and_there_is_room_for_so_many() {
+fn quiet_users_are_forgotten_and_accounts_are_limited() {
     let quotas = Quotas::new(100);
     let exact = Limits::NONE.with(Unit::Commands, 1);
     let make = |name: &str, now_us| quotas.account(Who::User(name), &COMMAND, &exact, now_us);

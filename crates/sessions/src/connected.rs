@@ -22,7 +22,7 @@ const REACH: usize = 4;
 /// Entries in the order of their hashes, in pages of one size.
 ///
 /// A page that is full gives to those before and behind it, and splits only where they are full too. So nine
-/// tenths of the room are in use, at any time; a table that doubles is half empty at times, and leaves behind what
+/// tenths of the capacity are in use, at any time; a table that doubles is half empty at times, and leaves behind what
 /// it grew out of, which nothing else may fit into.
 #[derive(Default)]
 pub(crate) struct Connected {
@@ -82,7 +82,7 @@ impl Connected {
         (page, found.unwrap_or(Err(0)))
     }
 
-    fn room(&self, page: usize) -> usize {
+    fn capacity(&self, page: usize) -> usize {
         self.pages.get(page).map_or(0, |page| PAGE - page.len())
     }
 
@@ -92,9 +92,9 @@ impl Connected {
         if self.pages.is_empty() {
             self.pages.push(Vec::with_capacity(PAGE));
         }
-        let has_room = |page: &usize| self.room(*page) > 0;
-        let behind = (page..=page + REACH).find(has_room);
-        let before = (page.saturating_sub(REACH)..page).rev().find(has_room);
+        let has_capacity = |page: &usize| self.capacity(*page) > 0;
+        let behind = (page..=page + REACH).find(has_capacity);
+        let before = (page.saturating_sub(REACH)..page).rev().find(has_capacity);
         let mut at = at;
         if let Some(behind) = behind {
             for full in &mut self.pages[page..behind] {
@@ -196,15 +196,15 @@ mod tests {
     fn it_is_nearly_full_and_goes_away() {
         let mut table = Connected::default();
         let hash_of = |n: u32| u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let room = |table: &Connected| table.pages.iter().map(Vec::capacity).sum::<usize>();
+        let capacity = |table: &Connected| table.pages.iter().map(Vec::capacity).sum::<usize>();
         for n in 0..20_000_u32 {
             table.set_owner(hash_of(n), id(0, n));
-            let room = room(&table);
-            assert!(n < 1_000 || room * 100 <= (n as usize + 1) * 120, "{room} for {n}");
+            let capacity = capacity(&table);
+            assert!(n < 1_000 || capacity * 100 <= (n as usize + 1) * 120, "{capacity} for {n}");
         }
         for n in 0..20_000_u32 {
             assert!(table.clear_owner(hash_of(n), id(0, n)));
         }
-        assert!(room(&table) == 0 && table.pages.capacity() < 100);
+        assert!(capacity(&table) == 0 && table.pages.capacity() < 100);
     }
 }

@@ -46,8 +46,8 @@ pub trait Sessions: Send + Sync {
     /// Stores how far a connected session is. False where the store doesn't take it.
     fn save(&self, key: &str, session: &Session, done: Option<Done>) -> bool;
 
-    /// Whether the store has room for what nobody waits for.
-    fn has_room(&self) -> bool;
+    /// Whether the store has capacity for what nobody waits for.
+    fn has_capacity(&self) -> bool;
 
     /// Calls `done` when all that was given to the store before is on disk, retained messages too; at once where
     /// nothing is stored.
@@ -110,8 +110,8 @@ pub trait Storage: Send + Sync {
     /// from any thread: with true when it is on disk. False where it is not taken.
     fn put(&self, part: Part, key: &str, value: Option<Vec<u8>>, done: Option<Done>) -> bool;
 
-    /// Whether there is room for what nobody waits for: a part of it is left to others.
-    fn has_room(&self) -> bool;
+    /// Whether there is capacity for what nobody waits for: a part of it is left to others.
+    fn has_capacity(&self) -> bool;
 
     /// Calls `done` once, from any thread, when all is on disk that any part of the server gave the store before.
     fn settle(&self, done: Done);

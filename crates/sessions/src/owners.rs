@@ -29,7 +29,7 @@ impl Owners {
     }
 
     /// Counts a session by its key; false, and it is not counted, where its owner has so many. 0 is no limit.
-    /// One without an owner always has room.
+    /// One without an owner always has capacity.
     pub fn enter(&self, key: &str, max: usize) -> bool {
         let Some((owner, mut counts)) = self.counts(key) else { return true };
         let count = counts.entry(owner).or_default();

@@ -241,7 +241,7 @@ impl Local {
         if self.storage.is_none() {
             return;
         }
-        if !self.has_room() {
+        if !self.has_capacity() {
             return self.unstored.insert(key);
         }
         let done = || Some(self.unstored.unless_stored(key));
@@ -314,13 +314,13 @@ impl Local {
     fn has_place(&self, key: &str, bytes: usize) -> bool {
         let max = self.sessions_per_owner_max.load(Relaxed);
         let bytes = self.away_bytes.load(Relaxed).saturating_add(bytes);
-        let room = self.away.load(Relaxed) < self.sessions_max.load(Relaxed)
+        let fits = self.away.load(Relaxed) < self.sessions_max.load(Relaxed)
             && bytes <= self.bytes_max.load(Relaxed)
             && self.owners.enter(key, max);
-        if !room {
+        if !fits {
             self.counts.refused.fetch_add(1, Relaxed);
         }
-        room
+        fits
     }
 
     /// A connection has ended and nobody waits for its session.
@@ -533,8 +533,8 @@ impl Sessions for Local {
         self.store_progress(key, session, done)
     }
 
-    fn has_room(&self) -> bool {
-        self.storage.as_ref().is_none_or(|storage| storage.has_room())
+    fn has_capacity(&self) -> bool {
+        self.storage.as_ref().is_none_or(|storage| storage.has_capacity())
     }
 
     fn settle(&self, done: Done) {

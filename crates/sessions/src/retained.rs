@@ -472,7 +472,7 @@ mod tests {
         retained.retain(&written("a", "new", 31));
         retained.retain(&written("a", "", 29));
         assert_eq!(offset("a"), Some(31));
-        // One that had no room leaves its topic without a message.
+        // One that had no capacity leaves its topic without a message.
         retained.set_limits(1, 0);
         retained.retain(&published("a", "too large", 50));
         retained.retain(&written("a", "", 40));

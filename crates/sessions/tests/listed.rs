@@ -143,14 +143,14 @@ fn a_will_counts_from_when_it_is_published() {
 
 /// A store that may have no room, or refuse.
 struct Store {
-    has_room: AtomicBool,
+    has_capacity: AtomicBool,
     takes: AtomicBool,
     puts: Mutex<Vec<(Part, bool)>>,
 }
 
 impl Store {
-    fn set(&self, has_room: bool, takes: bool) -> Vec<(Part, bool)> {
-        self.has_room.store(has_room, Relaxed);
+    fn set(&self, has_capacity: bool, takes: bool) -> Vec<(Part, bool)> {
+        self.has_capacity.store(has_capacity, Relaxed);
         self.takes.store(takes, Relaxed);
         std::mem::take(&mut self.puts.lock().unwrap())
     }
@@ -166,8 +166,8 @@ impl Storage for Store {
         takes
     }
 
-    fn has_room(&self) -> bool {
-        self.has_room.load(Relaxed)
+    fn has_capacity(&self) -> bool {
+        self.has_capacity.load(Relaxed)
     }
 
     fn settle(&self, done: Done) {
@@ -178,7 +178,7 @@ impl Storage for Store {
 #[test]
 fn what_the_store_does_not_take_of_a_session_is_given_to_it_again() {
     let store = Arc::new(Store {
-        has_room: AtomicBool::new(false),
+        has_capacity: AtomicBool::new(false),
         takes: AtomicBool::new(true),
         puts: Mutex::default(),
     });

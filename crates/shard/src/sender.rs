@@ -48,7 +48,7 @@ impl Sender {
 
     /// Sends all of them without waiting for room. `done` gets each send's slot, with the bytes that the
     /// kernel took or the error. The list must not name a socket twice: a second send could overtake a
-    /// first one that found no room.
+    /// first one that found no capacity.
     pub fn send<T: Copy>(
         &mut self,
         sends: &[Send<'_, T>],

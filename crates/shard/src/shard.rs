@@ -239,12 +239,12 @@ impl Shard {
             let Some(socket) = self.sockets.get(slot) else {
                 break;
             };
-            let room = self.engine.input_room(slot, buffer.len());
-            if room == 0 {
+            let capacity = self.engine.input_capacity(slot, buffer.len());
+            if capacity == 0 {
                 self.engine.pause(slot);
                 break;
             }
-            match recv(socket, &mut buffer[..room], RecvFlags::DONTWAIT) {
+            match recv(socket, &mut buffer[..capacity], RecvFlags::DONTWAIT) {
                 Ok((0, _)) => {
                     self.engine.on_peer_closed(slot);
                     break;
@@ -255,7 +255,7 @@ impl Shard {
                     self.perform();
                     // Edge-triggered: only a read that did not fill the buffer has emptied the
                     // socket.
-                    if read < room && !to_end {
+                    if read < capacity && !to_end {
                         break;
                     }
                     if left == 0 {

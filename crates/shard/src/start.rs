@@ -208,7 +208,7 @@ fn plan(
         let number = shards as u64;
         let capacity = descriptors.checked_sub(reserved(number));
         let capacity = capacity.filter(|capacity| *capacity >= CAPACITY_MIN)?;
-        // When a shard leaves the choice, it must still have room for its queues.
+        // When a shard leaves the choice, it must still have capacity for its queues.
         let queued = u64::from(options.backlog) * ports;
         let high_water = capacity - queued.min(capacity / 8);
         (needed_at_start(number, ports) <= descriptors).then_some(Plan {
@@ -616,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_left_for_the_queue_of_every_port() {
+    fn descriptors_are_left_for_the_queue_of_every_port() {
         let mut options = options();
         options.backlog = 100;
         let high_water = |ports: usize, descriptors: u64| {

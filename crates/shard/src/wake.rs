@@ -38,8 +38,8 @@ impl Queue for CommandQueue {
         self.0.push(command);
     }
 
-    fn has_room(&self) -> bool {
-        self.0.has_room()
+    fn has_capacity(&self) -> bool {
+        self.0.has_capacity()
     }
 
     fn is_empty(&self) -> bool {

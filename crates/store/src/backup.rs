@@ -99,7 +99,7 @@ fn copy_and_log(shared: &Shared, snapshot: ReadTransaction, to: &Path, new_epoch
 /// Returns what a check found in `from`: a damaged store is not copied.
 ///
 /// # Errors
-/// If a process has `from` open, `from` has no store or one of the first format, or `to` has a store or no room.
+/// If a process has `from` open, `from` has no store or one of the first format, or `to` has a store or no capacity.
 pub fn back_up(from: &Path, to: &Path, new_epoch: u32) -> Result<Report, OpenError> {
     require_no_store(to)?;
     let _lock = check::lock(from)?;

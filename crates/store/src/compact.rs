@@ -26,7 +26,7 @@ pub struct Compacted {
 /// for both.
 ///
 /// # Errors
-/// If a process has the directory open, it has no store or one of the first format, or the disk has no room.
+/// If a process has the directory open, it has no store or one of the first format, or the disk has no capacity.
 pub fn compact(dir: &Path) -> Result<Compacted, OpenError> {
     let file = dir.join(FILE);
     let length = || {

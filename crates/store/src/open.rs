@@ -170,7 +170,7 @@ impl Directory {
         self.paths().iter().for_each(|path| drop(std::fs::remove_file(path)));
     }
 
-    /// Creates the reserve file. Returns false if the disk has no room for it.
+    /// Creates the reserve file. Returns false if the disk has no capacity for it.
     pub fn create_reserve(&self) -> bool {
         if self.has_reserve() {
             return true;

@@ -297,7 +297,7 @@ impl Store {
     }
 
     /// Whether half of the queue is free. What nobody waits for leaves the other half to what somebody waits for.
-    pub fn has_room(&self) -> bool {
+    pub fn has_capacity(&self) -> bool {
         self.shared.queue.is_half_empty()
     }
 

@@ -16,7 +16,7 @@ use model::name::{BAD_USER, check_name, check_topic};
 /// The fields of a file's first line.
 pub const HEADER: [&str; 2] = ["user", "topic"];
 
-/// Two names of 254 bytes have room in it. So a quotation mark without an end is not searched for
+/// Two names of 254 bytes have capacity in it. So a quotation mark without an end is not searched for
 /// in the whole text.
 const ROW_BYTES_MAX: usize = 1_024;
 

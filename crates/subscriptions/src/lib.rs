@@ -94,7 +94,7 @@ pub enum EditError {
     /// A topic's name is not valid.
     #[error("the topic {0:?}: {1}")]
     Topic(Name, &'static str),
-    /// The table has no room for another topic's name.
+    /// The table has no capacity for another topic's name.
     #[error(transparent)]
     Full(#[from] NamesFullError),
 }
@@ -148,7 +148,7 @@ pub trait SubscriptionStore: Send + Sync {
     /// calls.
     ///
     /// # Errors
-    /// If the store has no room at the moment. Then it does not call `done`, and the caller may try
+    /// If the store has no capacity at the moment. Then it does not call `done`, and the caller may try
     /// again later.
     fn save(&self, change: Change, done: OnSaved) -> Result<(), String>;
 }

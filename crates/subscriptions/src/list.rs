@@ -144,8 +144,8 @@ impl Long {
         /// So many fit into an empty block.
         const NUMBERS: usize = BLOCK_BYTES / row::NUMBER_BYTES_MAX;
         /// Below this, so many more fit.
-        const BYTES: usize = BLOCK_BYTES - ROOM * row::NUMBER_BYTES_MAX;
-        const ROOM: usize = 8;
+        const BYTES: usize = BLOCK_BYTES - SPARE * row::NUMBER_BYTES_MAX;
+        const SPARE: usize = 8;
         let mut rest = numbers;
         while !rest.is_empty() {
             let Some(block) = self.blocks.last_mut().filter(|it| it.packed.len() <= BYTES) else {
@@ -155,7 +155,7 @@ impl Long {
                 rest = more;
                 continue;
             };
-            let (first, more) = rest.split_at(rest.len().min(ROOM));
+            let (first, more) = rest.split_at(rest.len().min(SPARE));
             self.bytes -= allocated(block.packed.len());
             append(&mut block.packed, block.last, first);
             self.bytes += allocated(block.packed.len());
@@ -221,7 +221,7 @@ impl Long {
         true
     }
 
-    /// Joins a small block and a neighbour that has room for it.
+    /// Joins a small block and a neighbour that has capacity for it.
     fn join(&mut self, at: usize) {
         let length = |at: usize| self.blocks.get(at).map(|block| block.packed.len());
         if length(at).is_none_or(|bytes| bytes >= BLOCK_BYTES_MIN) {

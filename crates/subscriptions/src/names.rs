@@ -28,7 +28,7 @@ pub(crate) fn allocated(bytes: usize) -> usize {
     if bytes == 0 { 0 } else { (bytes + 8).next_multiple_of(16).max(32) }
 }
 
-/// Where a name begins in the blocks, and one more, so that no name takes no more room than one.
+/// Where a name begins in the blocks, and one more, so that no name takes no more capacity than one.
 #[derive(Clone, Copy)]
 struct Position(NonZeroU32);
 

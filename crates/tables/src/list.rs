@@ -44,8 +44,8 @@ impl<T> List<T> {
     /// Appends an item.
     pub fn push(&mut self, item: T) {
         if self.pages.last().is_none_or(|last| last.len() == PAGE) {
-            let room = if self.pages.is_empty() { 2 } else { PAGE };
-            self.pages.push(Vec::with_capacity(room));
+            let capacity = if self.pages.is_empty() { 2 } else { PAGE };
+            self.pages.push(Vec::with_capacity(capacity));
         }
         if let Some(last) = self.pages.last_mut() {
             if last.len() == last.capacity() {

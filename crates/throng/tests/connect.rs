@@ -64,21 +64,21 @@ fn the_application_says_who_comes_by_every_transport() {
     let server = asking(&app, &[]);
     for way in ALL {
         let user = format!("{way:?}").to_lowercase();
-        let (room, news) = (format!("room:{user}"), format!("news:{user}"));
-        let topics = if way.is_phoenix() { String::new() } else { format!("topic={room}&") };
+        let (chat, news) = (format!("room:{user}"), format!("news:{user}"));
+        let topics = if way.is_phoenix() { String::new() } else { format!("topic={chat}&") };
         let query = format!("{topics}lang=de&lang=en");
         let mut client = Client::open(&server, way, &query, &session(&user))
             .unwrap_or_else(|reply| panic!("{way:?}: {reply:?}"));
         if way.is_phoenix() {
-            assert_eq!(client.join(&room, json!({}))["status"], "ok", "{way:?}");
+            assert_eq!(client.join(&chat, json!({}))["status"], "ok", "{way:?}");
             assert_eq!(client.join("room:other", json!({}))["status"], "error", "{way:?}");
         }
-        for topic in [&room, &news, &format!("@{user}"), &"@crowd".to_string()] {
+        for topic in [&chat, &news, &format!("@{user}"), &"@crowd".to_string()] {
             server.until("it is in its topics", |server| members(server, topic) == 1);
         }
         if way != Way::Poll {
             server.until("others are told of it", |server| {
-                let (_, body) = server.api("GET", &format!("/api/presence/{room}"), None);
+                let (_, body) = server.api("GET", &format!("/api/presence/{chat}"), None);
                 body["presences"][&user]["metas"][0]["info"]["role"] == "editor"
             });
         }
@@ -99,7 +99,7 @@ fn the_application_says_who_comes_by_every_transport() {
             _ => {}
         }
         if !way.is_phoenix() {
-            query["topic"] = json!([room]);
+            query["topic"] = json!([chat]);
         }
         let path = way.path().split('?').next().unwrap();
         let want = json!({

@@ -46,7 +46,7 @@ fn call(
 fn keys_are_made_used_and_taken_away() {
     let scratch = Scratch::new("keys-life");
     let folder = scratch.path();
-    let rooms = make(folder, "rooms", &["--scope", "publish:room:*", "--scope", "publish:@*"]);
+    let chat_key = make(folder, "rooms", &["--scope", "publish:room:*", "--scope", "publish:@*"]);
     let ops = make(folder, "ops", &["--scope", "read", "--expires", "2090-01-01"]);
     let log = std::fs::File::create(folder.join("log")).unwrap();
     let server = serve(folder, log.into());
@@ -54,14 +54,14 @@ fn keys_are_made_used_and_taken_away() {
     assert_eq!(call(&server, "GET", "/api/stats", &ops, None).0, 200);
     let mut stream = server.listen("/stream?topic=room:1&user=al");
     let to = |topic: &str| Some(json!({"topic": topic, "data": format!("to {topic}")}));
-    assert_eq!(call(&server, "POST", "/api/publish", &rooms, to("room:1")).0, 200);
-    let (status, error) = call(&server, "POST", "/api/publish", &rooms, to("news"));
+    assert_eq!(call(&server, "POST", "/api/publish", &chat_key, to("room:1")).0, 200);
+    let (status, error) = call(&server, "POST", "/api/publish", &chat_key, to("news"));
     assert_eq!((status, &error["error"]["code"]), (403, &json!("insufficient_scope")));
     assert_eq!(call(&server, "POST", "/api/publish", &ops, to("room:1")).0, 403);
     let all = Some(json!({"data": "no"}));
-    assert_eq!(call(&server, "POST", "/api/broadcast", &rooms, all).0, 403);
+    assert_eq!(call(&server, "POST", "/api/broadcast", &chat_key, all).0, 403);
     let al = Some(json!({"user": "al", "data": "to al"}));
-    assert_eq!(call(&server, "POST", "/api/send", &rooms, al).0, 200);
+    assert_eq!(call(&server, "POST", "/api/send", &chat_key, al).0, 200);
     for want in ["to room:1", "to al"] {
         while stream.next_object()["data"] != want {}
     }
@@ -76,7 +76,7 @@ fn keys_are_made_used_and_taken_away() {
     std::fs::write(folder.join("throng.toml"), format!("[[keys]]{second}")).unwrap();
     server.signal("-HUP");
     server.until("the key is gone", |server| {
-        call(server, "POST", "/api/publish", &rooms, to("room:1")).0 == 401
+        call(server, "POST", "/api/publish", &chat_key, to("room:1")).0 == 401
     });
     assert_eq!(call(&server, "GET", "/api/stats", &ops, None).0, 200);
     let read_log = || std::fs::read_to_string(folder.join("log")).unwrap();
@@ -86,7 +86,7 @@ fn keys_are_made_used_and_taken_away() {
     });
     drop(server);
     let log = read_log();
-    assert!(!log.contains(&rooms) && !log.contains(&ops), "{log}");
+    assert!(!log.contains(&chat_key) && !log.contains(&ops), "{log}");
 }
 
 #[test]

@@ -169,8 +169,8 @@ fn presence_follows_the_users() {
     command(&mut socket, json!({"type": "subscribe", "id": 2, "topic": "room:3"}));
     until_present(&server, "room:3", &["al", "bo"]);
     ask(&mut socket, "logout", "al");
-    for room in ["room:1", "room:2", "room:3"] {
-        until_present(&server, room, &["bo"]);
+    for chat in ["room:1", "room:2", "room:3"] {
+        until_present(&server, chat, &["bo"]);
     }
     drop(socket);
     until_present(&server, "room:1", &[]);

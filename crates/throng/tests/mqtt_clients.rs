@@ -189,9 +189,9 @@ fn mqtt_js_in_a_browser() {
 }
 
 #[test]
-fn rumqttc_and_a_phone_in_one_room() {
+fn rumqttc_and_a_phone_in_one_topic() {
     let server = server(&[]);
-    let mut room = server.listen("/sse?topic=room/1&format=json");
+    let mut chat = server.listen("/sse?topic=room/1&format=json");
     let mut options =
         MqttOptions::new("rust", server.client.ip().to_string(), server.client.port());
     options.set_keep_alive(Duration::from_secs(30));
@@ -210,6 +210,6 @@ fn rumqttc_and_a_phone_in_one_room() {
     let message = message.unwrap();
     assert_eq!((message.topic.as_str(), &message.payload[..]), ("room/1", &b"from Rust"[..]));
     assert_eq!(message.qos, QoS::ExactlyOnce);
-    let event: serde_json::Value = serde_json::from_str(&room.data()).unwrap();
+    let event: serde_json::Value = serde_json::from_str(&chat.data()).unwrap();
     assert_eq!(event["data"], "from Rust");
 }

@@ -65,7 +65,7 @@ pub(crate) async fn acknowledge(
         error => Rejection::bad_request(error.code(), error.to_string()),
     })?;
     for shard in 0..node.shards.count() {
-        // The user's open connections have room for more.
+        // The user's open connections have capacity for more.
         let (user, topic) = (body.user.as_str().into(), topic.as_str().into());
         node.shards.send(shard, Command::Acknowledged { user, topic, offset });
     }

@@ -83,7 +83,7 @@ impl Listener for Bounded {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::debug!(%error, "the admin port can't accept");
-                    self.connections.make_room();
+                    self.connections.evict_one();
                     tokio::time::sleep(ACCEPT_REST).await;
                     continue;
                 }

@@ -35,7 +35,7 @@ impl<T: DeserializeOwned, S: Served + ?Sized> FromRequest<Arc<S>> for Body<T> {
 /// The body of a call that needs no key, in bytes.
 const OPEN_BODY_BYTES_MAX: usize = 4 << 10;
 
-/// A short JSON body of a call that anybody may make: it takes no room from the bodies of those who have a
+/// A short JSON body of a call that anybody may make: it takes no capacity from the bodies of those who have a
 /// key.
 pub(crate) struct OpenBody<T>(pub T);
 

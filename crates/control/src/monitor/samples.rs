@@ -302,7 +302,7 @@ impl SampleRing {
         match (place, sample) {
             (Ok(place), Some(sample)) => self.0[place] = sample,
             (Ok(place), None) => _ = self.0.remove(place),
-            // It is older than all, and there is no room.
+            // It is older than all, and there is no capacity.
             (Err(0), Some(_)) if self.0.len() == SAMPLES_MAX => {}
             (Err(place), Some(sample)) => {
                 let place = match self.0.len() == SAMPLES_MAX {

@@ -428,9 +428,9 @@ impl Queue {
         self.lost += full - std::mem::replace(&mut self.full_seen, full);
         let mut bytes = 0;
         let fitting = self.waiting.iter().take(events_max.max(1)).take_while(|event| {
-            let room = bytes == 0 || bytes + event.json.len() <= BATCH_BYTES_MAX;
+            let fits = bytes == 0 || bytes + event.json.len() <= BATCH_BYTES_MAX;
             bytes += event.json.len();
-            room
+            fits
         });
         let count = fitting.count();
         self.again = self.batch_of(count, self.lost);

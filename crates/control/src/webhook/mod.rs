@@ -70,7 +70,7 @@ pub use worker::Worker;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fixed {
     /// How many requests may be without a response at a time, those included that are under way;
-    /// more are rejected. Of one URL no more than there is room for yet in three quarters of
+    /// more are rejected. Of one URL no more than there is capacity for yet in three quarters of
     /// this, so that one which does not answer leaves as much to the others; the rest is for URLs
     /// with fewer than 64.
     pub queue_events_max: usize,

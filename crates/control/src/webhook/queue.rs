@@ -78,9 +78,9 @@ impl Queue {
         }
         let mut bytes = 0;
         let fitting = self.waiting.iter().take(events_max.max(1)).take_while(|request| {
-            let room = bytes < BATCH_BYTES_MAX;
+            let fits = bytes < BATCH_BYTES_MAX;
             bytes += body::event_bytes(&request.ask);
-            room
+            fits
         });
         let fitting = fitting.count();
         Some(self.waiting.drain(..fitting).collect())

@@ -170,10 +170,10 @@ impl Bound {
 
     /// Whether a URL that has `own` of all that waits may have so many more.
     ///
-    /// It may have as many as there is room for yet. So however many wait for one that does not
+    /// It may have as many as there is capacity for yet. So however many wait for one that does not
     /// answer, as many again can wait for others, and of those none can take all of that either.
     /// What halves for each of them is soon nothing, so a part is reserved for those that have little.
-    fn has_room(self, own: usize, waiting: usize, more: usize) -> bool {
+    fn has_capacity(self, own: usize, waiting: usize, more: usize) -> bool {
         let own = own.saturating_add(more);
         let shared = self.all - self.all / RESERVED_PART;
         own <= shared.saturating_sub(waiting)
@@ -242,7 +242,8 @@ impl RequestQueue {
             (*events, *waiting_bytes) = (*events + 1, *waiting_bytes + bytes);
             let (share, events, waiting_bytes) = (share.clone(), *events, *waiting_bytes);
             (all, all_bytes) = (all + 1, all_bytes + bytes);
-            if !state.open || !self.has_room(&share, (events, waiting_bytes), (all, all_bytes)) {
+            if !state.open || !self.has_capacity(&share, (events, waiting_bytes), (all, all_bytes))
+            {
                 let rejected = asks.len() as u64;
                 self.counts.unanswered[ErrorKind::Full as usize]
                     .fetch_add(rejected, Ordering::Relaxed);
@@ -324,7 +325,7 @@ impl RequestQueue {
 
     /// Whether a URL may have so many more events and bytes, the last of which is one of so many more of
     /// all URLs. To be called under the lock, since the numbers grow only there.
-    fn has_room(
+    fn has_capacity(
         &self,
         share: &Share,
         (more, more_bytes): (usize, usize),
@@ -335,10 +336,11 @@ impl RequestQueue {
             self.counts.waiting_bytes.load(Ordering::Relaxed) + all_bytes - more_bytes;
         let own = share.waiting.load(Ordering::Relaxed);
         let own_bytes = share.bytes.load(Ordering::Relaxed);
-        let few = own + more <= self.events_per_url_max && self.events.has_room(own, waiting, more);
+        let few =
+            own + more <= self.events_per_url_max && self.events.has_capacity(own, waiting, more);
         // A request that is alone is accepted however large it is: else it could never be sent.
         let alone = waiting == 0 && more == 1;
-        few && (alone || self.bytes.has_room(own_bytes, waiting_bytes, more_bytes))
+        few && (alone || self.bytes.has_capacity(own_bytes, waiting_bytes, more_bytes))
     }
 
     /// What waits for each URL, by the name that a log may hold; no more than so many, those first

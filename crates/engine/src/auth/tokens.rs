@@ -108,8 +108,9 @@ impl Engine {
             return Err(("too_many_topics", protocol::data::too_many_topics(max)));
         }
         let (users, quota) = (&verified.users, &mut self.rates.quota);
-        let no_room = self.core.no_room(users, [].iter());
-        let over = no_room.or_else(|| quota.open(&self.core, slot, users, topics + users.len()));
+        let capacity_reached = self.core.capacity_reached(users, [].iter());
+        let over =
+            capacity_reached.or_else(|| quota.open(&self.core, slot, users, topics + users.len()));
         if let Some(limited) = over {
             return Err((limited.code(), over_message(limited)));
         }

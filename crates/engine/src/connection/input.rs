@@ -141,7 +141,7 @@ impl Core {
     }
 
     /// How much of a connection's input may be read now, in bytes, at most `whole`.
-    pub fn input_room(&self, slot: u32, whole: usize) -> usize {
+    pub fn input_capacity(&self, slot: u32, whole: usize) -> usize {
         if !is_paused(&self.table, slot) {
             return whole;
         }

@@ -28,9 +28,9 @@ impl Core {
         if let Some(before) = proxied.counted.take() {
             self.shared.addresses.leave(before);
         }
-        let room = counts.is_none_or(|address| self.shared.addresses.enter(address, max));
-        proxied.counted = counts.filter(|_| room);
-        room
+        let admitted = counts.is_none_or(|address| self.shared.addresses.enter(address, max));
+        proxied.counted = counts.filter(|_| admitted);
+        admitted
     }
 }
 
@@ -84,12 +84,12 @@ impl Engine {
         from: usize,
         out: &mut Vec<u8>,
     ) -> bool {
-        let room = self.core.came_from(slot, SocketAddr::new(client, 0));
-        if !room {
+        let admitted = self.core.came_from(slot, SocketAddr::new(client, 0));
+        if !admitted {
             out.truncate(from);
             self.refuse_address(slot, request, from, out);
         }
-        room
+        admitted
     }
 
     fn refuse_address(&mut self, slot: u32, request: &[u8], from: usize, out: &mut Vec<u8>) {

@@ -1,4 +1,4 @@
-//! Answers to connections for which there is no room.
+//! Answers to connections for which there is no capacity.
 
 use model::CloseReason;
 use protocol::http::{self, Rejection};
@@ -8,7 +8,7 @@ use crate::core::Core;
 use crate::core::metrics::Refusal;
 use crate::engine::Engine;
 
-/// How a connection was answered for which there was no room.
+/// How a connection was answered for which there was no capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// It was a health check, which is no refusal.
@@ -47,7 +47,7 @@ impl Core {
 }
 
 impl Engine {
-    /// Counts a connection for which there was no room, and its answer.
+    /// Counts a connection for which there was no capacity, and its answer.
     pub fn count_refusal(&self, refused: Refused, refusal: Refusal) {
         let metrics = &self.core.metrics;
         metrics.refused[refusal as usize].add(u64::from(refused != Refused::Healthy));
@@ -63,7 +63,7 @@ impl Engine {
     pub(crate) fn request_beyond(&mut self, slot: u32, bytes: &[u8], out: &mut Vec<u8>) -> usize {
         let (refused, protocols) = (refused(Refusal::Address), self.core.shared.protocols);
         let answered =
-            http::without_room(protocols, &self.core.settings.session, bytes, &refused, out);
+            http::reject_connection(protocols, &self.core.settings.session, bytes, &refused, out);
         let Some(healthy) = answered else {
             return 0;
         };
@@ -126,7 +126,7 @@ pub fn refuse(
     }
     let rejection = refused(refusal);
     let asks = match refusal {
-        Refusal::Address => http::without_room(protocols, settings, request, &rejection, out),
+        Refusal::Address => http::reject_connection(protocols, settings, request, &rejection, out),
         Refusal::Connections | Refusal::Rate | Refusal::Memory | Refusal::Sessions => None,
     };
     match asks {

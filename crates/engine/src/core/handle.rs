@@ -170,9 +170,9 @@ impl Addresses {
     pub fn enter(&self, address: IpAddr, max: u32) -> bool {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(address).or_default();
-        let room = *count < max;
-        *count += u32::from(room);
-        room
+        let fits = *count < max;
+        *count += u32::from(fits);
+        fits
     }
 
     /// Counts one less.
@@ -196,7 +196,7 @@ pub trait Queue: Send + Sync {
     fn push(&self, command: Command);
 
     /// False when as many commands wait as may.
-    fn has_room(&self) -> bool;
+    fn has_capacity(&self) -> bool;
 
     /// True when nothing waits.
     fn is_empty(&self) -> bool;
@@ -216,8 +216,8 @@ impl Inbox for EngineInbox {
         self.filter.holds(topic_hash)
     }
 
-    fn has_room(&self) -> bool {
-        self.queue.has_room()
+    fn has_capacity(&self) -> bool {
+        self.queue.has_capacity()
     }
 
     fn deliver(&self, delivery: Delivery) {

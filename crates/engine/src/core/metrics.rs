@@ -297,7 +297,7 @@ pub struct Metrics {
     /// them.
     pub conflated: Counter,
     /// Messages that waited for MQTT clients and were dropped meanwhile by limits of the history, or had
-    /// expired, and those for which no member of a group had room.
+    /// expired, and those for which no member of a group had capacity.
     pub mqtt_gone: Counter,
     /// Messages that MQTT clients were sent again on a new connection.
     pub mqtt_repeated: Counter,

@@ -55,8 +55,8 @@ mod tests {
         set.shrink();
         queue.shrink();
         list.shrink();
-        let rooms = [map.capacity(), set.capacity(), queue.capacity(), list.capacity()];
-        assert!(rooms.iter().all(|room| *room < 100), "{rooms:?}");
+        let capacities = [map.capacity(), set.capacity(), queue.capacity(), list.capacity()];
+        assert!(capacities.iter().all(|capacity| *capacity < 100), "{capacities:?}");
         assert!((0..10).all(|n| map[&n] == n && set.contains(&n) && queue[n as usize] == n));
         assert_eq!((map.len(), list.len()), (10, 10));
         // Room that is in use stays.

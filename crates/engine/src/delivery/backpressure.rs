@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use model::Message;
 
-use crate::delivery::outbox::Room;
+use crate::delivery::outbox::Capacity;
 
 /// What is on its way is counted by topic in so many places. Two topics in one place slow each
 /// other's publishers for the time of a fan-out.
@@ -22,10 +22,10 @@ pub const SCAN_US: u64 = 1_000;
 /// See [`SCAN_US`].
 pub const SCAN_ITEMS: usize = 256;
 
-/// So long in a row a member that is out of room has those refused who can't wait.
+/// So long in a row a member that is out of capacity has those refused who can't wait.
 pub const FULL_US_MAX: u64 = 2_000_000;
 
-/// A member that was short of room is remembered for so long: until then it has no new time.
+/// A member that was short of capacity is remembered for so long: until then it has no new time.
 pub const SHORTAGE_US: u64 = 10_000_000;
 
 /// What is on its way to the members of topics in one shard, and whether they keep up. Written to by
@@ -35,8 +35,8 @@ pub struct Waiting {
     bytes: Box<[AtomicU64]>,
     /// There is something in `short`.
     any_short: AtomicBool,
-    /// Topics of which a member that keeps pace is short of room, by hash: the least room.
-    short: Mutex<HashMap<u64, Room>>,
+    /// Topics of which a member that keeps pace is short of capacity, by hash: the least capacity.
+    short: Mutex<HashMap<u64, Capacity>>,
 }
 
 impl Default for Waiting {
@@ -50,7 +50,7 @@ impl Default for Waiting {
 }
 
 impl Waiting {
-    /// True while a member of some topic is short of room.
+    /// True while a member of some topic is short of capacity.
     pub fn any_short(&self) -> bool {
         self.any_short.load(Ordering::Relaxed)
     }
@@ -61,21 +61,21 @@ impl Waiting {
         &self.bytes[hash as usize % PLACES]
     }
 
-    /// The least room that a member of the topic has.
-    pub fn room(&self, hash: u64) -> Room {
+    /// The least capacity that a member of the topic has.
+    pub fn capacity(&self, hash: u64) -> Capacity {
         if !self.any_short.load(Ordering::Relaxed) {
-            return Room::Enough;
+            return Capacity::Enough;
         }
         let short = self.short.lock().unwrap_or_else(PoisonError::into_inner);
-        short.get(&hash).copied().unwrap_or(Room::Enough)
+        short.get(&hash).copied().unwrap_or(Capacity::Enough)
     }
 
-    /// Notes the least room that a member of the topic has.
-    pub fn set_room(&self, hash: u64, room: Room) {
+    /// Notes the least capacity that a member of the topic has.
+    pub fn set_capacity(&self, hash: u64, capacity: Capacity) {
         let mut short = self.short.lock().unwrap_or_else(PoisonError::into_inner);
-        match room {
-            Room::Enough => short.remove(&hash),
-            Room::Half | Room::Full | Room::None => short.insert(hash, room),
+        match capacity {
+            Capacity::Enough => short.remove(&hash),
+            Capacity::Half | Capacity::Full | Capacity::None => short.insert(hash, capacity),
         };
         self.any_short.store(!short.is_empty(), Ordering::Relaxed);
     }

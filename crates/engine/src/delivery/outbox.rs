@@ -101,9 +101,9 @@ impl Pace {
     }
 }
 
-/// What is left of a connection's room to wait.
+/// How much more may wait for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Room {
+pub enum Capacity {
     /// Enough.
     Enough,
     /// Over half of it is used, by a reader that keeps pace.
@@ -185,17 +185,17 @@ impl Outbox {
     }
 
     /// What room its connection has left.
-    pub fn room(&self, settings: &Settings, now_us: u64) -> Room {
+    pub fn capacity(&self, settings: &Settings, now_us: u64) -> Capacity {
         // One answer to a request may be larger than the limits, since more is asked for only when it
         // has come; so may a piece of what was missed, since the next is made only when it has left.
         if self.is_one() || !self.is_over(settings, 1, 2) {
-            return Room::Enough;
+            return Capacity::Enough;
         }
         match (self.is_over(settings, 1, 1), self.keeps_pace_of(settings, now_us)) {
-            (false, true) => Room::Half,
-            (false, false) => Room::Enough,
-            (true, true) if !self.is_over(settings, BURST, 1) => Room::Full,
-            (true, _) => Room::None,
+            (false, true) => Capacity::Half,
+            (false, false) => Capacity::Enough,
+            (true, true) if !self.is_over(settings, BURST, 1) => Capacity::Full,
+            (true, _) => Capacity::None,
         }
     }
 

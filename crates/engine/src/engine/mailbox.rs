@@ -87,7 +87,7 @@ impl Engine {
 impl Core {
     /// True while as many messages wait as may.
     pub(crate) fn is_behind(&self) -> bool {
-        // Who stands still makes no room.
+        // Who stands still makes no capacity.
         !self.stands_still && self.hub.queued() >= QUEUED_MAX
     }
 }

@@ -231,8 +231,8 @@ impl Engine {
     }
 
     /// How much of a connection's input may be read now, in bytes, at most `whole`.
-    pub fn input_room(&self, slot: u32, whole: usize) -> usize {
-        self.core.input_room(slot, whole)
+    pub fn input_capacity(&self, slot: u32, whole: usize) -> usize {
+        self.core.input_capacity(slot, whole)
     }
 
     /// True when all engines together hold more than they may, and this one more than its share: so

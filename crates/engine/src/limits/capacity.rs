@@ -1,4 +1,4 @@
-//! Whether there is room on the node for one more topic, and for one more who is present.
+//! Whether there is capacity on the node for one more topic, and for one more who is present.
 //!
 //! Each shard has its share of the topics, so that none asks the others. What the application puts
 //! connections into, and the topics of users who log in, is not refused.
@@ -12,7 +12,7 @@ use crate::core::metrics::Limited;
 impl Core {
     /// Which limit keeps a connection of these users from these topics, if any; then it is counted. Topics
     /// that have members are entered at any time.
-    pub(crate) fn no_room<'a>(
+    pub(crate) fn capacity_reached<'a>(
         &self,
         users: &[Name],
         topics: impl ExactSizeIterator<Item = &'a Name> + Clone,

@@ -13,7 +13,7 @@ use protocol::Delivery;
 use crate::core::Core;
 use crate::core::metrics::Limited;
 use crate::delivery::backpressure::{SCAN_ITEMS, SCAN_US, Waiting};
-use crate::delivery::outbox::Room;
+use crate::delivery::outbox::Capacity;
 use crate::limits::quota::Quota;
 
 /// So many connections may be in the table of those that have asked for something lately before it is
@@ -340,7 +340,7 @@ impl Rates {
             let idle = rates.iter().all(|rate| rate.is_idle(now_us));
             !(idle && recent.behind.is_none() && recent.keys.is_none())
         });
-        // A crowd that came and went leaves no room behind.
+        // A crowd that came and went leaves no capacity behind.
         if self.recent.capacity() > 4 * self.recent.len().max(ASKERS) {
             self.recent.shrink_to(2 * self.recent.len());
         }
@@ -353,10 +353,12 @@ impl Core {
         let max = self.settings.outbox_bytes_max as u64;
         let of = |waiting: &Waiting| {
             let bytes = waiting.place(hash).load(Ordering::Relaxed);
-            match waiting.room(hash) {
-                Room::Enough if bytes <= max / WAY_PART => Pressure::None,
-                Room::Enough | Room::Half if bytes <= max => Pressure::Wait,
-                Room::Enough | Room::Half | Room::Full | Room::None => Pressure::Refuse,
+            match waiting.capacity(hash) {
+                Capacity::Enough if bytes <= max / WAY_PART => Pressure::None,
+                Capacity::Enough | Capacity::Half if bytes <= max => Pressure::Wait,
+                Capacity::Enough | Capacity::Half | Capacity::Full | Capacity::None => {
+                    Pressure::Refuse
+                }
             }
         };
         self.engines.iter().map(|shard| of(&shard.inbox.waiting)).max().unwrap_or(Pressure::None)

@@ -57,8 +57,10 @@ impl Engine {
                 return None;
             };
             let quota = &mut self.rates.quota;
-            let no_room = self.core.no_room(users, topics.iter().map(|entry| &entry.topic));
-            no_room.or_else(|| quota.open(&self.core, slot, users, users.len() + topics.len()))
+            let capacity_reached =
+                self.core.capacity_reached(users, topics.iter().map(|entry| &entry.topic));
+            capacity_reached
+                .or_else(|| quota.open(&self.core, slot, users, users.len() + topics.len()))
         })
     }
 

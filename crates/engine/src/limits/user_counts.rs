@@ -69,8 +69,8 @@ impl Users {
             counts.topics = counts.topics.saturating_sub(less.topics);
             if *counts == Counts::default() {
                 part.remove(user);
-                let room = part.len() * 4;
-                part.shrink_to(room);
+                let capacity = part.len() * 4;
+                part.shrink_to(capacity);
             }
         }
     }

@@ -73,7 +73,7 @@ impl Engine {
     }
 
     fn mqtt_step(&mut self, slot: u32, out: &mut Vec<u8>) -> Step {
-        let room = self.core.mqtt_room(slot);
+        let capacity = self.core.mqtt_capacity(slot);
         let Some(details) = self.core.mqtt.details_mut(slot) else { return Step::Stop };
         if details.work.reading.is_some() {
             return Step::Stop;
@@ -82,17 +82,17 @@ impl Engine {
             return self.mqtt_again(slot, id, out);
         }
         if let Some(first) = details.waiting.front() {
-            if first.qos.is_confirmed() && room == 0 {
+            if first.qos.is_confirmed() && capacity == 0 {
                 return Step::Stop;
             }
             let Some(first) = details.waiting.pop_front() else { return Step::Stop };
             return self.mqtt_send_waiting(slot, first, out);
         }
-        if room == 0 {
+        if capacity == 0 {
             return Step::Stop;
         }
         if let Some(backlog) = details.session.backlogs.first().cloned() {
-            return self.mqtt_read_backlog(slot, &backlog, room, out);
+            return self.mqtt_read_backlog(slot, &backlog, capacity, out);
         }
         if let Some(source) = details.session.refs.first().cloned() {
             return self.mqtt_read_source(slot, &source, out);
@@ -101,7 +101,7 @@ impl Engine {
             return self.mqtt_replay(slot);
         }
         if details.work.behind.is_some() {
-            return self.mqtt_read_on(slot, room, out);
+            return self.mqtt_read_on(slot, capacity, out);
         }
         Step::Stop
     }
@@ -152,7 +152,7 @@ impl Engine {
             }),
             false => details.and_then(|it| mqtt_source(&it.session, &message)),
         };
-        // There is room.
+        // There is capacity.
         let _ = self.core.mqtt_send(slot, &message, &way, source, out);
         Step::More
     }
@@ -215,12 +215,12 @@ impl Engine {
         &mut self,
         slot: u32,
         backlog: &Backlog,
-        room: usize,
+        capacity: usize,
         out: &mut Vec<u8>,
     ) -> Step {
         let cursor = self.core.mqtt_cursor(backlog.topic.clone(), backlog.after);
         let bytes_max = PIECE_BYTES.min(self.core.settings.outbox_bytes_max / 4);
-        let pull = Pull { topics: vec![cursor], messages_max: room, bytes_max };
+        let pull = Pull { topics: vec![cursor], messages_max: capacity, bytes_max };
         self.mqtt_ask(slot, Reads::Backlog, |core, reading| read(core, slot, reading, pull), out)
     }
 
@@ -241,7 +241,7 @@ impl Engine {
             if self.core.mqtt_send(slot, message, &way, source, out) {
                 continue;
             }
-            // A group took the room meanwhile.
+            // A group took the capacity meanwhile.
             let noted = std::iter::once(message).chain(due);
             let noted = noted.map(|it| Source {
                 topic: it.publication.topic.clone(),
@@ -258,7 +258,7 @@ impl Engine {
     }
 
     /// Reads on behind the session's position.
-    fn mqtt_read_on(&mut self, slot: u32, room: usize, out: &mut Vec<u8>) -> Step {
+    fn mqtt_read_on(&mut self, slot: u32, capacity: usize, out: &mut Vec<u8>) -> Step {
         let core = &mut self.core;
         let Some(details) = core.mqtt.details(slot) else { return Step::Stop };
         let Some(behind) = &details.work.behind else { return Step::Stop };
@@ -273,8 +273,8 @@ impl Engine {
         if let Some(topics) = &behind.topics {
             let bytes_max = PIECE_BYTES.min(core.settings.outbox_bytes_max / 4);
             let topics = topics.iter().map(|(cursor, _)| cursor.clone()).collect();
-            // What finds no room then is noted: each look at many topics is dear.
-            let pull = Pull { topics, messages_max: room.max(NOTED_MAX), bytes_max };
+            // What finds no capacity then is noted: each look at many topics is dear.
+            let pull = Pull { topics, messages_max: capacity.max(NOTED_MAX), bytes_max };
             let ask = |core: &mut Core, reading: &Reading| read(core, slot, reading, pull);
             return self.mqtt_ask(slot, Reads::Piece, ask, out);
         }

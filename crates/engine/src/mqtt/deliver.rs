@@ -3,7 +3,7 @@
 //! What needs no confirmation is sent as it comes. What does has a packet identifier, and only so many may
 //! be under way. A client whose session ends with its connection has what is too much wait in memory, up to
 //! a limit. Of a session that goes on, the history has it: the client is *behind*, what comes live is
-//! passed over, and it reads on from its position when it has room (`catchup.rs`).
+//! passed over, and it reads on from its position when it has capacity (`catchup.rs`).
 
 use std::cell::LazyCell;
 use std::collections::HashSet;
@@ -31,7 +31,7 @@ enum Turn {
     Read,
     /// Nothing: it was read, or will be.
     Pass,
-    /// There is no room, and it can't be read later.
+    /// There is no capacity, and it can't be read later.
     Full,
 }
 
@@ -215,7 +215,7 @@ impl Core {
     }
 
     /// How many more messages may be sent that are to be confirmed.
-    pub(super) fn mqtt_room(&self, slot: u32) -> usize {
+    pub(super) fn mqtt_capacity(&self, slot: u32) -> usize {
         let Some(details) = self.mqtt.details(slot) else { return 0 };
         let max = self.settings.mqtt().map_or(u16::MAX, |it| it.inflight_max);
         details.window(max).saturating_sub(details.session.flow.in_flight())
@@ -238,8 +238,8 @@ impl Core {
         if message.is_expired(now_ms) {
             return true;
         }
-        let room = self.mqtt_room(slot);
-        if way.qos.is_confirmed() && room == 0 {
+        let capacity = self.mqtt_capacity(slot);
+        if way.qos.is_confirmed() && capacity == 0 {
             return false;
         }
         let is_deferred = self.mqtt_is_deferred(slot, way);
@@ -251,7 +251,7 @@ impl Core {
         if let Some(details) = self.mqtt.details_mut(slot) {
             if way.qos.is_confirmed() {
                 let flow = &mut details.session.flow;
-                let window = flow.in_flight() + room;
+                let window = flow.in_flight() + capacity;
                 let Some(id) = flow.send(way.qos, source, window) else { return false };
                 stamp.id = id;
             }
@@ -560,13 +560,13 @@ impl Engine {
         }
         let settings = self.core.settings.clone();
         let queue_max = settings.mqtt().map_or(0, |it| it.queue_messages_max);
-        // Who has no details has room, which is counted in them.
+        // Who has no details has capacity, which is counted in them.
         if self.core.mqtt_details(slot).is_none() {
             return;
         }
-        let (room, taken) = (self.core.mqtt_room(slot), self.core.mqtt_taken);
+        let (capacity, taken) = (self.core.mqtt_capacity(slot), self.core.mqtt_taken);
         let Some(details) = self.core.mqtt.details_mut(slot) else { return };
-        match live_turn(details, message, (room, queue_max), taken) {
+        match live_turn(details, message, (capacity, queue_max), taken) {
             Turn::Send => {
                 let details = self.core.mqtt.details(slot);
                 let source = details.and_then(|it| mqtt_source(&it.session, message));
@@ -601,7 +601,7 @@ pub(super) const NOTED_MAX: usize = 128;
 fn live_turn(
     details: &mut Details,
     message: &Message,
-    (room, queue_max): (usize, usize),
+    (capacity, queue_max): (usize, usize),
     taken: u64,
 ) -> Turn {
     let is_reading_on = details.is_reading_on();
@@ -615,7 +615,7 @@ fn live_turn(
     if !(is_read && message.is_retained()) {
         let is_idle = work.again.is_empty() && work.reading.is_none();
         return match details.waiting.len() {
-            _ if is_in_order && is_idle && room > 0 => Turn::Send,
+            _ if is_in_order && is_idle && capacity > 0 => Turn::Send,
             waiting if waiting < queue_max => Turn::Wait,
             // Who comes back for it finds it nowhere.
             _ => Turn::Full,
@@ -632,7 +632,7 @@ fn live_turn(
         behind.deferred_offset = behind.deferred_offset.max(offset);
         return Turn::Pass;
     }
-    if is_in_order && work.is_idle() && room > 0 {
+    if is_in_order && work.is_idle() && capacity > 0 {
         return Turn::Send;
     }
     // To find the topics that have more is dear: a few messages are noted one by one.

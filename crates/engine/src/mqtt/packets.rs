@@ -166,7 +166,7 @@ impl Engine {
             let known = details.aliases.get(&alias).ok_or(ReasonCode::ProtocolError)?;
             topic.clone_from(known);
         } else {
-            // One that nobody may publish to is refused each time, and takes no room.
+            // One that nobody may publish to is refused each time, and takes no capacity.
             let known = if check_topic(topic).is_ok() { topic.clone() } else { Name::default() };
             details.aliases.insert(alias, known);
         }
@@ -184,10 +184,10 @@ impl Engine {
         }
         // What is under way elsewhere takes of the same room.
         let others = usize::from(details.publishing) + details.forwarding.len();
-        let (flow, room) = (&mut details.session.flow, max.saturating_sub(others));
+        let (flow, capacity) = (&mut details.session.flow, max.saturating_sub(others));
         let arrival = match qos {
-            Qos::ExactlyOnce => flow.receive(id, room),
-            Qos::AtLeastOnce | Qos::AtMostOnce if flow.incoming() >= room => Arrival::TooMany,
+            Qos::ExactlyOnce => flow.receive(id, capacity),
+            Qos::AtLeastOnce | Qos::AtMostOnce if flow.incoming() >= capacity => Arrival::TooMany,
             Qos::AtLeastOnce | Qos::AtMostOnce => {
                 details.publishing += 1;
                 Arrival::New

@@ -166,7 +166,7 @@ impl Engine {
 }
 
 impl Core {
-    /// Stores the progress of those whose second it is, as long as the store has room for it: what clients wait for
+    /// Stores the progress of those whose second it is, as long as the store has capacity for it: what clients wait for
     /// goes first. All others have their turns later.
     fn mqtt_save_some(&mut self, now_s: u64) {
         // No second is left out, also where this is called less often.
@@ -180,7 +180,7 @@ impl Core {
                 return false;
             }
             let is_due = (now_s + u64::from(*slot)) % STORED_SECONDS < passed_s;
-            !(is_due && self.shared.mqtt_sessions.has_room() && self.mqtt_save(*slot, None))
+            !(is_due && self.shared.mqtt_sessions.has_capacity() && self.mqtt_save(*slot, None))
         });
         self.mqtt.unsaved = unsaved;
     }

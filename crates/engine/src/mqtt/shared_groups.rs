@@ -33,7 +33,7 @@ enum When {
     Now,
     /// It has to wait for so many others.
     Later(usize),
-    /// There is no room for it to wait.
+    /// There is no capacity for it to wait.
     Never,
 }
 
@@ -71,7 +71,7 @@ impl Engine {
         }
     }
 
-    /// Gives a message to the member that was chosen for it, now or later. False where there is no room.
+    /// Gives a message to the member that was chosen for it, now or later. False where there is no capacity.
     fn mqtt_give(
         &mut self,
         Member { slot, when, way }: Member,
@@ -149,10 +149,10 @@ impl Core {
         }
         let Details { session, waiting, work, .. } = details;
         let is_idle = waiting.is_empty() && session.refs.is_empty() && work.is_idle();
-        let has_room = !way.qos.is_confirmed() || is_idle && self.mqtt_room(slot) > 0;
+        let has_capacity = !way.qos.is_confirmed() || is_idle && self.mqtt_capacity(slot) > 0;
         let queue_max = self.settings.mqtt().map_or(0, |it| it.queue_messages_max);
         let wait = waiting.len() + session.refs.len();
-        let when = if has_room && !self.is_backlogged(slot) {
+        let when = if has_capacity && !self.is_backlogged(slot) {
             When::Now
         } else if !way.qos.is_confirmed() || wait < queue_max {
             When::Later(wait)
@@ -169,7 +169,7 @@ impl Core {
         let Waiting { message, qos, retain, ids, .. } = &shared;
         let in_flight = details.session.flow.in_flight();
         let way = Way { qos: *qos, retain: *retain, ids: ids.to_vec() };
-        // There is room.
+        // There is capacity.
         let _ = self.mqtt_send(slot, message, &way, source, out);
         let Some(details) = self.mqtt.details_mut(slot) else { return };
         let flow = &details.session.flow;

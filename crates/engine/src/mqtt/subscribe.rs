@@ -141,8 +141,8 @@ impl Engine {
                 return Err(ReasonCode::QuotaExceeded);
             }
             let Engine { core, rates, .. } = self;
-            let no_room = || core.no_room(&[], std::iter::once(&want.filter));
-            if rates.quota.topics_reached(core, slot).or_else(no_room).is_some() {
+            let capacity_reached = || core.capacity_reached(&[], std::iter::once(&want.filter));
+            if rates.quota.topics_reached(core, slot).or_else(capacity_reached).is_some() {
                 return Err(ReasonCode::QuotaExceeded);
             }
         }

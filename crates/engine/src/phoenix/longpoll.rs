@@ -142,8 +142,8 @@ impl Engine {
         if sessions.load(Ordering::Relaxed) >= self.core.settings.longpoll_sessions_max {
             return Err(self.refuse_session(Refusal::Sessions));
         }
-        let room = connections.load(Ordering::Relaxed) < self.core.settings.connections_max;
-        if !room || self.core.draining {
+        let fits = connections.load(Ordering::Relaxed) < self.core.settings.connections_max;
+        if !fits || self.core.draining {
             return Err(self.refuse_session(Refusal::Connections));
         }
         if self.core.shared.memory_full.load(Ordering::Relaxed) {
@@ -192,7 +192,7 @@ impl Engine {
         Ok(self.core.id(slot, self.serial))
     }
 
-    /// Counts that there is no room for a session, and says why as to any connection.
+    /// Counts that there is no capacity for a session, and says why as to any connection.
     fn refuse_session(&self, refusal: Refusal) -> Rejection {
         self.core.metrics.refused[refusal as usize].add(1);
         refused(refusal)

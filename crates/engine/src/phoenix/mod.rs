@@ -134,8 +134,10 @@ impl Engine {
             return refuse(protocol, &message, "too many channels joined", out);
         }
         let Engine { core, rates, .. } = self;
-        let no_room = || core.no_room(&[], std::iter::once(&message.topic));
-        if !is_in && let Some(limited) = rates.quota.topics_reached(core, slot).or_else(no_room) {
+        let capacity_reached = || core.capacity_reached(&[], std::iter::once(&message.topic));
+        if !is_in
+            && let Some(limited) = rates.quota.topics_reached(core, slot).or_else(capacity_reached)
+        {
             return refuse(protocol, &message, &over_message(limited), out);
         }
         if let Some(why) = self.too_large(&message) {

@@ -1,7 +1,7 @@
 //! Topics whose users acknowledge: what is not acknowledged is delivered again.
 //!
 //! A connection has a window of messages that it may have without an acknowledgement; the next one
-//! is pulled from the history when there is room. Acknowledgements are cumulative. A connection is
+//! is pulled from the history when there is capacity. Acknowledgements are cumulative. A connection is
 //! given each message once, and whoever connects is given all that is not acknowledged: what was
 //! written to a connection that is open arrives, or the connection ends. Only where the rule says so,
 //! and the client acknowledges on the connection itself, so that a handler that failed can be told
@@ -78,7 +78,7 @@ enum Next {
     Deliver,
     /// It has it, or is not to have it.
     Pass,
-    /// There is no room for it now.
+    /// There is no capacity for it now.
     Wait,
 }
 
@@ -201,18 +201,18 @@ impl Recovery {
         if self.catchups.rests(slot, number) {
             return false;
         }
-        let Some(room) = self.room(core, slot, number) else {
+        let Some(capacity) = self.capacity(core, slot, number) else {
             return self.peek(core, slot, number, out);
         };
         let Some((cursor, _)) = acks_of(self.catchups.by_slot.get_mut(&slot), number) else {
             return false;
         };
-        if room == 0 {
+        if capacity == 0 {
             return false;
         }
         let topics = vec![cursor.clone()];
         let bytes_max = core.settings.outbox_bytes_max / 2;
-        let pull = Pull { topics, messages_max: room, bytes_max };
+        let pull = Pull { topics, messages_max: capacity, bytes_max };
         let Some(piece) = self.ask_piece(core, slot, &[number], pull, out) else {
             return false;
         };
@@ -231,7 +231,7 @@ impl Recovery {
 
     /// How many messages of one topic the connection may be given now, with those that it has and
     /// that are passed on the way; `None` where the history has to be asked first.
-    pub(super) fn room(&mut self, core: &mut Core, slot: u32, number: u32) -> Option<usize> {
+    pub(super) fn capacity(&mut self, core: &mut Core, slot: u32, number: u32) -> Option<usize> {
         let now_s = core.now_s();
         let history = core.history.clone();
         let catchups = self.catchups.by_slot.get_mut(&slot)?;
@@ -263,7 +263,7 @@ impl Recovery {
         })
     }
 
-    /// Messages of an acknowledged topic, as many as its window had room for.
+    /// Messages of an acknowledged topic, as many as its window had capacity for.
     pub(super) fn serve_piece(
         &mut self,
         core: &mut Core,
@@ -302,9 +302,9 @@ impl Recovery {
             Err(_) => false,
         };
         cursor.after = offset;
-        // There is no room for one that the client said it has, and that is before others.
-        let no_room = place.is_err() && acks.flight.len() >= acks.window();
-        if (place.is_ok() && !again) || no_room {
+        // There is no capacity for one that the client said it has, and that is before others.
+        let is_full = place.is_err() && acks.flight.len() >= acks.window();
+        if (place.is_ok() && !again) || is_full {
             return Next::Pass;
         }
         let own = core.table.get(slot).map(|connection| core.id(slot, connection.serial));
@@ -493,7 +493,7 @@ impl Recovery {
     }
 
     /// A user has acknowledged a topic up to this offset, or it was given up: the windows of the
-    /// user's connections have room for more.
+    /// user's connections have capacity for more.
     pub(crate) fn acknowledged(&mut self, core: &mut Core, user: &str, topic: &str, offset: u64) {
         let own = personal(user);
         let hash = core.broker.hash(topic);
@@ -568,7 +568,7 @@ impl Core {
 }
 
 /// Nobody acknowledged the message: it goes to the dead-letter topic, with its story. False when
-/// that has no room for it now.
+/// that has no capacity for it now.
 fn give_up(core: &Core, user: &str, rule: &AcknowledgeRule, message: &Message) -> bool {
     let publication = &message.publication;
     let Some(topic) = &rule.dead_letter else {

@@ -475,7 +475,7 @@ fn entered(reply: &PendingReply, object: &str) -> String {
         _ if fields.is_empty() => object.into(),
         Some("{") => format!("{{{fields}}}"),
         Some(rest) if object.starts_with('{') => format!("{rest},{fields}}}"),
-        // An application may answer with any value, and only an object has room.
+        // An application may answer with any value, and only an object fits.
         _ => object.into(),
     }
 }

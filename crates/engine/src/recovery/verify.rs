@@ -22,8 +22,8 @@ impl Recovery {
         // The messages of several come when each has its turn.
         let (messages_max, bytes_max) = match numbers[..] {
             [number] => {
-                let room = self.room(core, slot, number).unwrap_or(1);
-                (room, core.settings.outbox_bytes_max / 2)
+                let capacity = self.capacity(core, slot, number).unwrap_or(1);
+                (capacity, core.settings.outbox_bytes_max / 2)
             }
             _ => (1, 0),
         };

@@ -12,7 +12,7 @@ use broker::Broker;
 use history::History;
 use protocol::{Codecs, Listener};
 
-use crate::delivery::outbox::{Chunk, Outbox, Piece, Room};
+use crate::delivery::outbox::{Capacity, Chunk, Outbox, Piece};
 use crate::{Arrival, Command, Config, Engine, Handle, Output, Outputs, Queue, Settings, Shared};
 pub(crate) use upgrade::{Services, Upgrade};
 
@@ -33,7 +33,7 @@ impl Queue for Commands {
         self.waiting.lock().unwrap().push(command);
     }
 
-    fn has_room(&self) -> bool {
+    fn has_capacity(&self) -> bool {
         self.waiting.lock().unwrap().len() < self.items_max
     }
 
@@ -226,8 +226,8 @@ impl Driver {
     pub fn events(&self) -> (Vec<u32>, bool) {
         let has_event = |socket: &Socket| {
             let pipe = socket.end.0.borrow();
-            let room = socket.outbox.is_some() && pipe.to_client.len() < PIPE_BYTES;
-            room || !pipe.to_server.is_empty() || (pipe.client_closed && !socket.end_sent)
+            let has_space = socket.outbox.is_some() && pipe.to_client.len() < PIPE_BYTES;
+            has_space || !pipe.to_server.is_empty() || (pipe.client_closed && !socket.end_sent)
         };
         let sockets = self.sockets.iter().filter(|(_, socket)| has_event(socket));
         let commands = !self.engine.handle().inbox.queue.is_empty();
@@ -289,12 +289,12 @@ impl Driver {
         loop {
             let Some(socket) = self.sockets.get_mut(&slot) else { return };
             let mut pipe = socket.end.0.borrow_mut();
-            let room = self.engine.input_room(slot, pipe.to_server.len().max(1));
-            if room == 0 {
+            let capacity = self.engine.input_capacity(slot, pipe.to_server.len().max(1));
+            if capacity == 0 {
                 drop(pipe);
                 return self.engine.pause(slot);
             }
-            let length = room.min(pipe.to_server.len());
+            let length = capacity.min(pipe.to_server.len());
             let mut bytes = take(&mut pipe.to_server, length);
             let end = length == 0 && pipe.client_closed && !socket.end_sent;
             drop(pipe);
@@ -377,7 +377,7 @@ impl Driver {
             socket.outbox = None;
             return true;
         }
-        let slow = outbox.room(self.engine.settings(), now_us) == Room::None;
+        let slow = outbox.capacity(self.engine.settings(), now_us) == Capacity::None;
         if is_new {
             self.engine.on_blocked(slot);
         }
@@ -416,16 +416,16 @@ fn take(queue: &mut VecDeque<u8>, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Moves what there is room for; true when there was any.
+/// Moves what there is capacity for; true when there was any.
 fn fill(end: &ServerEnd, outbox: &mut Outbox, now_us: u64) -> bool {
     let mut pipe = end.0.borrow_mut();
-    let room = PIPE_BYTES.saturating_sub(pipe.to_client.len());
+    let capacity = PIPE_BYTES.saturating_sub(pipe.to_client.len());
     let mut sent = 0;
     for part in outbox.parts() {
-        let part = &part[..part.len().min(room - sent)];
+        let part = &part[..part.len().min(capacity - sent)];
         pipe.to_client.extend(part);
         sent += part.len();
-        if sent == room {
+        if sent == capacity {
             break;
         }
     }

@@ -59,8 +59,10 @@ impl Engine {
             core.metrics.limited[Limited::Topics as usize].add(1);
             return protocol.reply(&id, Err(full), &mut core.codecs, out);
         }
-        let no_room = || core.no_room(&[], std::iter::once(&subscription.topic));
-        if !is_in && let Some(limited) = rates.quota.topics_reached(core, slot).or_else(no_room) {
+        let capacity_reached = || core.capacity_reached(&[], std::iter::once(&subscription.topic));
+        if !is_in
+            && let Some(limited) = rates.quota.topics_reached(core, slot).or_else(capacity_reached)
+        {
             let full = over_message(limited);
             let full = (limited.code(), full.as_str());
             return protocol.reply(&id, Err(full), &mut core.codecs, out);

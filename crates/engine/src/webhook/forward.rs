@@ -32,7 +32,7 @@ impl Engine {
         let mut request = self.core.forward_request(slot, &rule, &publication, &to);
         let Some(slot) = slot.filter(|_| waits(&to)) else {
             if let Some(webhook) = &self.core.webhook {
-                // What finds no room is counted there.
+                // What finds no capacity is counted there.
                 let _ = webhook.forward(request);
             }
             return self.forward_taken(slot, rule.deliver, publication, to, out);
@@ -46,7 +46,7 @@ impl Engine {
         let pending = core.table.cold(slot).map_or(0, |cold| cold.hooks_pending);
         let may_wait = !counts || pending < HOOKS_PENDING_MAX;
         let Some(webhook) = core.webhook.clone().filter(|_| may_wait) else {
-            return self.reply_published(slot, to, no_room(), out);
+            return self.reply_published(slot, to, queue_full(), out);
         };
         // Where it is when nobody takes the request.
         let place = HookPlace::new(PendingHook::Forward(publication.into(), rule.deliver, to));
@@ -59,7 +59,7 @@ impl Engine {
         }));
         if let Err(Full) = webhook.forward(request) {
             if let Some(PendingHook::Forward(_, _, to)) = place.take() {
-                self.reply_published(slot, to, no_room(), out);
+                self.reply_published(slot, to, queue_full(), out);
             }
         } else if counts && let Some(cold) = core.table.cold_or_new(slot) {
             cold.hooks_pending += 1;
@@ -195,6 +195,6 @@ fn waits(to: &Answer) -> bool {
     }
 }
 
-fn no_room() -> Sent {
+fn queue_full() -> Sent {
     Sent::Unforwarded(busy().into(), ReasonCode::QuotaExceeded)
 }

@@ -58,7 +58,7 @@ impl Put<'_> {
         if let Some(id) = self.repeated(&mut state, &publication) {
             return Ok(id);
         }
-        if !inner.router.has_room(self.hash, false, &self.routes) {
+        if !inner.router.has_capacity(self.hash, false, &self.routes) {
             return Err(PublishError::Overloaded);
         }
         if let Some(if_offset) = self.options.if_offset {
@@ -197,8 +197,8 @@ impl Put<'_> {
 
 /// How often and how long the writer waits for shards that are behind. Then it delivers all the same:
 /// a message on disk must go to the present members.
-const ROOM_WAITS: u32 = 2_000;
-const ROOM_WAIT: Duration = Duration::from_millis(1);
+const CAPACITY_WAITS: u32 = 2_000;
+const CAPACITY_WAIT: Duration = Duration::from_millis(1);
 
 /// How long the writer does not wait again after it waited in vain, in microseconds.
 const NO_WAIT_US: u64 = 30_000_000;
@@ -233,20 +233,20 @@ impl Local {
         result: Result<(), PublishError>,
     ) {
         let hash = message.topic_hash;
-        let has_room = || self.0.router.has_room_for(&message, &way.0);
+        let has_capacity = || self.0.router.has_capacity_for(&message, &way.0);
         let now_us = self.0.started.elapsed().as_micros() as u64;
         let waits = match self.0.no_wait_until_us.load(Ordering::Relaxed) {
             after_us if after_us > now_us || result.is_err() => 0,
-            _ => ROOM_WAITS,
+            _ => CAPACITY_WAITS,
         };
-        let has_room = (0..waits).any(|_| {
-            let has_room = has_room();
-            if !has_room {
-                std::thread::sleep(ROOM_WAIT);
+        let has_capacity = (0..waits).any(|_| {
+            let has_capacity = has_capacity();
+            if !has_capacity {
+                std::thread::sleep(CAPACITY_WAIT);
             }
-            has_room
+            has_capacity
         });
-        if waits > 0 && !has_room {
+        if waits > 0 && !has_capacity {
             // One shard that is stuck must not hold up everybody else's messages, each for so long.
             self.0.no_wait_until_us.store(now_us + NO_WAIT_US, Ordering::Relaxed);
         }

@@ -37,7 +37,7 @@ impl Inbox for Taken {
     fn wants(&self, _: u64) -> bool {
         true
     }
-    fn has_room(&self) -> bool {
+    fn has_capacity(&self) -> bool {
         !self.full.load(Ordering::Relaxed)
     }
     fn deliver(&self, delivery: Delivery) {

@@ -164,7 +164,7 @@ impl Windows {
             self.take(at, former);
         }
         self.trim(at, rule, 1, counted_bytes(&message), now_ms, usize::MAX);
-        // The rule has room for the largest payload, whatever is said of it.
+        // The rule has capacity for the largest payload, whatever is said of it.
         let fits = rule.messages_max > 0
             && message.publication.data.bytes() as u64 <= rule.bytes_max
             && message.bytes() <= self.limits.bytes_max;

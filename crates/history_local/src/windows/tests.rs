@@ -171,7 +171,7 @@ fn what_mqtt_says_of_a_message_counts_for_the_limit() {
         windows.push_now(message(offset, "a", 1_000, "[1]", said()), &small);
     }
     assert_eq!(windows.all("a", 0, 1_000), [3]);
-    // One whose payload has room is retained, whatever is said of it.
+    // One whose payload has capacity is retained, whatever is said of it.
     let tiny = HistoryRule { bytes_max: 3, ..rule(100) };
     windows.push_now(message(4, "a", 1_000, "[1]", said()), &tiny);
     assert_eq!(windows.all("a", 0, 1_000), [4]);
@@ -188,7 +188,7 @@ fn the_oldest_of_all_goes_when_memory_is_full() {
     assert!(windows.has("a", 1) && !windows.has("a", 0));
     assert!(windows.has("b", 2) && !windows.has("b", 1));
     assert_eq!(windows.bytes(), 3 * bytes);
-    // One that has no room even alone is not worth all others.
+    // One that has no capacity even alone is not worth all others.
     let long = format!("[{}1]", "1,".repeat(2 * bytes));
     windows.push_now(message(6, "d", 0, &long, Attributes::default()), &rule(100));
     assert_eq!(windows.messages(), 3);

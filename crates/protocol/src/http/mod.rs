@@ -24,7 +24,7 @@ pub use answer::{
 pub use endpoint::{Endpoint, Grant, Needs};
 pub use identity::TOKEN_PARAMETER;
 pub use parse::{ACK, HEADERS_MAX, HttpRequest, LONGPOLL, Limits, Method, Parsed, parse};
-pub use protocol::{Http, reject_unread, without_room};
+pub use protocol::{Http, reject_connection, reject_unread};
 pub use rejection::Rejection;
 pub use route::Route;
 

@@ -281,10 +281,10 @@ pub fn reject_unread(
     }
 }
 
-/// Answers a request on a connection that the server has no room for: a health check as always, so
+/// Answers a request on a connection that the server has no capacity for: a health check as always, so
 /// that nobody takes a full server for a dead one, anything else with the rejection. Returns whether
 /// it was a health check; `None` when more must come. The connection ends with the answer.
-pub fn without_room(
+pub fn reject_connection(
     protocols: &Protocols,
     settings: &Settings,
     bytes: &[u8],

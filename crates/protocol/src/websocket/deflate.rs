@@ -56,8 +56,8 @@ impl Deflater {
             compress
                 .compress_vec(rest, &mut self.out, FlushCompress::Sync)
                 .expect("a deflate stream that was just reset takes any input");
-            let room = self.out.len() < self.out.capacity();
-            if room && taken(compress.total_in()) == payload.len() {
+            let has_space = self.out.len() < self.out.capacity();
+            if has_space && taken(compress.total_in()) == payload.len() {
                 break;
             }
             self.out.reserve(self.out.len().max(64));
@@ -127,11 +127,11 @@ impl Inflater {
             if self.out.len() > bytes_max {
                 return Err(WsError::MessageTooBig);
             }
-            let room = self.out.len() < self.out.capacity();
+            let has_space = self.out.len() < self.out.capacity();
             match status {
                 Status::StreamEnd => return Ok(true),
-                _ if rest.is_empty() && room => return Ok(false),
-                _ if !room => self.out.reserve(self.out.len().clamp(64, 1 << 20)),
+                _ if rest.is_empty() && has_space => return Ok(false),
+                _ if !has_space => self.out.reserve(self.out.len().clamp(64, 1 << 20)),
                 _ if before == (self.inflate.total_in(), self.out.len()) => {
                     return Err(WsError::InvalidDeflate);
                 }

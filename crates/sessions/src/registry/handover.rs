@@ -278,7 +278,7 @@ mod tests {
         Will { publication, delay_s, expiry_s: Some(4), author: Author::default() }
     }
 
-    /// Counts what it is given, and has no room.
+    /// Counts what it is given, and has no capacity.
     #[derive(Default)]
     struct Full(Mutex<Vec<String>>);
 
@@ -289,7 +289,7 @@ mod tests {
             true
         }
 
-        fn has_room(&self) -> bool {
+        fn has_capacity(&self) -> bool {
             false
         }
 
@@ -372,7 +372,7 @@ mod tests {
         leave(&old, "a", 1, Ended { session: Some(left), will: None });
         old.end("a").unwrap();
         old.redispatch("b", vec![source(5)]);
-        // The store has no room for the end of the first one's session.
+        // The store has no capacity for the end of the first one's session.
         assert!(old.sweep(1_000).is_empty());
         let taken = old.poll_redispatch();
         assert_eq!((taken, old.poll_redispatch()), (Some((2, source(5))), None));

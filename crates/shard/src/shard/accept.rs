@@ -1,4 +1,4 @@
-//! New connections: the shard accepts them while there is room, and rejects them with an answer
+//! New connections: the shard accepts them while there is capacity, and rejects them with an answer
 //! otherwise.
 
 use std::net::{IpAddr, SocketAddr};

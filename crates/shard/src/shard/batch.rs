@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::Shard;
 use crate::sender::{Send, send_one};
 use crate::socket::{Sockets, State};
-use engine::{Chunk, Limited, Metrics, Outbox, Room, Settings};
+use engine::{Capacity, Chunk, Limited, Metrics, Outbox, Settings};
 
 /// Sends in a batch: as many as one system call submits.
 pub(crate) const BATCH: usize = 512;
@@ -70,28 +70,34 @@ impl Batch {
 
     /// Gathers a piece for a connection; into its outbox, if it has one. The caller must close a
     /// connection without room.
-    fn gather(&mut self, sockets: &mut Sockets, slot: u32, piece: u32, limits: Limits<'_>) -> Room {
+    fn gather(
+        &mut self,
+        sockets: &mut Sockets,
+        slot: u32,
+        piece: u32,
+        limits: Limits<'_>,
+    ) -> Capacity {
         let Some(socket) = sockets.get_mut(slot) else {
-            return Room::Enough;
+            return Capacity::Enough;
         };
         if socket.is(State::Batched) {
             socket.set(State::BatchedAgain, true);
             self.again.entry(slot).or_default().push(piece);
-            return Room::Enough;
+            return Capacity::Enough;
         }
         // Nearly all have none, and are looked up once.
         if !socket.is(State::Blocked) {
             socket.set(State::Batched, true);
             self.entries.push(Entry { slot, piece });
-            return Room::Enough;
+            return Capacity::Enough;
         }
         let Some(outbox) = sockets.outbox_mut(slot) else {
-            return Room::Enough;
+            return Capacity::Enough;
         };
         let chunk = self.pieces[piece as usize].chunk(limits.metrics);
         limits.metrics.outbox_bytes.add(chunk.bytes() as u64);
         outbox.push(chunk, 0);
-        limits.room(outbox)
+        limits.capacity(outbox)
     }
 }
 
@@ -104,8 +110,8 @@ struct Limits<'a> {
 }
 
 impl Limits<'_> {
-    fn room(&self, outbox: &Outbox) -> Room {
-        outbox.room(self.settings, self.now_us)
+    fn capacity(&self, outbox: &Outbox) -> Capacity {
+        outbox.capacity(self.settings, self.now_us)
     }
 }
 
@@ -128,9 +134,9 @@ impl Shard {
         let limits = Limits { settings, metrics, now_us };
         for slot in slots {
             match batch.gather(sockets, *slot, piece, limits) {
-                Room::Enough => {}
-                Room::None => slow.push(*slot),
-                room @ (Room::Half | Room::Full) => short.push((*slot, room)),
+                Capacity::Enough => {}
+                Capacity::None => slow.push(*slot),
+                capacity @ (Capacity::Half | Capacity::Full) => short.push((*slot, capacity)),
             }
         }
         if let Some(topic) = topic.filter(|_| !short.is_empty()) {
@@ -285,14 +291,14 @@ impl Shard {
             return;
         };
         outbox.push(chunk, sent);
-        if outbox.room(self.engine.settings(), now_us) == Room::None
+        if outbox.capacity(self.engine.settings(), now_us) == Capacity::None
             && !self.engine.is_unlimited(slot)
         {
             self.engine.on_slow(slot);
         }
     }
 
-    /// The socket has room: sends the outbox's bytes.
+    /// The socket has capacity: sends the outbox's bytes.
     pub(crate) fn flush(&mut self, slot: u32) {
         let now_us = self.engine.now_us();
         loop {
@@ -340,7 +346,7 @@ impl Shard {
     /// Closes the slow consumers among those with an outbox.
     pub(crate) fn close_slow(&mut self) {
         let (settings, now_us) = (&self.engine.settings(), self.engine.now_us());
-        let is_slow = |outbox: &Outbox| outbox.room(settings, now_us) == Room::None;
+        let is_slow = |outbox: &Outbox| outbox.capacity(settings, now_us) == Capacity::None;
         let slow = self
             .sockets
             .outboxes()

@@ -1,12 +1,12 @@
-//! Members that keep pace but are short of outbox room: publishers to their topics must slow down.
+//! Members that keep pace but are short of outbox capacity: publishers to their topics must slow down.
 
 use std::collections::HashMap;
 
 use super::Shard;
-use engine::Room;
+use engine::Capacity;
 use engine::{FULL_US_MAX, SCAN_ITEMS, SCAN_US, SHORTAGE_US, Waiting};
 
-/// Members that keep pace but are short of room, or were lately, by their topics' hashes and their
+/// Members that keep pace but are short of capacity, or were lately, by their topics' hashes and their
 /// slots.
 #[derive(Default)]
 pub(crate) struct Short {
@@ -24,50 +24,50 @@ struct Shortage {
 }
 
 impl Shortage {
-    /// The room that publishers see now for a member with this room.
-    fn counts(self, room: Room, now_us: u64) -> Room {
-        match room {
-            Room::Full if now_us.saturating_sub(self.began_us) > FULL_US_MAX => Room::Half,
-            Room::Enough | Room::Half | Room::Full | Room::None => room,
+    /// The capacity that publishers see now for a member with this capacity.
+    fn counts(self, capacity: Capacity, now_us: u64) -> Capacity {
+        match capacity {
+            Capacity::Full if now_us.saturating_sub(self.began_us) > FULL_US_MAX => Capacity::Half,
+            Capacity::Enough | Capacity::Half | Capacity::Full | Capacity::None => capacity,
         }
     }
 }
 
 impl Short {
-    /// Adds members of a topic that are short of room.
-    pub fn add(&mut self, waiting: &Waiting, hash: u64, members: &[(u32, Room)], now_us: u64) {
+    /// Adds members of a topic that are short of capacity.
+    pub fn add(&mut self, waiting: &Waiting, hash: u64, members: &[(u32, Capacity)], now_us: u64) {
         let topic = self.topics.entry(hash).or_default();
-        let before = waiting.room(hash);
+        let before = waiting.capacity(hash);
         let mut least = before;
-        for (slot, room) in members {
+        for (slot, capacity) in members {
             let shortage = topic.entry(*slot).or_insert_with(|| {
                 self.members += 1;
                 Shortage { began_us: now_us, last_us: now_us }
             });
             shortage.last_us = now_us;
-            least = least.max(shortage.counts(*room, now_us));
+            least = least.max(shortage.counts(*capacity, now_us));
         }
         if least != before {
-            waiting.set_room(hash, least);
+            waiting.set_capacity(hash, least);
         }
     }
 
-    /// Scans which members have room again; `room` gives the room of a slot.
-    fn scan(&mut self, waiting: &Waiting, now_us: u64, room: impl Fn(u32) -> Room) {
+    /// Scans which members have capacity again; `capacity` gives the capacity of a slot.
+    fn scan(&mut self, waiting: &Waiting, now_us: u64, capacity: impl Fn(u32) -> Capacity) {
         let mut left = 0;
         self.topics.retain(|hash, members| {
-            let mut least = Room::Enough;
+            let mut least = Capacity::Enough;
             members.retain(|slot, shortage| {
-                let room = room(*slot);
-                if matches!(room, Room::Half | Room::Full) {
+                let capacity = capacity(*slot);
+                if matches!(capacity, Capacity::Half | Capacity::Full) {
                     shortage.last_us = now_us;
-                    least = least.max(shortage.counts(room, now_us));
+                    least = least.max(shortage.counts(capacity, now_us));
                 }
                 now_us.saturating_sub(shortage.last_us) < SHORTAGE_US
             });
             left += members.len();
-            if least != waiting.room(*hash) {
-                waiting.set_room(*hash, least);
+            if least != waiting.capacity(*hash) {
+                waiting.set_capacity(*hash, least);
             }
             !members.is_empty()
         });
@@ -76,7 +76,7 @@ impl Short {
 }
 
 impl Shard {
-    /// Scans which members have room again, when that is due.
+    /// Scans which members have capacity again, when that is due.
     pub(crate) fn scan_short(&mut self) {
         let now_us = self.engine.now_us();
         if now_us < self.short_due_us() {
@@ -84,11 +84,13 @@ impl Shard {
         }
         self.short.scanned_us = now_us;
         let Shard { engine, sockets, short, .. } = self;
-        let room = |slot| match sockets.outbox(slot) {
-            Some(outbox) if !engine.is_unlimited(slot) => outbox.room(engine.settings(), now_us),
-            _ => Room::Enough,
+        let capacity = |slot| match sockets.outbox(slot) {
+            Some(outbox) if !engine.is_unlimited(slot) => {
+                outbox.capacity(engine.settings(), now_us)
+            }
+            _ => Capacity::Enough,
         };
-        short.scan(engine.handle().waiting(), now_us, room);
+        short.scan(engine.handle().waiting(), now_us, capacity);
     }
 
     /// When the next scan is due.
@@ -108,24 +110,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_without_room_concerns_its_topic_only_and_not_for_ever() {
+    fn a_member_without_capacity_concerns_its_topic_only_and_not_for_ever() {
         let (waiting, mut short) = (Waiting::default(), Short::default());
         let (topic, other) = (7, 8);
-        short.add(&waiting, topic, &[(1, Room::Full)], 1);
-        assert_eq!((waiting.room(topic), waiting.room(other)), (Room::Full, Room::Enough));
+        short.add(&waiting, topic, &[(1, Capacity::Full)], 1);
+        assert_eq!(
+            (waiting.capacity(topic), waiting.capacity(other)),
+            (Capacity::Full, Capacity::Enough)
+        );
         // The member stays full with short breaks: publishers wait, and get no error.
         for ms in 0..60_000 {
             let now_us = ms * 1_000;
-            let room = if ms % 100 < 90 { Room::Full } else { Room::Enough };
-            short.scan(&waiting, now_us, |_| room);
-            let is_full = waiting.room(topic) == Room::Full;
+            let capacity = if ms % 100 < 90 { Capacity::Full } else { Capacity::Enough };
+            short.scan(&waiting, now_us, |_| capacity);
+            let is_full = waiting.capacity(topic) == Capacity::Full;
             assert!(!is_full || now_us <= FULL_US_MAX + 1, "{ms} ms");
         }
         // Long after, the scan has forgotten the member and its shortage.
-        short.scan(&waiting, 100_000_000, |_| Room::Enough);
-        assert_eq!((short.members, waiting.room(topic)), (0, Room::Enough));
+        short.scan(&waiting, 100_000_000, |_| Capacity::Enough);
+        assert_eq!((short.members, waiting.capacity(topic)), (0, Capacity::Enough));
         assert!(!waiting.any_short());
-        short.add(&waiting, topic, &[(1, Room::Full)], 100_000_001);
-        assert_eq!(waiting.room(topic), Room::Full);
+        short.add(&waiting, topic, &[(1, Capacity::Full)], 100_000_001);
+        assert_eq!(waiting.capacity(topic), Capacity::Full);
     }
 }

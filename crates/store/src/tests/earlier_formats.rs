@@ -378,7 +378,7 @@ fn an_upgrade_on_a_full_disk_removes_its_partial_file() {
     let mut ballast = std::fs::File::create(dir.0.join("ballast")).unwrap();
     while std::io::Write::write(&mut ballast, &[1; 4096]).is_ok_and(|length| length == 4096) {}
     let length = ballast.metadata().unwrap().len();
-    // There is room for the small files and for a part of the new one.
+    // There is capacity for the small files and for a part of the new one.
     ballast.set_len(length.saturating_sub(700 << 10)).unwrap();
     for _ in 0..2 {
         let error = Store::open(options(&data.0)).err().unwrap();

@@ -26,7 +26,7 @@ fn fill(store: &Store) -> (Vec<u64>, u64) {
 }
 
 /// Runs a store on a full disk until space is free again.
-fn check_recovery(dir: &Path, says: &str, make_room: impl FnOnce(&Store, &[u64])) {
+fn check_recovery(dir: &Path, says: &str, free_space: impl FnOnce(&Store, &[u64])) {
     let (store, _, _) = Store::open(options(dir)).unwrap();
     let (mut stored, mut next) = fill(&store);
     assert!(!stored.is_empty());
@@ -37,7 +37,7 @@ fn check_recovery(dir: &Path, says: &str, make_room: impl FnOnce(&Store, &[u64])
     assert!(reason.contains(says) && reason.contains(&*dir.to_string_lossy()), "{reason}");
     assert!(store.stats().failed.is_some() && store.stats().failures > 0);
     assert_eq!(offsets(&store, "t", 0), stored, "what is there is read while the disk is full");
-    make_room(&store, &stored);
+    free_space(&store, &stored);
     let started = Instant::now();
     while store.write_error().is_some() {
         assert!(started.elapsed() < WAIT, "the store does not recover: {:?}", store.write_error());

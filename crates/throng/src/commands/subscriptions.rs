@@ -282,11 +282,11 @@ impl<R: Read> Chunks<R> {
 
     /// The next lines, after all of them were checked.
     fn next(&mut self) -> Result<Option<Chunk>, ReadError> {
-        let room = CHUNK_BYTES.saturating_sub(self.rest.len()) as u64;
+        let capacity = CHUNK_BYTES.saturating_sub(self.rest.len()) as u64;
         let read =
-            (&mut self.input).take(room).read_to_end(&mut self.rest).map_err(ReadError::Io)?;
+            (&mut self.input).take(capacity).read_to_end(&mut self.rest).map_err(ReadError::Io)?;
         let end = match self.rest.iter().rposition(|byte| *byte == b'\n') {
-            _ if (read as u64) < room => self.rest.len(),
+            _ if (read as u64) < capacity => self.rest.len(),
             Some(end) => end + 1,
             None => {
                 let reason = format!("it is longer than {CHUNK_BYTES} bytes: is this a CSV file?");

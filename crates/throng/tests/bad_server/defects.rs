@@ -77,8 +77,8 @@ fn a_run_waits_for_late_messages_at_its_end() {
 #[test]
 fn messages_of_other_topics_are_strays() {
     let server = BadServer::start(Defect::Strays);
-    let rooms = format!("rooms --topics 2 --users {} --messages 20", CROWD / 2);
-    let run = format!("{rooms} {} --hold {LONG}", server.arguments());
+    let scenario = format!("rooms --topics 2 --users {} --messages 20", CROWD / 2);
+    let run = format!("{scenario} {} --hold {LONG}", server.arguments());
     let mut run = Flood::start(&run);
     run.until_count("published", 22);
     let end = run.stop();

@@ -45,13 +45,13 @@ fn a_connection_stays_while_the_application_says_so() {
             let (server, app) = (&server, &app);
             scope.spawn(move || {
                 let user = format!("{way:?}").to_lowercase();
-                let room = format!("room:{user}");
+                let chat = format!("room:{user}");
                 let topics =
-                    if way.is_phoenix() { String::new() } else { format!("&topic={room}") };
+                    if way.is_phoenix() { String::new() } else { format!("&topic={chat}") };
                 let mut client =
                     Client::open(server, way, &format!("as={user}{topics}"), "").ok().unwrap();
                 if way.is_phoenix() {
-                    assert_eq!(client.join(&room, json!({}))["status"], "ok");
+                    assert_eq!(client.join(&chat, json!({}))["status"], "ok");
                     assert_eq!(client.join("more", json!({}))["status"], "error");
                 }
                 // The second time is that which the first answer has given.
@@ -61,7 +61,7 @@ fn a_connection_stays_while_the_application_says_so() {
                 });
                 outlive();
                 // The client hears nothing of it.
-                server.publish(&room, json!("still"));
+                server.publish(&chat, json!("still"));
                 loop {
                     let (name, value) = client.event();
                     assert!(name != "token_expiring" && name != "closed", "{way:?} {value}");

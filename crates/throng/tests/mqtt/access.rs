@@ -170,7 +170,7 @@ fn silence_of_the_application_admits_no_client() {
 }
 
 #[test]
-fn questions_that_find_no_room_are_refused_by_a_code_that_suback_has() {
+fn requests_beyond_capacity_are_rejected_by_a_code_that_suback_has() {
     let app = Application::start(members);
     let server = hasty(&app, &[("THRONG_WEBHOOK_QUEUE_EVENTS_PER_URL_MAX", "1")]);
     let mut alice = Connect::new(V5, "a").user("alice").open(server.client);

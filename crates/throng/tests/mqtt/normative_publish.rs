@@ -259,7 +259,7 @@ fn mqtt5_3_3_2_14_response_topics_have_no_wildcards() {
 }
 
 #[test]
-fn mqtt5_4_9_0_publishing_again_waits_for_room() {
+fn mqtt5_4_9_0_publishing_again_waits_for_capacity() {
     let server = server(&[]);
     let mut one = Connect::new(V5, "flow").with(number(id::RECEIVE_MAXIMUM, 1)).open(server.client);
     one.subscribe(&[filter("a", 2)]);

@@ -23,18 +23,18 @@ fn who_comes_and_goes_pushes_nothing_out_of_a_history() {
     for storage in BOTH {
         let node = Node::new(storage);
         for style in ALL {
-            let room = format!("room:{style:?}");
-            node.count(&room, 0..3);
-            let mut listener = Listener::with(&node, style, &[&room], "user=al");
+            let chat = format!("room:{style:?}");
+            node.count(&chat, 0..3);
+            let mut listener = Listener::with(&node, style, &[&chat], "user=al");
             for visitor in ["bo", "cy", "di"] {
                 let query = format!("user={visitor}");
-                let mut visits = Listener::with(&node, ResumeStyle::Ws, &[&room], &query);
+                let mut visits = Listener::with(&node, ResumeStyle::Ws, &[&chat], &query);
                 until(&node, &mut listener, "joins", visitor);
                 visits.cut();
                 until(&node, &mut listener, "leaves", visitor);
             }
             node.flush();
-            assert_eq!(node.history(&room, "").0, numbers(0..3), "{storage:?} {style:?}");
+            assert_eq!(node.history(&chat, "").0, numbers(0..3), "{storage:?} {style:?}");
         }
     }
 }

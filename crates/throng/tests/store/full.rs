@@ -88,7 +88,7 @@ impl Publisher {
     }
 
     /// Publishes until one is accepted again.
-    fn until_room(&mut self, caller: &mut Caller) {
+    fn until_space(&mut self, caller: &mut Caller) {
         let end = Instant::now() + TIMEOUT;
         while self.publish(caller).is_err() {
             assert!(Instant::now() < end, "there is room, and nothing is taken in");
@@ -171,7 +171,7 @@ fn a_full_disk_rejects_publishes_and_recovers_by_itself() {
             // The store fills the whole disk, so it gets a larger one.
             _ => remount(&mount, 12 + 4 * round),
         }
-        publisher.until_room(&mut caller);
+        publisher.until_space(&mut caller);
         publisher.check(&mut caller);
         assert_eq!(server.api("GET", "/readyz", None).0, 200);
         assert_eq!(server.metric("throng_ready"), 1.0);

@@ -13,13 +13,13 @@ fn rounds() -> u64 {
 }
 
 /// Topics of the load generator that have a history.
-const ROOMS: &str = "[[topics]]\npattern = \"room-*\"\nhistory_messages_max = 1000000\n";
+const TOPICS: &str = "[[topics]]\npattern = \"room-*\"\nhistory_messages_max = 1000000\n";
 
 /// Runs a scenario. The next upgrade begins when this count has grown by so much.
 fn flooded(storage: Storage, scenario: &str, count: &str, step: u64) -> Ended {
     // Messages for users would come again until they are acknowledged.
     let settings = vec![("THRONG_INBOX_ENABLED", "false")];
-    let node = Node::with(Options { storage, more: ROOMS.into(), settings, ..Options::default() });
+    let node = Node::with(Options { storage, more: TOPICS.into(), settings, ..Options::default() });
     let mut flood = Flood::start(&format!("{scenario} {} --hold {LONG}", at(&node)));
     flood.until_all_arrived();
     for round in 1..=rounds() {

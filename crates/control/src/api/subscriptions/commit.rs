@@ -25,7 +25,7 @@ pub(super) async fn commit(
     edits: Vec<(Name, Edited)>,
     turn: Turn,
 ) -> Result<Vec<Committed>, Rejection> {
-    check_room(&node, &edits)?;
+    check_capacity(&node, &edits)?;
     let task = tokio::spawn(async move {
         store(&node, &change).await?;
         node.subscriptions.apply(&change);
@@ -41,9 +41,9 @@ pub(super) async fn commit(
     task.await.unwrap_or_else(|_| Err(Rejection::going_down()))
 }
 
-/// Rejects a change that adds more than it takes away where there is no room for that. Changes of others
+/// Rejects a change that adds more than it takes away where there is no capacity for that. Changes of others
 /// that are under way are not counted.
-fn check_room(node: &Node, edits: &[(Name, Edited)]) -> Result<(), Rejection> {
+fn check_capacity(node: &Node, edits: &[(Name, Edited)]) -> Result<(), Rejection> {
     let count =
         |of: fn(&Edited) -> usize| edits.iter().map(|(_, edited)| of(edited)).sum::<usize>();
     let (added, removed) =

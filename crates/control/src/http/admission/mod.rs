@@ -206,7 +206,7 @@ impl Connections {
     }
 
     /// Takes any connection's place: the system has no descriptors left.
-    pub(crate) fn make_room(&self) {
+    pub(crate) fn evict_one(&self) {
         let mut state = self.state();
         let now = Instant::now();
         if let Some((class, _, number)) = state.next_of(now, |_| true)

@@ -155,7 +155,7 @@ impl Forwards {
         self.changed.notify_one();
     }
 
-    /// Puts a message into its queue. For one whose rule is gone there is no room, as in a queue that closes: its
+    /// Puts a message into its queue. For one whose rule is gone there is no capacity, as in a queue that closes: its
     /// shard has not heard of that yet, and what is published again goes by the rules that are there then.
     pub fn put(&self, request: ForwardRequest) -> Result<(), Full> {
         let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);

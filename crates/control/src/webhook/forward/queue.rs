@@ -24,9 +24,9 @@ pub struct ForwardStats {
     pub taken: u64,
     /// Those that it has not taken in time, or has refused.
     pub failed: u64,
-    /// Those for which there was no room, and whose clients were told so.
+    /// Those for which there was no capacity, and whose clients were told so.
     pub refused: u64,
-    /// Those for which there was no room, and for which nobody waited.
+    /// Those for which there was no capacity, and for which nobody waited.
     pub dropped: u64,
     /// HTTP requests that were sent, or could not be.
     pub requests: u64,
@@ -259,9 +259,9 @@ impl ForwardQueue {
         }
         let mut bytes = 0;
         let fitting = state.waiting.iter().take(max).take_while(|pending| {
-            let room = bytes < BATCH_BYTES_MAX;
+            let fits = bytes < BATCH_BYTES_MAX;
             bytes += pending.bytes;
-            room
+            fits
         });
         let fitting = fitting.count();
         NextStep::Send(state.waiting.drain(..fitting).collect())

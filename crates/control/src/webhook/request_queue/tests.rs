@@ -65,7 +65,7 @@ fn the_request_queue_is_bounded_in_bytes_too() {
 }
 
 #[test]
-fn however_many_urls_hang_the_next_one_has_room() {
+fn however_many_urls_hang_the_next_one_has_capacity() {
     let sized = || ask_with(1, Data::Text("x".repeat(1000).into()));
     let bytes = body::memory_bytes(&sized());
     for fixed in [fixed(1024, 1024, usize::MAX), fixed(usize::MAX, 1024, 1024 * bytes)] {

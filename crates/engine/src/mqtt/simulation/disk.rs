@@ -104,7 +104,7 @@ impl Storage for Disk {
         true
     }
 
-    fn has_room(&self) -> bool {
+    fn has_capacity(&self) -> bool {
         true
     }
 

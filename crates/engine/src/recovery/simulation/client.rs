@@ -483,7 +483,7 @@ impl Client {
             }
             acks.next = acks.next.max(number + 1);
             acks.received.insert(number);
-            // What is gone takes no room.
+            // What is gone takes no capacity.
             let cursor = gone.max(*acks.cursors.last().unwrap());
             let flight = acks.received.range(cursor..).count();
             assert!(flight <= WINDOW, "client {name}: {flight} in flight");

@@ -53,11 +53,11 @@ pub(super) fn rules(message_bytes_max: u64) -> [Rule; 2] {
         compact: false,
         acknowledge: None,
     };
-    let room =
+    let chat =
         Rule { pattern: "room:*".into(), publish: Some(PublishRule::Allow), ..Rule::default() };
     [
-        Rule { presence: true, history: Some(history.into()), ..room.clone() },
-        Rule { pattern: "typing:*".into(), ..room },
+        Rule { presence: true, history: Some(history.into()), ..chat.clone() },
+        Rule { pattern: "typing:*".into(), ..chat },
     ]
 }
 

@@ -172,8 +172,8 @@ impl Storage for Saved {
             .is_ok()
     }
 
-    fn has_room(&self) -> bool {
-        self.store.has_room()
+    fn has_capacity(&self) -> bool {
+        self.store.has_capacity()
     }
 
     fn settle(&self, done: Done) {
