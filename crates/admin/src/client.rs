@@ -147,7 +147,7 @@ impl Admin {
         body: &str,
     ) -> Result<(u16, Vec<u8>), AdminError> {
         let answer = self.http.request(method, &format!("{}{path}", self.base), content_type, body);
-        answer.map_err(|error| self.unanswered(path, &error))
+        answer.map_err(|error| self.no_reply(path, &error))
     }
 
     /// Sends a request whose response is a stream, and gives each line of it to `each` as it arrives.
@@ -163,10 +163,10 @@ impl Admin {
         each: &mut dyn FnMut(&[u8]),
     ) -> Result<(u16, Vec<u8>), AdminError> {
         let answer = self.http.lines("POST", &format!("{}{path}", self.base), body, silence, each);
-        answer.map_err(|error| self.unanswered(path, &error))
+        answer.map_err(|error| self.no_reply(path, &error))
     }
 
-    fn unanswered(&self, path: &str, error: &anyhow::Error) -> AdminError {
+    fn no_reply(&self, path: &str, error: &anyhow::Error) -> AdminError {
         let io = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
         match io {
             Some(io) if error.is::<NotConnectedError>() => {

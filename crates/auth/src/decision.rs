@@ -64,7 +64,7 @@ pub enum Consent {
     /// It may be done.
     Given(Permit),
     /// It may be done if the application says so.
-    Asked(Hook),
+    Requested(Hook),
 }
 
 /// Who gets what a client publishes.
@@ -110,7 +110,7 @@ impl Decision {
     pub fn undenied(self) -> Result<Consent, Deny> {
         match self {
             Decision::Allow(permit) => Ok(Consent::Given(permit)),
-            Decision::Ask(hook) => Ok(Consent::Asked(hook)),
+            Decision::Ask(hook) => Ok(Consent::Requested(hook)),
             Decision::Deny(deny) => Err(deny),
         }
     }

@@ -249,10 +249,10 @@ impl Broker for Local {
             return self.history.latest_of(hash, name, limit);
         }
         let complete = self.scan(|message| {
-            let is_asked = topic.is_none_or(|(hash, name)| {
+            let is_requested = topic.is_none_or(|(hash, name)| {
                 hash == message.topic_hash && name == message.publication.topic
             });
-            if is_asked {
+            if is_requested {
                 messages.push(message.clone());
             }
             messages.len() < limit

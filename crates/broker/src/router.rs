@@ -250,9 +250,9 @@ impl Router {
     /// all were asked.
     pub fn pass_on(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>, passed: Passed) -> bool {
         let entry = self.read().entries.get(&key.name).cloned();
-        let asked = |shard| passed.tried.iter().filter(|it| **it == shard).count();
+        let attempts = |shard| passed.tried.iter().filter(|it| **it == shard).count();
         let shard = entry.and_then(|entry| {
-            (0..ROUNDS).find_map(|round| entry.choose(|shard| asked(shard) <= round))
+            (0..ROUNDS).find_map(|round| entry.choose(|shard| attempts(shard) <= round))
         });
         let Some(inbox) = shard.and_then(|shard| self.inboxes.get(shard)) else { return false };
         let (message, groups, passed) = (message.clone(), vec![key.clone()], Some(passed));

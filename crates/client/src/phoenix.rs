@@ -320,10 +320,11 @@ mod tests {
     fn read_pieces(target: &str, pieces: &[&[u8]]) -> Result<Events, ClientError> {
         let (mut state, mut pending, mut out, mut events) =
             (State::default(), Vec::new(), Vec::new(), Vec::new());
-        let mut asked = Vec::new();
-        Phoenix.request(&request(target), &mut asked);
-        let asked = String::from_utf8(asked).unwrap();
-        let key = asked.lines().find_map(|line| line.strip_prefix("Sec-WebSocket-Key: ")).unwrap();
+        let mut request_text = Vec::new();
+        Phoenix.request(&request(target), &mut request_text);
+        let request_text = String::from_utf8(request_text).unwrap();
+        let key =
+            request_text.lines().find_map(|line| line.strip_prefix("Sec-WebSocket-Key: ")).unwrap();
         let mut head = Vec::new();
         handshake::response(&handshake::accept(key).unwrap(), None, None, &mut head);
         for (at, piece) in [head.as_slice()].iter().chain(pieces).enumerate() {

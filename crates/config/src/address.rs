@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nearly_an_address_is_answered_with_how_to_write_it() {
+    fn a_near_address_gets_an_error_that_says_how_to_write_it() {
         for (text, want) in [
             ("18000", "write 127.0.0.1:18000 to be reached from this machine only, or 0.0.0.0"),
             (":18000", "write 127.0.0.1:18000 to"),

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_answered_with_what_to_write() {
+    fn a_wrong_size_gets_an_error_that_says_what_to_write() {
         for (text, want) in [
             ("10 giga", "the units are B, kB"),
             ("10 g", "the units are"),

@@ -104,7 +104,7 @@ pub fn spawn<S: Shards + 'static>(
         runtime.block_on(async {
             tokio::spawn(worker.run());
             tokio::spawn(event_sender.run());
-            tokio::spawn(forwarder.run(Arc::new(api::Answered(node.clone()))));
+            tokio::spawn(forwarder.run(Arc::new(api::ReplyPublisher(node.clone()))));
             if let Err(error) = serve(listener, node, samples, stopped).await {
                 tracing::error!(%error, "the admin port failed");
             }

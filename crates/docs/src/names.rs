@@ -24,7 +24,9 @@ const TOOLS: &[&str] = &["bench", "flood", "top", "tune"];
 
 /// Words that are given up in all crates but the tools.
 const GIVEN_UP_BY_SERVER: &[(&str, &str)] = &[
+    ("answered", "replied"),
     ("anybody", "anonymous"),
+    ("asked", "requested"),
     ("hear", "receive"),
     ("heard", "received, an event"),
     ("hearing", "subscribers"),
@@ -44,6 +46,7 @@ const GIVEN_UP_BY_SERVER: &[(&str, &str)] = &[
     ("tell", "notify"),
     ("tells", "notifies"),
     ("told", "notified, reported, an event"),
+    ("unanswered", "without reply"),
     ("unheld", "without account"),
     ("unkept", "unsaved"),
     ("whoever", "the client, the user"),

@@ -69,7 +69,7 @@ pub struct Stream {
 
 impl Stream {
     /// Whether a back end answers it.
-    pub fn is_answered(&self) -> bool {
+    pub fn has_replied(&self) -> bool {
         matches!(self.to, Audience::Answered { .. })
     }
 }
@@ -235,7 +235,7 @@ enum Line {
 
 impl Publisher {
     fn new(context: Arc<PublishContext>, stream: Stream, lane: Lane, begin_ns: u64) -> Self {
-        let requests = context.requests.filter(|_| stream.is_answered());
+        let requests = context.requests.filter(|_| stream.has_replied());
         let line = match (requests, &context.api) {
             (Some((address, qos)), _) => Line::Mqtt(MqttPublisher::new(address, qos)),
             (None, Api::Throng { urls, key }) => {

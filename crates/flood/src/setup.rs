@@ -206,7 +206,7 @@ impl Setup {
             );
         }
         let mut requests = None;
-        if streams.iter().any(Stream::is_answered) {
+        if streams.iter().any(Stream::has_replied) {
             let server = &plan.servers[0];
             requests = Some((server.address, common.qos.unwrap_or(1)));
         }

@@ -11,7 +11,7 @@ pub enum CloseReason {
     /// The peer vanished: a reset, a keep-alive or a user time-out of TCP.
     Lost,
     /// The peer requested (or HTTP implied) the end after a short answer.
-    Answered,
+    Replied,
     /// The application closed it through the API.
     ByApplication,
     /// The server is draining for a stop or a restart.
@@ -62,7 +62,7 @@ impl CloseReason {
     pub const ALL: [CloseReason; 20] = [
         CloseReason::ByClient,
         CloseReason::Lost,
-        CloseReason::Answered,
+        CloseReason::Replied,
         CloseReason::ByApplication,
         CloseReason::Drain,
         CloseReason::SlowConsumer,
@@ -87,7 +87,7 @@ impl CloseReason {
         match self {
             CloseReason::ByClient => "client",
             CloseReason::Lost => "lost",
-            CloseReason::Answered => "answered",
+            CloseReason::Replied => "answered",
             CloseReason::ByApplication => "application",
             CloseReason::Drain => "drain",
             CloseReason::SlowConsumer => "slow_consumer",
@@ -112,7 +112,7 @@ impl CloseReason {
     /// frameworks, 4000–4999 private).
     pub fn code(self) -> u16 {
         match self {
-            CloseReason::ByClient | CloseReason::Answered => 1000,
+            CloseReason::ByClient | CloseReason::Replied => 1000,
             CloseReason::Lost | CloseReason::Idle => 1001,
             CloseReason::ByApplication => 4000,
             CloseReason::Drain => 1012,
@@ -145,7 +145,7 @@ impl CloseReason {
             | CloseReason::TakenOver => Advice::Stay,
             CloseReason::ByClient
             | CloseReason::Lost
-            | CloseReason::Answered
+            | CloseReason::Replied
             | CloseReason::Drain
             | CloseReason::SlowConsumer
             | CloseReason::RequestTimeout

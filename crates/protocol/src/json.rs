@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recovery_says_what_is_lost_to_those_who_asked() {
+    fn a_recovery_says_what_is_lost_to_those_who_requested() {
         let text = |gaps: Option<&[(Name, RecoveryGap)]>| {
             let mut out = Vec::new();
             recovery(&Position { epoch: Epoch(10), offset: 7 }.into(), gaps, &mut out);

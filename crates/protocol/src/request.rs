@@ -20,7 +20,7 @@ pub use crate::secret::Secret;
 #[derive(Debug)]
 pub enum Request {
     /// Nothing more: a request is answered. `keep_alive` says whether the connection stays.
-    Answered {
+    Replied {
         /// Ready for the next request.
         keep_alive: bool,
     },
@@ -451,9 +451,9 @@ mod tests {
     fn tokens_stand_in_no_log() {
         let token = || Secret("a.secret.b".into());
         let (purpose, id) = (TokenPurpose::Refresh, "7".into());
-        let asked = Request::Authenticate(Authenticate { token: token(), purpose, id });
+        let request = Request::Authenticate(Authenticate { token: token(), purpose, id });
         let again = mqtt::Incoming::Authenticate { method: "token".into(), token: token() };
-        let texts = [format!("{asked:?}"), format!("{again:?}")];
+        let texts = [format!("{request:?}"), format!("{again:?}")];
         assert!(texts.iter().all(|text| !text.contains("secret")), "{texts:?}");
     }
 }

@@ -74,7 +74,7 @@ fn listens(path: &str, query: &str, headers: &str) -> Result<(ResumeRequest, Vec
     match ask("GET", &format!("{path}?{query}"), &format!("{upgrade}{headers}"), "") {
         (Request::Open(Open { resume, tags, .. }), _) => Ok((resume, tags)),
         (Request::Poll(poll), _) => Ok((poll.resume, poll.tags)),
-        (Request::Answered { .. }, answer) => Err(code(&answer)),
+        (Request::Replied { .. }, answer) => Err(code(&answer)),
         other => panic!("{other:?}"),
     }
 }
@@ -390,9 +390,9 @@ fn an_event_that_a_page_takes_for_the_servers_is_not_published() {
         if !event.contains('%') {
             let text =
                 format!(r#"{{"type":"publish","id":1,"topic":"t","data":1,"event":"{event}"}}"#);
-            let (asked, _) = read_text(&text);
-            let publishes = matches!(asked, Some(Request::Publish { .. }));
-            assert_eq!(publishes, refused.is_none(), "{asked:?}");
+            let (request, _) = read_text(&text);
+            let publishes = matches!(request, Some(Request::Publish { .. }));
+            assert_eq!(publishes, refused.is_none(), "{request:?}");
         }
     }
     // A page that listens may have a parameter of this name for itself.
@@ -413,7 +413,7 @@ fn an_array_is_no_websocket_command() {
 
 /// A client of a newer protocol or of another dialect gets an error and stays connected.
 #[test]
-fn a_phoenix_message_of_an_unknown_kind_is_answered() {
+fn a_phoenix_message_of_an_unknown_kind_is_replied() {
     for message in [&b"\x09\0\0\0\0"[..], b"\x04\x01\0\0\x01t{}", b"\0\0\0\x01\0\xff"] {
         let (None, frame) = read_as(PHOENIX, Opcode::Binary, message) else { panic!() };
         let answer = String::from_utf8_lossy(&frame[2..]).into_owned();
@@ -425,22 +425,22 @@ fn a_phoenix_message_of_an_unknown_kind_is_answered() {
         assert!(answer[4]["response"]["reason"].as_str().is_some_and(|why| why.len() > 10));
     }
     for message in [&b""[..], b"\0", b"\x03\x01\x01"] {
-        let (asked, _) = read_as(PHOENIX, Opcode::Binary, message);
-        assert!(matches!(asked, Some(Request::Close(CloseReason::ProtocolError))), "{asked:?}");
+        let (request, _) = read_as(PHOENIX, Opcode::Binary, message);
+        assert!(matches!(request, Some(Request::Close(CloseReason::ProtocolError))), "{request:?}");
     }
 }
 
 #[test]
 fn a_websocket_comes_back_and_acknowledges() {
-    let (asked, _) =
+    let (request, _) =
         read_text(r#"{"type":"subscribe","id":1,"topic":"t","since":"5f3a91c2:7","tags":["a"]}"#);
-    let Some(Request::Subscribe(id, subscribe, _)) = asked else { panic!("{asked:?}") };
+    let Some(Request::Subscribe(id, subscribe, _)) = request else { panic!("{request:?}") };
     assert_eq!((&*id, subscribe.topic.as_str()), ("1", "t"));
     assert_eq!((subscribe.since, subscribe.tags), ("5f3a91c2:7".parse().ok(), vec!["a".into()]));
-    let (asked, _) =
+    let (request, _) =
         read_text(r#"{"type":"ack","id":"x","topic":"orders","message":"5f3a91c2:7"}"#);
-    let Some(Request::Acknowledge { acknowledgement, to: ReplyTo::Id(id), .. }) = asked else {
-        panic!("{asked:?}")
+    let Some(Request::Acknowledge { acknowledgement, to: ReplyTo::Id(id), .. }) = request else {
+        panic!("{request:?}")
     };
     let position = "5f3a91c2:7".parse().unwrap();
     let want = Acknowledgement { user: None, topic: Some("orders".into()), id: position };

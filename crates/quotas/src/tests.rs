@@ -59,10 +59,10 @@ fn a_limit_lets_pass_what_it_says_and_what_is_free() {
         // What one turn of asking asks for, and how long it then waits.
         let (times, gap_us) = (1 + random.below(20_u32), 1 + random.below(300_000_u64));
         let began_us = random.below(10_000_000_u64);
-        let (mut now_us, mut passed, mut asked) = (began_us, 0, 0);
+        let (mut now_us, mut passed, mut requested) = (began_us, 0, 0);
         for _ in 0..100 {
             for _ in 0..times {
-                asked += each;
+                requested += each;
                 if ask(&quotas, Who::Key("app"), &cost, &limits, now_us) {
                     passed += each;
                 }
@@ -78,9 +78,9 @@ fn a_limit_lets_pass_what_it_says_and_what_is_free() {
         };
         // One is let through as long as the limit isn't reached.
         let most = allowed + (free + each) as f64;
-        assert!(passed as f64 <= most, "seed {seed}: {passed} of {asked} passed, {most} may");
-        let least = (asked as f64).min(allowed) * 0.99 - each as f64;
-        assert!(passed as f64 >= least, "seed {seed}: {passed} of {asked} passed, not {least}");
+        assert!(passed as f64 <= most, "seed {seed}: {passed} of {requested} passed, {most} may");
+        let least = (requested as f64).min(allowed) * 0.99 - each as f64;
+        assert!(passed as f64 >= least, "seed {seed}: {passed} of {requested} passed, not {least}");
     }
 }
 
@@ -151,7 +151,7 @@ fn who_has_an_account_is_charged_for_everything() {
 }
 
 #[test]
-fn only_what_is_limited_and_asked_for_counts() {
+fn only_what_is_limited_and_requested_for_counts() {
     let account = Account::default();
     let limits = Limits::NONE.with(Unit::Joins, 1);
     let joins = Cost::NOTHING.with(Unit::Joins, 1_000_000).with(Unit::Bytes, u64::MAX);

@@ -253,11 +253,11 @@ fn an_inbox_in_a_browser_shows_each_message_once_until_it_is_read() {
     assert_eq!((&cursor["acknowledged"], &cursor["given_up"]), (&ids[0], &json!(null)));
 }
 
-/// Serves the page until it reports its result. Calls `asked` with each other request.
+/// Serves the page until it reports its result. Calls `check_head` with each other request.
 fn serve_until_reported(
     pages: &TcpListener,
     page: &str,
-    asked: impl Fn(&str),
+    check_head: impl Fn(&str),
 ) -> serde_json::Value {
     pages.set_nonblocking(true).unwrap();
     // Browsers open connections that they may never use.
@@ -286,7 +286,7 @@ fn serve_until_reported(
             stream.reader.read_exact(&mut body).unwrap();
             return serde_json::from_slice(&body).unwrap();
         }
-        asked(&head);
+        check_head(&head);
         let body = if head.starts_with("GET / ") { page } else { "" };
         let answer = format!(
             "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",

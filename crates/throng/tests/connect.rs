@@ -164,7 +164,7 @@ fn a_rejection_has_each_transports_words() {
 }
 
 #[test]
-fn short_requests_are_asked_about_too() {
+fn short_requests_need_a_decision_too() {
     let app = Application::replying(sessions);
     let server = asking(&app, &[]);
     server.publish("room:al", json!("before"));
@@ -253,15 +253,15 @@ fn a_token_says_who_it_is_and_the_application_gets_no_request() {
         assert!(client.is_ok());
         assert_eq!(refused(&server, Way::Sse, "topic=room:al", "").0, 401);
         // A client of /ws that should say who it is may do so by a token; others are turned away.
-        let asked = Client::open(&server, Way::Ws, "", "");
+        let client = Client::open(&server, Way::Ws, "", "");
         match required {
             "true" => {
-                let mut client = asked.ok().unwrap();
+                let mut client = client.ok().unwrap();
                 let token = token(everything("dora"));
                 let ok = client.ask(json!({"type": "connect", "token": token}));
                 assert_eq!(ok["users"], json!(["dora"]), "{ok}");
             }
-            _ => assert_eq!(asked.err().unwrap().error(), (4401, "unauthorized")),
+            _ => assert_eq!(client.err().unwrap().error(), (4401, "unauthorized")),
         }
         assert_eq!(refused(&server, Way::Ws, "", &session("bad")), (4403, "banned".into()));
     }

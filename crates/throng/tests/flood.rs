@@ -163,7 +163,7 @@ fn all_connections_return_after_a_storm() {
 
 /// The server would close a WebSocket that sends nothing, not even pongs, before the end of the run.
 #[test]
-fn heartbeats_of_all_kinds_are_counted_and_pings_answered() {
+fn heartbeats_of_all_kinds_are_counted_and_pings_replied() {
     let settings = [
         ("THRONG_TIMEOUTS_SSE_HEARTBEAT_SECONDS", "1"),
         ("THRONG_TIMEOUTS_STREAM_HEARTBEAT_SECONDS", "1"),

@@ -214,7 +214,7 @@ fn answers_go_to_response_topics_users_and_topics() {
 #[test]
 fn a_response_topic_is_one_that_the_client_may_use() {
     let app = willing();
-    let asked = Application::replying(|event| match event["topic"].as_str() {
+    let application = Application::replying(|event| match event["topic"].as_str() {
         Some("room:open") => json!({}),
         _ => json!({"status": "error"}),
     });
@@ -222,7 +222,7 @@ fn a_response_topic_is_one_that_the_client_may_use() {
     let file = File::new(&format!(
         "[client]\npublish_prefixes = [\"requests/\"]\ntrusted_proxies = [\"127.0.0.2\"]\n\
          [webhook]\nurl = \"{}\"\n[[topics]]\npattern = \"room:*\"\njoin = \"webhook\"\n{}",
-        asked.url(),
+        application.url(),
         rule(&app, answers)
     ));
     let server = file.serve();
@@ -443,15 +443,15 @@ fn other_transports_forward_and_get_the_outcome() {
 }
 
 #[test]
-fn the_application_is_asked_first() {
+fn the_application_decides_first() {
     let app = willing();
-    let asked = Application::replying(|event| match event["payload"].as_str() {
+    let application = Application::replying(|event| match event["payload"].as_str() {
         Some("spam") => json!({"status": "error"}),
         _ => json!({"payload": "tidy"}),
     });
     let file = File::new(&format!(
         "[webhook]\nurl = \"{}\"\n[[topics]]\npattern = \"requests/*\"\npublish = \"ask\"\n{}",
-        asked.url(),
+        application.url(),
         rule(&app, "")
     ));
     let server = file.serve();
@@ -468,9 +468,9 @@ fn the_application_is_asked_first() {
 #[test]
 fn nothing_is_confirmed_that_the_application_never_decided() {
     // It does not know the first time, and says yes later.
-    let (open, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
-    let (is_open, count) = (open.clone(), asked.clone());
-    let asked_of = Application::start(move |events| {
+    let (open, requests) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+    let (is_open, count) = (open.clone(), requests.clone());
+    let slow_application = Application::start(move |events| {
         if count.fetch_add(1, Ordering::Relaxed) == 0 {
             let end = Instant::now() + TIMEOUT;
             while !is_open.load(Ordering::Relaxed) && Instant::now() < end {
@@ -483,7 +483,7 @@ fn nothing_is_confirmed_that_the_application_never_decided() {
     let file = File::new(&format!(
         "[webhook]\nurl = \"{}\"\nsilence = \"deny\"\ntimeout_milliseconds = 60000\n\
          [[topics]]\npattern = \"q/*\"\npublish = \"ask\"\n",
-        asked_of.url(),
+        slow_application.url(),
     ));
     let server = file.serve();
     let mut listener = Connect::new(V5, "listener").open(server.client);
@@ -491,7 +491,7 @@ fn nothing_is_confirmed_that_the_application_never_decided() {
     let mut device = Connect::persistent(V5, "device").open(server.client);
     let important = Publish { id: 5, ..Publish::new("q/1", "important", 2) };
     device.send(&important.bytes(V5));
-    asked_of.until("it was asked", |_| asked.load(Ordering::Relaxed) == 1);
+    slow_application.until("it was asked", |_| requests.load(Ordering::Relaxed) == 1);
     device.cut();
     server.until("the server knows of it", |server| {
         server.metric("throng_connections{transport=\"mqtt\"}") == 1.0
@@ -505,7 +505,7 @@ fn nothing_is_confirmed_that_the_application_never_decided() {
     device.expect_events(&[Event::Confirm("PUBREC", 5, 0)]);
     device.confirm(ConfirmType::Pubrel, 5);
     device.expect_events(&[Event::Confirm("PUBCOMP", 5, 0)]);
-    assert_eq!(asked.load(Ordering::Relaxed), 2);
+    assert_eq!(requests.load(Ordering::Relaxed), 2);
     assert_eq!(listener.message().payload, "important");
     listener.is_quiet();
 }

@@ -137,7 +137,7 @@ fn a_websocket_enters_when_the_application_has_said_so() {
 }
 
 #[test]
-fn several_topics_of_a_request_are_asked_together() {
+fn several_topics_of_a_request_are_decided_together() {
     let app = Application::replying(members_only);
     let server = serve(&app.url(), &[]);
     let topics: String = (0..40).map(|n| format!("&topic=doc:{n}")).collect();

@@ -133,7 +133,7 @@ fn unlisted_origins_are_rejected() {
 }
 
 #[test]
-fn pipelined_requests_are_answered_in_order_also_behind_a_poll() {
+fn pipelined_requests_are_replied_in_order_also_behind_a_poll() {
     let server = Server::start();
     let mut stream = Stream::new(server.connect());
     stream.send("GET /healthz HTTP/1.1\r\nHost: t\r\n\r\nGET /nope HTTP/1.1\r\nHost: t\r\n\r\nGET /poll?topic=a HTTP/1.1\r\nHost: t\r\n\r\nGET /healthz HTTP/1.1\r\nHost: t\r\n\r\nGET /sse?topic=b HTTP/1.1\r\nHost: t\r\n\r\n");
@@ -180,22 +180,22 @@ fn requests_arrive_byte_by_byte_and_frames_with_the_upgrade() {
 fn slow_and_idle_peers_get_a_408_and_are_closed() {
     let server = Server::with(&[], &[("THRONG_TIMEOUTS_HEAD_SECONDS", "1")]);
     let mut slow = Stream::new(server.connect());
-    let is_answered = AtomicBool::new(false);
+    let has_replied = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let mut socket = slow.reader.get_ref().try_clone().unwrap();
-        let is_answered = &is_answered;
+        let has_replied = &has_replied;
         scope.spawn(move || {
             // The head has no end, and its bytes do not stop: only the time for a whole head can end this.
             let head = b"GET /sse?topic=a HTTP/1.1\r\nX: ".iter().copied();
             for byte in head.chain(std::iter::repeat_n(b'x', 600)) {
-                if is_answered.load(Ordering::Relaxed) || socket.write_all(&[byte]).is_err() {
+                if has_replied.load(Ordering::Relaxed) || socket.write_all(&[byte]).is_err() {
                     return;
                 }
                 std::thread::sleep(Duration::from_millis(100));
             }
         });
         let head = slow.head();
-        is_answered.store(true, Ordering::Relaxed);
+        has_replied.store(true, Ordering::Relaxed);
         assert!(head.starts_with("HTTP/1.1 408 "), "{head:?}");
     });
     drop(slow);

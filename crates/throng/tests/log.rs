@@ -57,7 +57,7 @@ impl Logged {
     }
 
     /// Waits for the line that ends a request.
-    fn answered(&self, route: &str, status: u16) -> Value {
+    fn reply_line(&self, route: &str, status: u16) -> Value {
         self.line("answered", |line| {
             line["span"]["route"] == route && line["fields"]["status"] == status
         })
@@ -229,10 +229,10 @@ fn the_log_has_spans_and_fields_and_no_secret() {
     assert_eq!((&span["name"], &span["method"]), (&json!("request"), &json!("POST")));
     assert_eq!(span["route"], "/api/publish");
     assert!(span["address"].as_str().unwrap().starts_with("127.0.0.1:"), "{span}");
-    assert_eq!(logged.answered("/api/users/{user}", 401)["fields"]["code"], "bad_key");
-    assert_eq!(logged.answered("none", 404)["fields"]["code"], "not_found");
-    assert_eq!(logged.answered("/api/publish", 405)["span"]["method"], "DELETE");
-    logged.answered("/api/history/{topic}", 200);
+    assert_eq!(logged.reply_line("/api/users/{user}", 401)["fields"]["code"], "bad_key");
+    assert_eq!(logged.reply_line("none", 404)["fields"]["code"], "not_found");
+    assert_eq!(logged.reply_line("/api/publish", 405)["span"]["method"], "DELETE");
+    logged.reply_line("/api/history/{topic}", 200);
 
     let closed = logged.line("connection closed", |line| line["fields"]["transport"] == "sse");
     let fields = &closed["fields"];

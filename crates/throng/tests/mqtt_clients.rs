@@ -101,15 +101,15 @@ impl Drop for Subscriber {
 }
 
 #[test]
-fn mosquittos_request_is_answered() {
+fn mosquittos_request_is_replied() {
     let server = server(&[]);
     let args = ["-V", "mqttv5", "-t", "questions", "-F", "%R %p", "-C", "1", "-u", "answerer"];
-    let mut asked = Subscriber::new(mosquitto(&server, "mosquitto_sub", &args));
+    let mut subscriber = Subscriber::new(mosquitto(&server, "mosquitto_sub", &args));
     server.until_members("questions", 1);
     let args = ["-V", "mqttv5", "-t", "questions", "-e", "answers/1", "-m", "how much?"];
     let mut asking = mosquitto(&server, "mosquitto_rr", &args);
     let asking = std::thread::spawn(move || run(&mut asking));
-    assert_eq!(asked.line(), "answers/1 how much?");
+    assert_eq!(subscriber.line(), "answers/1 how much?");
     run(&mut mosquitto(&server, "mosquitto_pub", &["-V", "mqttv5", "-t", "answers/1", "-m", "42"]));
     assert_eq!(String::from_utf8_lossy(&asking.join().unwrap().stdout).trim(), "42");
 }

@@ -38,7 +38,7 @@ pub struct Handshake {
     /// Bytes of all records that rustls has seen.
     total_bytes: usize,
     /// Whether the server has sent anything.
-    has_answered: bool,
+    has_replied: bool,
 }
 
 enum State {
@@ -97,7 +97,7 @@ impl Handshake {
             buffer: Vec::new(),
             fed_bytes: 0,
             total_bytes: 0,
-            has_answered: false,
+            has_replied: false,
         }
     }
 
@@ -152,7 +152,7 @@ impl Handshake {
         let UnbufferedStatus { discard, state } = status;
         let step = match state {
             Ok(ConnectionState::EncodeTlsData(data)) => {
-                self.has_answered = true;
+                self.has_replied = true;
                 encode(data, out).map(|()| Step::Continue)
             }
             Ok(ConnectionState::TransmitTlsData(data)) => {
@@ -197,7 +197,7 @@ impl Handshake {
             self.total_bytes += bytes;
             return Ok(true);
         };
-        if self.has_answered {
+        if self.has_replied {
             // The alert may have to be encrypted, and only rustls has the keys.
             return Err(HandshakeError::new(kind, None, reason));
         }

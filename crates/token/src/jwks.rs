@@ -41,7 +41,7 @@ struct FetchState {
     sets: Vec<Option<KeySet>>,
     /// The sources whose keys the fetch under way has still to bring, or the last one did not bring: what they
     /// publish by now is not known.
-    unanswered: Vec<bool>,
+    missing: Vec<bool>,
     /// What was read of each, for another process.
     read: HashMap<String, Arc<[u8]>>,
     /// When the last fetch ended, in seconds since 1970.
@@ -97,11 +97,11 @@ impl Jwks {
         };
         let sources: Vec<Source> = urls.iter().map(source).collect();
         let sets = sources.iter().map(|_| None).collect();
-        let unanswered = sources.iter().map(|_| true).collect();
+        let missing = sources.iter().map(|_| true).collect();
         Jwks {
             sources,
             refresh_s: refresh_s.max(FETCH_SECONDS_MIN),
-            state: RwLock::new(FetchState { sets, unanswered, ..FetchState::default() }),
+            state: RwLock::new(FetchState { sets, missing, ..FetchState::default() }),
             version: AtomicU64::new(0),
             wake: Mutex::new(None),
         }
@@ -131,8 +131,8 @@ impl Jwks {
     /// which [`Jwks::fetched`] is then told about.
     pub fn begin(&self, now_s: u64) -> Vec<String> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        let unanswered = state.unanswered.contains(&true);
-        let wait_s = match (state.wanted_s, unanswered) {
+        let missing = state.missing.contains(&true);
+        let wait_s = match (state.wanted_s, missing) {
             (Some(_), _) => FETCH_SECONDS_MIN,
             (None, true) => RETRY_SECONDS.min(self.refresh_s),
             (None, false) => self.refresh_s,
@@ -141,7 +141,7 @@ impl Jwks {
             return Vec::new();
         }
         (state.fetching, state.began_s, state.wanted_s) = (true, now_s, None);
-        state.unanswered.fill(true);
+        state.missing.fill(true);
         self.sources.iter().map(|source| source.url.clone()).collect()
     }
 
@@ -157,7 +157,7 @@ impl Jwks {
         for (at, source) in self.sources.iter().enumerate().filter(|(_, it)| it.url == url) {
             set.0.iter_mut().for_each(|key| key.issuer.clone_from(&source.issuer));
             state.sets[at] = Some(set.clone());
-            state.unanswered[at] = false;
+            state.missing[at] = false;
             state.read.insert(url.into(), json.into());
         }
         // Before others see the keys: see Authority::claims.
@@ -242,11 +242,11 @@ impl Jwks {
             }
             return Missing::Coming;
         }
-        let mut sources = self.sources.iter().zip(&state.unanswered);
-        let is_unanswered =
-            sources.any(|(source, unanswered)| *unanswered && self.may_speak_for(source, issuer));
+        let mut sources = self.sources.iter().zip(&state.missing);
+        let is_missing =
+            sources.any(|(source, missing)| *missing && self.may_speak_for(source, issuer));
         // Who is to fetch keys has not begun.
-        match is_unanswered || state.wanted_s.is_some() {
+        match is_missing || state.wanted_s.is_some() {
             true => Missing::Unavailable,
             false => Missing::Unknown,
         }

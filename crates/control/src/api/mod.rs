@@ -28,7 +28,7 @@ mod topics;
 mod upgrade;
 
 pub use openapi::openapi;
-pub(crate) use publish::Answered;
+pub(crate) use publish::ReplyPublisher;
 pub(crate) use tokens::forget as forget_revocations;
 pub use tokens::{REVOCATIONS, of_shards};
 

@@ -108,7 +108,7 @@ async fn track(gate: &Arc<Gate>, request: Request, next: Next) -> Response {
         }
         false => pass(gate, Some(&on.0), request, next).await,
     };
-    peer.answered();
+    peer.on_replied();
     response
 }
 
@@ -120,7 +120,7 @@ async fn here(mut request: Request, next: Next, working: Working) -> Result<Resp
     let arrival = Arrival::new(working);
     request.extensions_mut().insert(arrival.clone());
     let response = limit_time(request, next).await;
-    arrival.answered(response)
+    arrival.on_replied(response)
 }
 
 /// Has a request answered here as soon as it may be, or by the process that has taken over.

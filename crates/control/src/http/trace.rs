@@ -47,7 +47,7 @@ impl RequestIds {
             key = field::Empty,
             address = origin.map(field::display),
         );
-        (id, Call { span, began: Instant::now(), is_answered: false })
+        (id, Call { span, began: Instant::now(), has_replied: false })
     }
 
     fn next(&self) -> HeaderValue {
@@ -76,19 +76,19 @@ fn sent_id(headers: &HeaderMap) -> Option<HeaderValue> {
 pub(crate) struct Call {
     span: Span,
     began: Instant,
-    is_answered: bool,
+    has_replied: bool,
 }
 
 impl Call {
     /// Does what it asks for in its span.
     pub async fn run(mut self, work: impl Future<Output = Response>) -> Response {
         let response = work.instrument(self.span.clone()).await;
-        self.answered(&response);
+        self.on_replied(&response);
         response
     }
 
-    fn answered(&mut self, response: &Response) {
-        self.is_answered = true;
+    fn on_replied(&mut self, response: &Response) {
+        self.has_replied = true;
         let code = response.extensions().get().map(|ErrorCode(code)| *code);
         let (status, duration_ms) = (response.status().as_u16(), self.duration_ms());
         tracing::debug!(parent: &self.span, status, code, duration_ms, "answered");
@@ -101,7 +101,7 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        if !self.is_answered {
+        if !self.has_replied {
             let duration_ms = self.duration_ms();
             tracing::debug!(parent: &self.span, duration_ms, "its caller went away");
         }

@@ -317,7 +317,7 @@ impl Reading {
             ("result", "error".into(), stats.error as f64),
         ];
         for kind in ErrorKind::ALL {
-            rows.push(("result", kind.name().into(), stats.unanswered[kind as usize] as f64));
+            rows.push(("result", kind.name().into(), stats.failures[kind as usize] as f64));
         }
         let help = "Questions to the application, by what came of them";
         counters(encoder, "webhook_events", help, None, rows)?;
@@ -400,7 +400,7 @@ impl Reading {
         let (unit, rows) = (Some(Unit::Bytes), of(|stats| stats.bytes));
         counters(encoder, "forward_sent", help, unit, rows)?;
         let help = "Messages of back ends' answers that were published, by filter";
-        counters(encoder, "forward_answers", help, None, of(|stats| stats.answered))?;
+        counters(encoder, "forward_answers", help, None, of(|stats| stats.replies_published))?;
         let help = "Those that could not be, and answers that could not be read";
         counters(encoder, "forward_answers_refused", help, None, of(|stats| stats.rejected))?;
         let help = "Messages that a back end has still to take";

@@ -44,7 +44,7 @@ pub struct FakeShards {
     /// A line a command.
     commands: Arc<Mutex<Vec<String>>>,
     /// Commands that are never answered.
-    unanswered: Mutex<Vec<Command>>,
+    pending: Mutex<Vec<Command>>,
 }
 
 impl Shards for FakeShards {
@@ -55,7 +55,7 @@ impl Shards for FakeShards {
     fn send(&self, shard: usize, command: Command) {
         match self.mood {
             Mood::Ended => drop(command),
-            Mood::Silent => self.unanswered.lock().unwrap().push(command),
+            Mood::Silent => self.pending.lock().unwrap().push(command),
             Mood::Willing | Mood::Overloaded => {
                 let line = answer(shard, command);
                 self.commands.lock().unwrap().push(format!("{shard} {line}"));
@@ -432,7 +432,7 @@ fn node_from(
     begin: Begin,
 ) -> Node<FakeShards> {
     let shards =
-        FakeShards { mood, metrics: Default::default(), commands, unanswered: Mutex::default() };
+        FakeShards { mood, metrics: Default::default(), commands, pending: Mutex::default() };
     let store = begin.store.clone();
     let (real, history) = real(begin);
     let broker = FakeBroker {

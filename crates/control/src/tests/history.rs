@@ -316,7 +316,7 @@ async fn what_memory_has_not_comes_from_the_disk() {
 }
 
 #[tokio::test]
-async fn who_is_answered_before_the_disk_waits_for_no_members() {
+async fn a_reply_before_the_disk_waits_for_no_members() {
     let disk = Disk::new("queued");
     let bench = stored(disk.0.clone(), 0);
     let answer = publish(&bench, json!({"topic": "bulk:a", "data": 1})).await;

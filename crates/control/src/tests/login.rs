@@ -5,7 +5,7 @@ use serde_json::json;
 use super::fake::{Mood, bench};
 
 #[tokio::test]
-async fn a_login_is_asked_of_the_connections_shard() {
+async fn a_login_is_requested_of_the_connections_shard() {
     let bench = bench(Mood::Willing);
     let body = json!({"connection": "00000009-1-12-345", "user": "alice"});
     let answer = bench.post("/api/login", &body).await;

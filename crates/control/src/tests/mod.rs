@@ -1,6 +1,5 @@
 //! The API as its callers meet it, against fake shards and a fake broker.
 
-mod answered;
 mod cursors;
 pub(crate) mod fake;
 mod history;
@@ -9,6 +8,7 @@ mod monitor;
 mod mqtt;
 mod presence;
 mod publish;
+mod reply_publisher;
 mod subscriptions;
 mod upgrade;
 
@@ -307,7 +307,7 @@ async fn bodies_have_a_bound_together_and_each_its_own() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_answered_in_json() {
+async fn what_is_not_there_is_replied_in_json() {
     let bench = bench(Mood::Willing);
     let answer = bench.get("/api/nothing").await;
     assert_eq!((answer.status, answer.code().as_str()), (404, "not_found"));

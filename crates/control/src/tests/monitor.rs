@@ -335,7 +335,7 @@ fn live_figures_come_every_second_and_end_with_the_stop() {
 }
 
 #[tokio::test]
-async fn the_kernels_stats_and_findings_are_answered_and_measured() {
+async fn the_kernels_stats_and_findings_are_replied_and_measured() {
     let bench = bench(Mood::Willing);
     let answer = bench.get("/api/kernel").await.json();
     assert!(answer["seconds"].is_u64() && answer["findings"].is_array(), "{answer}");

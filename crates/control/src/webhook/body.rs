@@ -257,7 +257,7 @@ mod tests {
         };
         let bytes = memory_bytes(&request(None));
         let address = "2001:db8::1".parse().unwrap();
-        let asked = request(Some(Box::new(Connecting { address: Some(address), ..connecting })));
+        let base = request(Some(Box::new(Connecting { address: Some(address), ..connecting })));
         let texts = [
             "/sse",
             "topic",
@@ -271,14 +271,14 @@ mod tests {
             "http://a",
         ];
         let all: usize = texts.iter().map(|text| text.len()).sum();
-        assert_eq!(memory_bytes(&asked) - bytes, all, "what a client sends is counted");
+        assert_eq!(memory_bytes(&base) - bytes, all, "what a client sends is counted");
         let want = json!({
             "kind": "connect", "user": "al", "users": ["al"], "connection": "00000009-0-7-3",
             "transport": "sse", "address": "2001:db8::1", "path": "/sse",
             "query": {"topic": ["a\"b", "c"], "x": [""]},
             "headers": {"cookie": "a=b; c=\"d\"", "origin": "http://a"},
         });
-        assert_eq!(written(&asked), want);
+        assert_eq!(written(&base), want);
         let question = Question::new(WebhookKind::Refresh, None, Vec::new(), "ws");
         let want = json!({
             "kind": "refresh", "user": null, "users": [], "connection": "00000009-0-7-3",

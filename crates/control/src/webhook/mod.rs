@@ -148,7 +148,7 @@ pub struct Stats {
     pub error: u64,
     /// Those without a response of the application, by [`ErrorKind`]. ([`ErrorKind::Full`] ones were
     /// not accepted.)
-    pub unanswered: [u64; ErrorKind::ALL.len()],
+    pub failures: [u64; ErrorKind::ALL.len()],
     /// HTTP requests that were sent, or could not be.
     pub http_requests: u64,
     /// Gauge: requests without a response so far.
@@ -277,7 +277,7 @@ impl Dispatcher {
             accepted: get(&self.counts.accepted),
             ok: get(&self.counts.ok),
             error: get(&self.counts.error),
-            unanswered: std::array::from_fn(|kind| get(&self.counts.unanswered[kind])),
+            failures: std::array::from_fn(|kind| get(&self.counts.failures[kind])),
             http_requests: get(&self.http_requests),
             waiting: self.counts.waiting.load(Ordering::Relaxed) as u64,
             waiting_bytes: self.counts.waiting_bytes.load(Ordering::Relaxed) as u64,

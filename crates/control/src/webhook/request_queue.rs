@@ -23,7 +23,7 @@ pub(super) struct Counts {
     pub accepted: AtomicU64,
     pub ok: AtomicU64,
     pub error: AtomicU64,
-    pub unanswered: [AtomicU64; ErrorKind::ALL.len()],
+    pub failures: [AtomicU64; ErrorKind::ALL.len()],
     pub waiting: AtomicUsize,
     /// What those hold in memory that wait; see [`body::memory_bytes`].
     pub waiting_bytes: AtomicUsize,
@@ -82,7 +82,7 @@ impl PendingRequest {
 
     /// Responds in the application's place, with the reason why it has not.
     pub fn fail(mut self, kind: ErrorKind) {
-        self.counts.unanswered[kind as usize].fetch_add(1, Ordering::Relaxed);
+        self.counts.failures[kind as usize].fetch_add(1, Ordering::Relaxed);
         self.end(kind.response());
     }
 
@@ -105,7 +105,7 @@ impl PendingRequest {
 impl Drop for PendingRequest {
     fn drop(&mut self) {
         if !self.has_response && !self.counts.gate.is_closed() {
-            self.counts.unanswered[ErrorKind::Stopped as usize].fetch_add(1, Ordering::Relaxed);
+            self.counts.failures[ErrorKind::Stopped as usize].fetch_add(1, Ordering::Relaxed);
             self.end(ErrorKind::Stopped.response());
         }
     }
@@ -245,7 +245,7 @@ impl RequestQueue {
             if !state.open || !self.has_capacity(&share, (events, waiting_bytes), (all, all_bytes))
             {
                 let rejected = asks.len() as u64;
-                self.counts.unanswered[ErrorKind::Full as usize]
+                self.counts.failures[ErrorKind::Full as usize]
                     .fetch_add(rejected, Ordering::Relaxed);
                 share.rejected.fetch_add(rejected, Ordering::Relaxed);
                 state.rejected = Some(share.url.clone());

@@ -155,12 +155,12 @@ impl Worker {
         let oldest = queues.values().filter_map(Queue::oldest).min();
         drop(queues);
         self.due = oldest.and_then(|oldest| oldest.checked_add(timeout));
-        let unanswered =
+        let late_error =
             RequestError::new(ErrorKind::Timeout, format!("no answer within {timeout:?}"));
         let cause = format!("not sent within {timeout:?}, as those before them had no answer");
         let unsent = RequestError::new(ErrorKind::Timeout, cause);
         let touched = all.into_iter().map(|(key, late)| {
-            self.fail(late.sent, &unanswered, Some(&key.url));
+            self.fail(late.sent, &late_error, Some(&key.url));
             self.fail(late.waiting, &unsent, Some(&key.url));
             key
         });
@@ -311,7 +311,7 @@ impl Worker {
     /// Logs the requests that were rejected: not by the shards, whose threads have no time for it.
     fn log_full(&mut self) {
         let full =
-            self.dispatcher.counts.unanswered[ErrorKind::Full as usize].load(Ordering::Relaxed);
+            self.dispatcher.counts.failures[ErrorKind::Full as usize].load(Ordering::Relaxed);
         let new = full - self.full_logged;
         if new > 0 {
             self.full_logged = full;

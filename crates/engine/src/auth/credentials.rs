@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn the_application_is_asked_once_and_in_time() {
+    fn the_application_gets_one_request_in_time() {
         for (seconds, warning_s, spread_s, first, last) in [
             (1_000, 60, 30, 940, 970),
             (1_000, 60, 0, 940, 940),
@@ -364,16 +364,16 @@ mod tests {
                 let due = |credentials: &Credentials, now: u64| {
                     credentials.due(slot, 5_000 + now, expiry)
                 };
-                let asked = (0..2_000).find(|now| due(&credentials, *now).is_some()).unwrap();
-                assert!((first..=last).contains(&asked), "{seconds} {warning_s}: {asked}");
+                let due_s = (0..2_000).find(|now| due(&credentials, *now).is_some()).unwrap();
+                assert!((first..=last).contains(&due_s), "{seconds} {warning_s}: {due_s}");
                 let expires_s = u32::try_from(5_000 + seconds).unwrap();
-                assert_eq!(due(&credentials, asked), Some(TokenDue::Refresh(expires_s)));
+                assert_eq!(due(&credentials, due_s), Some(TokenDue::Refresh(expires_s)));
                 // It may be asked late, but not for ever.
                 assert_eq!(due(&credentials, seconds + 9), Some(TokenDue::Refresh(expires_s)));
                 let late = seconds + u64::from(spread_s) + 10;
                 assert_eq!(due(&credentials, late), Some(TokenDue::Expired));
                 credentials.set_warned(slot);
-                let end = (asked..2_000).find(|now| due(&credentials, *now).is_some()).unwrap();
+                let end = (due_s..2_000).find(|now| due(&credentials, *now).is_some()).unwrap();
                 assert_eq!(due(&credentials, end), Some(TokenDue::Expired));
                 assert!((seconds..=seconds + u64::from(spread_s)).contains(&end));
                 // What it says next counts from then.

@@ -53,7 +53,7 @@ impl Engine {
                 return;
             }
             // Such a request holds little.
-            if !self.core.is_answered_soon(slot) {
+            if !self.core.has_reply_soon(slot) {
                 self.refuse_input(slot);
             }
         }

@@ -326,5 +326,5 @@ impl Engine {
 /// unread would make the kernel reset the connection, and the peer lose the last bytes. Not where the peer
 /// is known to have said everything.
 fn lingers(close: CloseReason) -> bool {
-    !matches!(close, CloseReason::ByClient | CloseReason::Lost | CloseReason::Answered)
+    !matches!(close, CloseReason::ByClient | CloseReason::Lost | CloseReason::Replied)
 }

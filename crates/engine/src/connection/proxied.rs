@@ -96,7 +96,7 @@ impl Engine {
         let (refused, close) = (refused(Refusal::Address), CloseReason::Overloaded);
         let mut how = Refused::TurnedAway;
         if self.core.turn_away(slot, request, &refused, close, out) {
-            how = Refused::Answered;
+            how = Refused::Replied;
             self.core.log_answer(slot, &out[from..]);
         }
         self.count_refusal(how, Refusal::Address);

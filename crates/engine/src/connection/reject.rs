@@ -14,7 +14,7 @@ pub enum Refused {
     /// It was a health check, which is no refusal.
     Healthy,
     /// By HTTP.
-    Answered,
+    Replied,
     /// In the words of another protocol, or not at all.
     TurnedAway,
 }
@@ -53,7 +53,7 @@ impl Engine {
         metrics.refused[refusal as usize].add(u64::from(refused != Refused::Healthy));
         match refused {
             Refused::Healthy => metrics.answers[2].add(1),
-            Refused::Answered => metrics.answers[5].add(1),
+            Refused::Replied => metrics.answers[5].add(1),
             Refused::TurnedAway => {}
         }
     }
@@ -62,14 +62,14 @@ impl Engine {
     /// refused. Gives the bytes taken, 0 when more must come.
     pub(crate) fn request_beyond(&mut self, slot: u32, bytes: &[u8], out: &mut Vec<u8>) -> usize {
         let (refused, protocols) = (refused(Refusal::Address), self.core.shared.protocols);
-        let answered =
+        let reply =
             http::reject_connection(protocols, &self.core.settings.session, bytes, &refused, out);
-        let Some(healthy) = answered else {
+        let Some(healthy) = reply else {
             return 0;
         };
-        let how = if healthy { Refused::Healthy } else { Refused::Answered };
+        let how = if healthy { Refused::Healthy } else { Refused::Replied };
         self.count_refusal(how, Refusal::Address);
-        let close = if healthy { CloseReason::Answered } else { CloseReason::Overloaded };
+        let close = if healthy { CloseReason::Replied } else { CloseReason::Overloaded };
         self.close_after(slot, close, out);
         bytes.len()
     }
@@ -79,7 +79,7 @@ impl Engine {
         let mut out = Vec::new();
         let (refused, protocols) = (refused(Refusal::Address), self.core.shared.protocols);
         http::reject_unread(protocols, &[], &refused, http::Method::Get, &mut out);
-        self.count_refusal(Refused::Answered, Refusal::Address);
+        self.count_refusal(Refused::Replied, Refusal::Address);
         self.close(slot, CloseReason::Overloaded, &out);
     }
 }
@@ -131,10 +131,10 @@ pub fn refuse(
     };
     match asks {
         Some(true) => Refused::Healthy,
-        Some(false) => Refused::Answered,
+        Some(false) => Refused::Replied,
         None => {
             http::reject_unread(protocols, request, &rejection, http::Method::Get, out);
-            Refused::Answered
+            Refused::Replied
         }
     }
 }

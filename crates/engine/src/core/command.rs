@@ -109,7 +109,7 @@ pub enum Command {
         reply: Reply<(u32, Vec<ConnectionInfo>)>,
     },
     /// The application's answer to what a connection of this shard sent.
-    WebhookAnswered {
+    WebhookResponded {
         /// The connection.
         slot: u32,
         /// Which of those that had the slot.

@@ -25,7 +25,7 @@ pub(crate) enum Sent {
     /// It was published, or could not be.
     Published(Result<Position, PublishError>),
     /// The application has answered with the text of a JSON value.
-    Answered(Box<str>),
+    Replied(Box<str>),
     /// The application did not want it.
     Refused(Box<Refusal>),
     /// The back end has not taken it; with the reason for MQTT clients.
@@ -47,7 +47,7 @@ impl Engine {
         let topic = &publication.topic;
         if let Some(why) = self.rates.publish_refusal(&mut self.core, slot, topic) {
             http::publish_answer(&respond, Err((503, "overloaded", why.into())), out);
-            return self.answered(slot, from, respond.keep_alive, out);
+            return self.on_replied(slot, from, respond.keep_alive, out);
         }
         match consent {
             Consent::Given(permit)
@@ -56,10 +56,10 @@ impl Engine {
                 let topic = publication.topic.clone();
                 let published = self.core.publish(publication).map_err(refused);
                 http::publish_answer(&respond, published, out);
-                self.answered(slot, from, respond.keep_alive, out);
+                self.on_replied(slot, from, respond.keep_alive, out);
                 self.rates.has_published(&mut self.core, slot, &topic);
             }
-            Consent::Given(_) | Consent::Asked(_) => {
+            Consent::Given(_) | Consent::Requested(_) => {
                 if self.wait_for_answer(slot, out) {
                     self.client_publish(slot, publication, consent, Answer::Http(respond), out);
                 }
@@ -110,7 +110,9 @@ impl Engine {
                     self.reply_published(slot, to, Sent::Published(published), out);
                 }
             }
-            Consent::Asked(hook) => self.request_publish_decision(slot, hook, publication, to, out),
+            Consent::Requested(hook) => {
+                self.request_publish_decision(slot, hook, publication, to, out)
+            }
         }
         self.rates.has_published(&mut self.core, slot, &topic);
     }
@@ -152,8 +154,8 @@ impl Engine {
         };
         let question = Question::new(kind, Some(topic), users, transport);
         let question = Question { event, payload: Some(payload), tags, key, ..question };
-        let asked = Ask { question, hook };
-        let Err(unasked) = ask(core, slot, vec![asked]) else {
+        let requested = Ask { question, hook };
+        let Err(unasked) = ask(core, slot, vec![requested]) else {
             return;
         };
         // What comes later must not overtake what the application is asked about still.
@@ -180,7 +182,7 @@ impl Engine {
     /// The application has answered a message.
     pub(crate) fn on_publish_reply(&mut self, slot: u32, to: Answer, response: WebhookResponse) {
         let sent = match response.decided(false) {
-            Ok((response, _)) => Sent::Answered(response),
+            Ok((response, _)) => Sent::Replied(response),
             Err(refusal) => Sent::Refused(refusal),
         };
         self.send_publication(slot, to, sent);
@@ -301,7 +303,7 @@ impl Engine {
             Answer::Id(id) => self.reply_sent(protocol, &id, &sent, out),
             Answer::Phoenix(message) => match &sent {
                 Sent::Published(result) => phoenix_published(protocol, &message, result, out),
-                Sent::Answered(response) => {
+                Sent::Replied(response) => {
                     answer(protocol, &message, Status::Ok, Content::Json(response), out);
                 }
                 Sent::Refused(refusal) | Sent::Unforwarded(refusal, _) => {
@@ -311,7 +313,7 @@ impl Engine {
             },
             Answer::Mqtt(ack) => {
                 let result = match &sent {
-                    Sent::Published(Ok(_)) | Sent::Answered(_) => Ok(()),
+                    Sent::Published(Ok(_)) | Sent::Replied(_) => Ok(()),
                     Sent::Published(Err(PublishError::KeyRequired)) => {
                         Err(ReasonCode::ImplementationSpecificError)
                     }
@@ -329,7 +331,7 @@ impl Engine {
                     Sent::Published(result) => {
                         http::publish_answer(&respond, result.map_err(refused), out);
                     }
-                    Sent::Answered(response) => {
+                    Sent::Replied(response) => {
                         http::json_answer(&respond, response.as_bytes(), out);
                     }
                     Sent::Refused(refusal) | Sent::Unforwarded(refusal, _) => {
@@ -373,7 +375,7 @@ impl Engine {
         self.core.await_request(slot);
         let mut out = Vec::new();
         write(&mut out);
-        self.answered(slot, 0, keep_alive, &mut out);
+        self.on_replied(slot, 0, keep_alive, &mut out);
         if !out.is_empty() {
             self.send(slot, &out, 0);
         }
@@ -392,7 +394,7 @@ impl Engine {
                 message = error.to_string();
                 Err((error.code(), message.as_str()))
             }
-            Sent::Answered(response) => Ok(&**response),
+            Sent::Replied(response) => Ok(&**response),
             Sent::Refused(refusal) | Sent::Unforwarded(refusal, _) => {
                 Err((&*refusal.code, &*refusal.message))
             }
@@ -426,7 +428,7 @@ impl Engine {
                 http::reject_to(respond, &refused, out);
             }
         }
-        self.answered(slot, from, respond.keep_alive, out);
+        self.on_replied(slot, from, respond.keep_alive, out);
     }
 
     /// Replies to an acknowledgement with an id of the client's own.
@@ -495,7 +497,7 @@ impl Core {
 
     /// True for a request that is answered soon: when what it publishes is on disk, or when a list
     /// of presence is there.
-    pub(crate) fn is_answered_soon(&self, slot: u32) -> bool {
+    pub(crate) fn has_reply_soon(&self, slot: u32) -> bool {
         self.table.get(slot).is_some_and(|connection| {
             let cold = self.table.cold(slot);
             let longer = cold.is_some_and(|cold| cold.asking.is_some() || cold.poll.is_some());

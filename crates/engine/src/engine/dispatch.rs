@@ -128,7 +128,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) {
         match request {
-            Request::Answered { keep_alive } => self.answered(slot, from, keep_alive, out),
+            Request::Replied { keep_alive } => self.on_replied(slot, from, keep_alive, out),
             Request::Rejected => {
                 self.core.count_answer(&out[from..]);
                 self.core.log_answer(slot, &out[from..]);
@@ -204,8 +204,8 @@ impl Engine {
             }
             Request::Pending(Pending::Keys) => self.wait_for_keys(slot),
             Request::Pending(Pending::Subscribe { topics, users, transport }) => {
-                let asked = (topics, users, transport);
-                self.await_subscribe_decision(slot, asked, out);
+                let requested = (topics, users, transport);
+                self.await_subscribe_decision(slot, requested, out);
             }
             Request::Pending(Pending::Connect(request)) => {
                 self.await_connect_decision(slot, *request, out);
@@ -238,7 +238,7 @@ impl Engine {
 
     fn status_request(&mut self, slot: u32, respond: &Respond, from: usize, out: &mut Vec<u8>) {
         http::json_answer(respond, self.status().as_bytes(), out);
-        self.answered(slot, from, respond.keep_alive, out);
+        self.on_replied(slot, from, respond.keep_alive, out);
     }
 
     /// The figures of the public status page, over all shards.
@@ -256,7 +256,13 @@ impl Engine {
     }
 
     /// A short answer stands in `out` from there on: it is counted, and the connection rests or ends.
-    pub(crate) fn answered(&mut self, slot: u32, from: usize, keep_alive: bool, out: &mut Vec<u8>) {
+    pub(crate) fn on_replied(
+        &mut self,
+        slot: u32,
+        from: usize,
+        keep_alive: bool,
+        out: &mut Vec<u8>,
+    ) {
         self.core.count_answer(&out[from..]);
         self.core.log_answer(slot, &out[from..]);
         self.rest_or_close(slot, keep_alive, out);
@@ -271,7 +277,7 @@ impl Engine {
                 connection.last_received_s = now_s;
             }
         } else {
-            self.close_after(slot, CloseReason::Answered, out);
+            self.close_after(slot, CloseReason::Replied, out);
         }
     }
 

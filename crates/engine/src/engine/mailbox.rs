@@ -342,7 +342,7 @@ fn run_command(engine: &mut Engine, command: Command) {
             let describe = Describe { members, connections, reply };
             engine.core.outputs.push(Output::Describe(describe.into()));
         }
-        Command::WebhookAnswered { slot, serial, hook, response } => {
+        Command::WebhookResponded { slot, serial, hook, response } => {
             let here = is_same(&engine.core, slot, serial);
             let is_counted = !matches!(hook, PendingHook::Forward(_, _, Answer::Mqtt(_)));
             if here && is_counted {
@@ -354,7 +354,7 @@ fn run_command(engine: &mut Engine, command: Command) {
             engine.session_request(session, request, from);
         }
         Command::SessionAnswer { session, to, answer } => {
-            engine.session_answered(session, to, answer);
+            engine.on_session_reply(session, to, answer);
         }
         Command::Started { slot, serial, query, start } => {
             if is_same(&engine.core, slot, serial) {
@@ -435,7 +435,7 @@ fn on_webhook_reply(
             engine.on_publish_reply(slot, to, response);
         }
         (PendingHook::Join(number, message), Some(slot)) => {
-            engine.join_answered(slot, number, *message, response);
+            engine.on_join_response(slot, number, *message, response);
         }
         (PendingHook::HttpSubscribe(number, topic), Some(slot)) => {
             engine.on_subscribe_decision(slot, number, topic, response);

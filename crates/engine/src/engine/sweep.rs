@@ -146,7 +146,7 @@ impl Drain {
         for slot in self.next..to {
             // A request that is answered soon ends with its answer, and so does CONNECT of MQTT that is under way.
             let core = &engine.core;
-            if !core.is_answered_soon(slot) && !core.mqtt_awaits_connect(slot) {
+            if !core.has_reply_soon(slot) && !core.mqtt_awaits_connect(slot) {
                 engine.say_goodbye(slot, CloseReason::Drain);
             }
         }

@@ -418,7 +418,7 @@ pub(crate) fn request_cost(request: &Request, bytes: usize) -> Option<(Cost, Ask
         ReplyTo::Id(_) => (COMMAND, Asker::Connection),
     };
     Some(match request {
-        Request::Answered { .. } | Request::Status { .. } => (command, Asker::Request(&[])),
+        Request::Replied { .. } | Request::Status { .. } => (command, Asker::Request(&[])),
         Request::Open(open) => (topics(open.topics.len()), Asker::Request(&open.principal.users)),
         Request::Poll(poll) => (topics(poll.topics.len()), Asker::Request(&poll.principal.users)),
         Request::Subscribe(..)

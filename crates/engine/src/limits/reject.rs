@@ -42,7 +42,7 @@ impl Engine {
         };
         let over = self.rates.quota.charge(&mut self.core, slot, &asker, &cost);
         // What is answered already costs no less to be refused, and a health check never is.
-        let over = over.filter(|_| !matches!(request, Request::Answered { .. }));
+        let over = over.filter(|_| !matches!(request, Request::Replied { .. }));
         let no_topics = Vec::new();
         over.or_else(|| {
             let (users, topics) = if let Request::Open(open) = request {
@@ -164,7 +164,7 @@ fn id(request: Request) -> Option<Box<str>> {
             ReplyTo::Http(_) => None,
         },
         Request::Authenticate(authenticate) => Some(authenticate.id),
-        Request::Answered { .. }
+        Request::Replied { .. }
         | Request::Rejected
         | Request::Pending(_)
         | Request::Continue { .. }

@@ -125,9 +125,9 @@ impl Engine {
             Err(reason) => return self.mqtt_published(slot, ack, Err(reason), out),
         };
         let core = &mut self.core;
-        let is_asked = matches!(consent, Consent::Asked(_));
+        let is_requested = matches!(consent, Consent::Requested(_));
         if qos == Qos::ExactlyOnce
-            && (is_asked || settings.forwards.of(&publication.topic).is_some())
+            && (is_requested || settings.forwards.of(&publication.topic).is_some())
             && let Some(details) = core.mqtt.details_mut(slot)
         {
             // If the connection ends before somebody else has said yes, it must come again.
@@ -141,7 +141,7 @@ impl Engine {
                 ack.with = durable && core.mqtt_stores_with(slot, qos);
                 Consent::Given(Permit { durable, ..permit })
             }
-            asked @ Consent::Asked(_) => asked,
+            requested @ Consent::Requested(_) => requested,
         };
         let to = Answer::Mqtt(ack);
         self.client_publish(slot, publication, consent, to, out);

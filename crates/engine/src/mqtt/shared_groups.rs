@@ -54,11 +54,11 @@ impl Engine {
     ) -> bool {
         let core = &mut self.core;
         let (number, is_left) = (core.number, passed.is_left);
-        let asked = passed.tried.iter().filter(|shard| **shard == number).count();
+        let attempts = passed.tried.iter().filter(|shard| **shard == number).count();
         let will_do = |when: When| match when {
             When::Now => true,
-            When::Later(_) => asked > 0,
-            When::Never => asked > 1,
+            When::Later(_) => attempts > 0,
+            When::Never => attempts > 1,
         };
         match core.mqtt_member(key, message) {
             Some(member) if will_do(member.when) => self.mqtt_give(member, key, message, is_left),
@@ -120,7 +120,7 @@ impl Core {
         let slots = slots().skip(first as usize).chain(slots().take(first as usize));
         let (mut best, mut next): (Option<Member>, u32) = (None, first + 1);
         for (slot, at) in slots.zip(0..TRIED) {
-            let Some(member) = self.mqtt_asked(slot, key, message) else { continue };
+            let Some(member) = self.mqtt_choose_member(slot, key, message) else { continue };
             let is_now = member.when == When::Now;
             if best.as_ref().is_none_or(|best| member.when < best.when) {
                 best = Some(member);
@@ -135,7 +135,7 @@ impl Core {
     }
 
     /// When a member can take a message; nothing where it may not have it, or takes none so large.
-    fn mqtt_asked(&self, slot: u32, key: &FilterKey, message: &Envelope) -> Option<Member> {
+    fn mqtt_choose_member(&self, slot: u32, key: &FilterKey, message: &Envelope) -> Option<Member> {
         if !self.is_open(slot) || !self.mqtt_may_have(slot, message) {
             return None;
         }

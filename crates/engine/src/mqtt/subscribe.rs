@@ -90,7 +90,7 @@ impl Engine {
             self.rates.has_joined(&mut self.core, slot);
         }
         let mut results: Vec<Option<Granted>> = Vec::with_capacity(subscribe.wants.len());
-        let mut asked = Vec::new();
+        let mut undecided = Vec::new();
         for (at, want) in subscribe.wants.iter().enumerate() {
             match self.mqtt_decide(slot, want) {
                 Err(reason) => results.push(Some(Err(reason))),
@@ -99,17 +99,17 @@ impl Engine {
                     let granted = self.mqtt_enter_filter(slot, want, (permit, below_only), id);
                     results.push(Some(Ok(granted)));
                 }
-                Ok((Consent::Asked(_), _)) => {
-                    asked.push((at, want.filter.clone()));
+                Ok((Consent::Requested(_), _)) => {
+                    undecided.push((at, want.filter.clone()));
                     results.push(None);
                 }
             }
         }
         let pending = PendingSubscribe { number: 0, subscribe, results };
-        if asked.is_empty() {
+        if undecided.is_empty() {
             return self.mqtt_subscribed(slot, pending, out);
         }
-        self.mqtt_ask_all(slot, pending, asked, out);
+        self.mqtt_ask_all(slot, pending, undecided, out);
     }
 
     /// Whether a client may subscribe to a filter, and whether to what is below it alone.
@@ -374,7 +374,7 @@ impl Engine {
         &mut self,
         slot: u32,
         mut pending: PendingSubscribe,
-        asked: Vec<(usize, Name)>,
+        undecided: Vec<(usize, Name)>,
         out: &mut Vec<u8>,
     ) {
         let core = &mut self.core;
@@ -382,7 +382,7 @@ impl Engine {
         pending.number = number;
         let users: Vec<Name> = core.users(slot).map(Into::into).collect();
         let Some(protocol) = core.protocol(slot) else { return };
-        let asks = asked.into_iter().map(|(at, topic)| {
+        let asks = undecided.into_iter().map(|(at, topic)| {
             let hook = PendingHook::Mqtt(number, at);
             Ask::subscribe(topic, users.clone(), protocol.name(), hook)
         });

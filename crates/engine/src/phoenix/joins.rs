@@ -127,7 +127,7 @@ impl Joins {
 
     /// The application has answered. False when the join that it was asked about is no more: the
     /// client has left, or joined again, meanwhile.
-    pub fn answered(&mut self, slot: u32, topic: u64, request: u32) -> bool {
+    pub fn on_response(&mut self, slot: u32, topic: u64, request: u32) -> bool {
         let Some(all) = self.pending.get_mut(&slot) else {
             return false;
         };
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_meets_only_the_join_that_it_was_asked_for() {
+    fn a_response_meets_only_the_join_that_requested_it() {
         let mut joins = Joins::default();
         joins.insert(1, 7, "1");
         let first = joins.ask(1, 7, "a");
@@ -294,9 +294,9 @@ mod tests {
         joins.remove(1, 7);
         joins.insert(1, 7, "1");
         let second = joins.ask(1, 7, "a");
-        assert!(!joins.answered(1, 7, first));
+        assert!(!joins.on_response(1, 7, first));
         assert!(joins.get(1, 7).unwrap().pending);
-        assert!(joins.answered(1, 7, second) && !joins.answered(1, 7, second));
+        assert!(joins.on_response(1, 7, second) && !joins.on_response(1, 7, second));
         assert!(!joins.get(1, 7).unwrap().pending);
         joins.ask(1, 7, "a");
         joins.clear(1);

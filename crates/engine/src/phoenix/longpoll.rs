@@ -68,7 +68,7 @@ impl Engine {
         let from = out.len();
         let keep_alive = respond.keep_alive && !self.core.draining;
         json_answer(&Respond { keep_alive, ..respond.clone() }, body, out);
-        self.answered(slot, from, keep_alive, out);
+        self.on_replied(slot, from, keep_alive, out);
     }
 
     /// Begins a new session: first the driver says where the request comes from.
@@ -120,7 +120,7 @@ impl Engine {
             }
             Err(refused) => {
                 longpoll_rejection(&refused, protocol::http::Method::Get, &respond, &mut out);
-                self.answered(slot, 0, respond.keep_alive, &mut out);
+                self.on_replied(slot, 0, respond.keep_alive, &mut out);
             }
         }
         if !out.is_empty() {
@@ -283,7 +283,7 @@ impl Engine {
     }
 
     /// The answer to a request that waits here.
-    pub(crate) fn session_answered(
+    pub(crate) fn on_session_reply(
         &mut self,
         session: ConnectionId,
         to: ConnectionId,

@@ -298,11 +298,11 @@ impl Engine {
             Decision::Deny(deny) => refuse(protocol, &message, &deny.phoenix_reason(), out),
             // To the application an event may have any name: nobody else hears it.
             Decision::Ask(Hook::Message) => {
-                let consent = Consent::Asked(Hook::Message);
+                let consent = Consent::Requested(Hook::Message);
                 self.phoenix_publish(slot, protocol, message, consent, out);
             }
             Decision::Ask(hook) => {
-                self.phoenix_say(slot, protocol, message, Consent::Asked(hook), out)
+                self.phoenix_say(slot, protocol, message, Consent::Requested(hook), out)
             }
             Decision::Allow(permit) => {
                 self.phoenix_say(slot, protocol, message, Consent::Given(permit), out);
@@ -353,8 +353,8 @@ impl Engine {
     ) {
         // What the application answers to it is the application's, the key included.
         let key = match consent {
-            Consent::Asked(Hook::Message) => Ok(None),
-            Consent::Given(_) | Consent::Asked(_) => phoenix::take_key(&mut message.payload),
+            Consent::Requested(Hook::Message) => Ok(None),
+            Consent::Given(_) | Consent::Requested(_) => phoenix::take_key(&mut message.payload),
         };
         let key = match key {
             Ok(key) => key,
@@ -478,9 +478,9 @@ impl Engine {
         // The payload is needed again when it is allowed.
         let (topic, payload) = (message.topic.clone(), Some(message.payload.clone()));
         let hook = PendingHook::Join(number, message.into());
-        let mut asked = Ask::subscribe(topic, users, protocol.name(), hook);
-        asked.question.payload = payload;
-        let Err(unasked) = ask(core, slot, vec![asked]) else {
+        let mut requested = Ask::subscribe(topic, users, protocol.name(), hook);
+        requested.question.payload = payload;
+        let Err(unasked) = ask(core, slot, vec![requested]) else {
             return;
         };
         let response = match core.settings.silence_allows {
@@ -495,7 +495,7 @@ impl Engine {
     }
 
     /// The application has answered whether a client may join.
-    pub(crate) fn join_answered(
+    pub(crate) fn on_join_response(
         &mut self,
         slot: u32,
         number: u32,
@@ -523,7 +523,7 @@ impl Engine {
     ) {
         let core = &mut self.core;
         let hash = core.broker.hash(&message.topic);
-        if !core.joins.answered(slot, hash, number) {
+        if !core.joins.on_response(slot, hash, number) {
             return;
         }
         match response.entered(&core.settings) {

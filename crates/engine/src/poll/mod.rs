@@ -415,7 +415,7 @@ impl Engine {
             self.rest_or_close(slot, true, &mut Vec::new());
             self.core.resumed.push(slot);
         } else {
-            self.close(slot, CloseReason::Answered, &answer);
+            self.close(slot, CloseReason::Replied, &answer);
         }
     }
 

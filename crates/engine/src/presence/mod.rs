@@ -150,7 +150,7 @@ impl Engine {
         match self.core.shared.presence.list(&topic, None, listed_later(&self.core, slot, query)) {
             Answer::Now(list) => {
                 http::json_answer(&respond, presence_json(&topic, list).as_bytes(), out);
-                self.answered(slot, from, respond.keep_alive, out);
+                self.on_replied(slot, from, respond.keep_alive, out);
             }
             Answer::Later => {
                 self.wait_for_answer(slot, out);

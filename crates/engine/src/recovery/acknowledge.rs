@@ -172,11 +172,11 @@ impl Recovery {
         let numbers: Vec<u32> = match self.catchups.by_slot.get(&slot) {
             Some(catchups) if catchups.reading.is_none() => {
                 // Nothing comes before the answer to whoever entered.
-                let is_answered = |it: &&Catchup| {
+                let has_replied = |it: &&Catchup| {
                     !catchups.replies.iter().any(|reply| reply.numbers.contains(&it.number))
                 };
                 let acknowledged = catchups.list.iter().filter(|it| it.acks.is_some());
-                acknowledged.filter(is_answered).map(|catchup| catchup.number).collect()
+                acknowledged.filter(has_replied).map(|catchup| catchup.number).collect()
             }
             _ => return,
         };

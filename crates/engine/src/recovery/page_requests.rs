@@ -44,7 +44,7 @@ impl Engine {
             match self.pages.next(&self.core, slot, query) {
                 Some((Answer::Http(respond), page)) => {
                     write_http(&respond, page, out);
-                    self.answered(slot, from, keep_alive, out);
+                    self.on_replied(slot, from, keep_alive, out);
                 }
                 _ => _ = self.wait_for_answer(slot, out),
             }

@@ -35,11 +35,11 @@ pub(crate) struct Pages {
 struct Pending {
     request: PageRequest,
     to: Answer,
-    asked: Option<Asked>,
+    requested: Option<PendingQuery>,
 }
 
 /// The history was asked for a page.
-struct Asked {
+struct PendingQuery {
     /// The number of the query.
     query: u32,
     /// The last position that was handed on then.
@@ -105,7 +105,7 @@ impl Pages {
         if pending.len() >= PAGES_PENDING_MAX {
             return Err(to);
         }
-        pending.push_back(Pending { request, to, asked: None });
+        pending.push_back(Pending { request, to, requested: None });
         Ok(())
     }
 
@@ -113,7 +113,7 @@ impl Pages {
     /// answered at once.
     pub fn next(&mut self, core: &Core, slot: u32, query: u32) -> Option<(Answer, PageResult)> {
         let pending = self.by_slot.get_mut(&slot)?;
-        let first = pending.front_mut().filter(|first| first.asked.is_none())?;
+        let first = pending.front_mut().filter(|first| first.requested.is_none())?;
         let serial = core.table.get(slot)?.serial;
         let handle = core.handle.clone();
         let asker = Asker::default();
@@ -124,9 +124,9 @@ impl Pages {
         let top = core.history().top();
         let result = match query_of(core, &first.request) {
             Err(refusal) => Err(refusal),
-            Ok(asked) => match core.history.page(asked, completion) {
+            Ok(requested) => match core.history.page(requested, completion) {
                 Ok(HistoryAnswer::Later) => {
-                    first.asked = Some(Asked { query, top, _asker: asker });
+                    first.requested = Some(PendingQuery { query, top, _asker: asker });
                     return None;
                 }
                 Ok(HistoryAnswer::Now(page)) => written(core, &first.request, top, Ok(page)),
@@ -151,7 +151,7 @@ impl Pages {
         page: Result<Page, HistoryError>,
     ) -> Option<(Answer, PageResult)> {
         let first = self.by_slot.get(&slot)?.front()?;
-        let top = first.asked.as_ref().filter(|asked| asked.query == query)?.top;
+        let top = first.requested.as_ref().filter(|requested| requested.query == query)?.top;
         let result = written(core, &first.request, top, page);
         self.pop(slot).map(|Pending { to, .. }| (to, result))
     }
@@ -168,7 +168,8 @@ impl Pages {
 
 impl Pending {
     fn export(&self) -> PageRecord {
-        let Pending { request: PageRequest { topic, since, reverse, limit }, to, asked: _ } = self;
+        let Pending { request: PageRequest { topic, since, reverse, limit }, to, requested: _ } =
+            self;
         let to = to.into();
         let (topic, since) = (Text(topic.clone()), since.clone().map(Text));
         PageRecord { topic, since, reverse: *reverse, limit: count(*limit), to }
@@ -181,7 +182,7 @@ impl PageRecord {
         let (topic, since) = (self.topic.0, self.since.map(|since| since.0));
         let limit = (self.limit as usize).clamp(1, protocol::history::PAGE_MESSAGES_MAX);
         let request = PageRequest { topic, since, reverse: self.reverse, limit };
-        Pending { request, to, asked: None }
+        Pending { request, to, requested: None }
     }
 }
 

@@ -71,7 +71,7 @@ impl Engine {
             Consent::Given(permit) => {
                 self.subscribed(slot, protocol, id, subscription, permit, out);
             }
-            Consent::Asked(_) => {
+            Consent::Requested(_) => {
                 self.request_subscribe_decision(slot, protocol, id, subscription, out)
             }
         }
@@ -92,8 +92,8 @@ impl Engine {
         }
         let users = core.users(slot).map(Into::into).collect();
         let hook = PendingHook::Subscribe(number, Box::new(subscription));
-        let asked = Ask::subscribe(topic, users, protocol.name(), hook);
-        let Err(unasked) = ask(core, slot, vec![asked]) else {
+        let requested = Ask::subscribe(topic, users, protocol.name(), hook);
+        let Err(unasked) = ask(core, slot, vec![requested]) else {
             return;
         };
         let result = if core.settings.silence_allows { Ok(None) } else { Err(busy()) };

@@ -54,7 +54,7 @@ impl Engine {
         request.hook = place.clone();
         request.reply = Some(Box::new(move |response| {
             if let Some(hook) = taken.take() {
-                handle.send(Command::WebhookAnswered { slot, serial, hook, response });
+                handle.send(Command::WebhookResponded { slot, serial, hook, response });
             }
         }));
         if let Err(Full) = webhook.forward(request) {
@@ -112,9 +112,9 @@ impl Engine {
             (Some(slot), Answer::Mqtt(ack)) => {
                 // Nothing is stored with it.
                 let to = Answer::Mqtt(MqttAck { with: false, retain: false, ..ack });
-                self.reply_published(slot, to, Sent::Answered("{}".into()), out);
+                self.reply_published(slot, to, Sent::Replied("{}".into()), out);
             }
-            (Some(slot), to) => self.reply_published(slot, to, Sent::Answered("{}".into()), out),
+            (Some(slot), to) => self.reply_published(slot, to, Sent::Replied("{}".into()), out),
             (None, _) => {}
         }
     }
@@ -132,7 +132,7 @@ impl Core {
         if let Some(attributes) = &mut publication.attributes
             && let Some(properties) = &mut attributes.properties
             && let Some(topic) = &properties.response_topic
-            && !slot.is_some_and(|slot| self.may_be_answered(slot, rule, topic))
+            && !slot.is_some_and(|slot| self.may_be_replied(slot, rule, topic))
         {
             properties.response_topic = None;
         }
@@ -169,7 +169,7 @@ impl Core {
     /// Whether a client may have answers sent to a topic. The back end publishes there in its own name what may
     /// be the client's words: so the client must be allowed to hear it, and to publish there itself unless the
     /// rule has the topic for answers. Nobody asks the application for that; whom it has let in is in.
-    fn may_be_answered(&self, slot: u32, rule: &ForwardRule, name: &Name) -> bool {
+    fn may_be_replied(&self, slot: u32, rule: &ForwardRule, name: &Name) -> bool {
         let (policy, principal) = (&self.settings.session.policy, self.principal(slot));
         let topic = self.mqtt_topic(name);
         let may = |action| policy.decide(&principal, action, &topic).unasked().is_ok();

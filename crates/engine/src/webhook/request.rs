@@ -54,11 +54,11 @@ pub(crate) fn busy() -> Refusal {
     Refusal::silent("overloaded", "the application is busy: try again later")
 }
 
-/// Asks the application, all together. The answers come as [`Command::WebhookAnswered`].
+/// Asks the application, all together. The answers come as [`Command::WebhookResponded`].
 pub(crate) fn ask(core: &mut Core, slot: u32, asks: Vec<Ask>) -> Result<(), Unasked> {
     let pending = core.table.cold(slot).map_or(0, |cold| cold.hooks_pending);
     let unasked = |hooks| Err(Unasked { hooks, behind_others: pending > 0 });
-    let (asked, several) = (count(asks.len()), asks.len() > 1);
+    let (requested, several) = (count(asks.len()), asks.len() > 1);
     let (Some(webhook), Some(serial)) =
         (core.webhook.clone(), core.table.get(slot).map(|connection| connection.serial))
     else {
@@ -87,7 +87,7 @@ pub(crate) fn ask(core: &mut Core, slot: u32, asks: Vec<Ask>) -> Result<(), Unas
             hook: place.clone(),
             reply: Box::new(move |response| {
                 if let Some(hook) = place.take() {
-                    handle.send(Command::WebhookAnswered { slot, serial, hook, response });
+                    handle.send(Command::WebhookResponded { slot, serial, hook, response });
                 }
             }),
         }
@@ -97,7 +97,7 @@ pub(crate) fn ask(core: &mut Core, slot: u32, asks: Vec<Ask>) -> Result<(), Unas
         return unasked(places.iter().filter_map(HookPlace::take).collect());
     }
     if let Some(cold) = core.table.cold_or_new(slot) {
-        cold.hooks_pending += asked;
+        cold.hooks_pending += requested;
     }
     Ok(())
 }

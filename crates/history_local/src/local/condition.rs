@@ -30,7 +30,7 @@ impl Conditions {
 
 impl State {
     /// The disk must decide: memory does not know the topic's newest message.
-    fn must_ask(&self, append: &Append) -> bool {
+    fn must_request(&self, append: &Append) -> bool {
         append.options.if_offset.is_some()
             && self.windows.last(append.hash, &append.publication.topic).is_none()
             && !self.writing.contains_key(&append.hash)
@@ -57,7 +57,7 @@ impl Local {
             *count += 1;
             return;
         }
-        if !state.must_ask(&append) {
+        if !state.must_request(&append) {
             drop(state);
             return self.put_done(append, 0, done);
         }
@@ -67,7 +67,7 @@ impl Local {
         state.conditions.count += 1;
         drop(state);
         if store.read_later(job).is_err() {
-            self.answered(hash, Err(PublishError::StoreBusy));
+            self.replied(hash, Err(PublishError::StoreBusy));
         }
     }
 
@@ -77,13 +77,13 @@ impl Local {
         let if_offset = append.options.if_offset.unwrap_or_default();
         Box::new(move |reader: &Reader| {
             let newest = newest_on_disk(reader, &topic, if_offset);
-            history.answered(hash, newest);
+            history.replied(hash, newest);
         })
     }
 
     /// Continues the first waiting publish with what the disk has, and then the others one by one. As
     /// long as one is left, later publishes wait behind it.
-    fn answered(&self, hash: u64, newest: Result<u64, PublishError>) {
+    fn replied(&self, hash: u64, newest: Result<u64, PublishError>) {
         let mut newest = Some(newest);
         loop {
             let mut state = self.state();
@@ -92,7 +92,7 @@ impl Local {
                 state.conditions.waiting.remove(&hash);
                 return;
             };
-            if newest.is_none() && state.must_ask(first) {
+            if newest.is_none() && state.must_request(first) {
                 let job = self.newest_job(first);
                 drop(state);
                 match self.0.store.as_ref().map(|store| store.read_later(job)) {

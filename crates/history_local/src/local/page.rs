@@ -149,9 +149,9 @@ impl Local {
 /// The recovery gap in a page's messages. Backwards without an offset the page has the last messages.
 fn gap(stored: &StoredMessages, from: Option<u64>, backwards: bool) -> Option<(u64, u64)> {
     let (after, through) = stored.lost_range?;
-    let is_asked_for = match backwards {
+    let is_requested = match backwards {
         true => from.is_none_or(|from| from > after + 1) && stored.through <= through,
         false => from.unwrap_or(0) < through && (!stored.more || stored.through > after),
     };
-    is_asked_for.then_some((after, through))
+    is_requested.then_some((after, through))
 }

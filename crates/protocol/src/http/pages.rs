@@ -46,7 +46,7 @@ impl Route<'_> {
         let policy = "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; \
                       script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
         self.write_file("text/html; charset=utf-8", policy, include_bytes!("status.html"), out);
-        Ok(Request::Answered { keep_alive: self.request.keep_alive })
+        Ok(Request::Replied { keep_alive: self.request.keep_alive })
     }
 
     /// Answers with the file at the path, if there is one.

@@ -107,7 +107,7 @@ impl Route<'_> {
         names: Vec<Name>,
         past: impl Fn(&Name) -> bool,
     ) -> Result<Vec<Entry>, Interrupt> {
-        let (mut entries, mut asked) = (Vec::with_capacity(names.len()), Vec::new());
+        let (mut entries, mut undecided) = (Vec::with_capacity(names.len()), Vec::new());
         for topic in names {
             let consent = self.decide_with(principal, Action::Subscribe, &topic, tokens)?;
             if past(&topic) {
@@ -116,17 +116,17 @@ impl Route<'_> {
             }
             match (consent, self.verdict(&topic)) {
                 (Consent::Given(permit), _) => entries.push(Entry { topic, permit, meta: None }),
-                (Consent::Asked(_), None) => asked.push(topic),
-                (Consent::Asked(_), Some(verdict)) => {
+                (Consent::Requested(_), None) => undecided.push(topic),
+                (Consent::Requested(_), Some(verdict)) => {
                     let meta = verdict.result.clone()?;
                     let permit = Permit::of(&self.settings.policy.topic(&topic));
                     entries.push(Entry { topic, permit, meta });
                 }
             }
         }
-        match asked.is_empty() {
+        match undecided.is_empty() {
             true => Ok(entries),
-            false => Err(self.pending_subscribe(asked, principal)),
+            false => Err(self.pending_subscribe(undecided, principal)),
         }
     }
 
@@ -139,8 +139,8 @@ impl Route<'_> {
     ) -> Result<(), Interrupt> {
         match (self.decide_with(principal, Action::History, topic, tokens)?, self.verdict(topic)) {
             (Consent::Given(_), _) => Ok(()),
-            (Consent::Asked(_), Some(verdict)) => Ok(verdict.result.clone().map(|_| ())?),
-            (Consent::Asked(_), None) => {
+            (Consent::Requested(_), Some(verdict)) => Ok(verdict.result.clone().map(|_| ())?),
+            (Consent::Requested(_), None) => {
                 Err(self.pending_subscribe(vec![topic.clone()], principal))
             }
         }
@@ -180,12 +180,12 @@ impl Route<'_> {
         if !self.lacks_token()? {
             return self.listener();
         }
-        let asked = match self.settings.connect_headers.is_some() {
+        let undecided = match self.settings.connect_headers.is_some() {
             true => Some(self.listener()),
             false => None,
         };
         let query = self.query()?;
-        match asked {
+        match undecided {
             // Who should say who it is may do so later.
             Some(Err(Interrupt::Rejection(rejection)))
                 if rejection.status == 401 && query.users.is_empty() && query.topics.is_empty() => {
@@ -211,7 +211,7 @@ impl Route<'_> {
         let listener = self.listener()?;
         if self.request.method == Method::Head {
             head(self.cors, out);
-            return Ok(Request::Answered { keep_alive: false });
+            return Ok(Request::Replied { keep_alive: false });
         }
         let encoding = begin(&listener, out);
         Ok(listener.open(encoding))

@@ -124,7 +124,7 @@ impl Protocol for Http {
                 let route = Route { settings, id, peer, now_s, request, cors: &cors, verdicts };
                 let from = out.len();
                 match dispatch(reader.protocols, &route, out) {
-                    Ok(asked) => (taken, asked),
+                    Ok(request_or_rejection) => (taken, request_or_rejection),
                     // It comes again.
                     Err(Interrupt::Pending(pending)) => {
                         out.truncate(from);
@@ -132,7 +132,7 @@ impl Protocol for Http {
                     }
                     Err(Interrupt::Rejection(rejection)) => {
                         reject_route(reader.protocols, &route, &rejection, out);
-                        (taken, Request::Answered { keep_alive: request.keep_alive })
+                        (taken, Request::Replied { keep_alive: request.keep_alive })
                     }
                 }
             }
@@ -172,12 +172,12 @@ fn dispatch(
     let HttpRequest { path, method, keep_alive, .. } = *route.request;
     if method == Method::Options {
         route.preflight(out);
-        return Ok(Request::Answered { keep_alive });
+        return Ok(Request::Replied { keep_alive });
     }
     let has_path = |row: &Endpoint| row.path == path;
     let mut here = protocols.names().filter(|protocol| protocol.endpoints().iter().any(has_path));
-    if let Some(asked) = here.find_map(|protocol| protocol.route(route, out)) {
-        return asked;
+    if let Some(request_or_rejection) = here.find_map(|protocol| protocol.route(route, out)) {
+        return request_or_rejection;
     }
     let head_only = method == Method::Head;
     let get = head_only || method == Method::Get;
@@ -209,15 +209,15 @@ fn dispatch(
             .into());
         }
     }
-    Ok(Request::Answered { keep_alive })
+    Ok(Request::Replied { keep_alive })
 }
 
 /// Decides about a request whose head is complete and whose body is not. True when the request is
 /// answered, with the answer in `out`: the server need not hold a body that it will not read.
 fn before_body(protocols: &Protocols, route: &Route<'_>, out: &mut Vec<u8>) -> bool {
     let of_protocol = protocols.names().find_map(|protocol| protocol.before_body(route, out));
-    let answered = match (of_protocol, route.request.path, route.request.method) {
-        (Some(answered), ..) => answered.map_err(Interrupt::from),
+    let outcome = match (of_protocol, route.request.path, route.request.method) {
+        (Some(outcome), ..) => outcome.map_err(Interrupt::from),
         (None, "/publish", Method::Post) => route.publish_wanted().map(|_| false),
         (None, ACK, Method::Post) => {
             route.acknowledge_wanted().map(|()| false).map_err(Interrupt::from)
@@ -226,8 +226,8 @@ fn before_body(protocols: &Protocols, route: &Route<'_>, out: &mut Vec<u8>) -> b
         (None, _, Method::Get | Method::Head | Method::Options) => Ok(false),
         (None, _, Method::Post | Method::Other) => dispatch(protocols, route, out).map(|_| true),
     };
-    match answered {
-        Ok(answered) => answered,
+    match outcome {
+        Ok(outcome) => outcome,
         // Whoever waits for it has sent the body meanwhile.
         Err(Interrupt::Pending(_)) => false,
         Err(Interrupt::Rejection(rejection)) => {
@@ -291,7 +291,7 @@ pub fn reject_connection(
     rejection: &Rejection,
     out: &mut Vec<u8>,
 ) -> Option<bool> {
-    let (healthy_asked, method) = match parse(bytes, &settings.http) {
+    let (is_health_check, method) = match parse(bytes, &settings.http) {
         Ok(Parsed::Partial) => return None,
         Ok(Parsed::Whole(request, _) | Parsed::Head { request, .. }) => {
             let get = matches!(request.method, Method::Get | Method::Head);
@@ -300,11 +300,11 @@ pub fn reject_connection(
         Err(_) => (false, Method::Get),
     };
     let head_only = method == Method::Head;
-    if healthy_asked {
+    if is_health_check {
         healthy(ANY_ORIGIN, false, head_only, out);
     } else {
         let method = if head_only { method } else { Method::Get };
         reject_unread(protocols, bytes, rejection, method, out);
     }
-    Some(healthy_asked)
+    Some(is_health_check)
 }

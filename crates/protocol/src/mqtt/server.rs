@@ -459,7 +459,7 @@ fn properties<'a>(message: &'a Message, stamp: &Stamp<'a>) -> Vec<(u8, Value<'a>
 /// What a client is told when the server ends its connection.
 fn reason_of(close: CloseReason) -> ReasonCode {
     match close {
-        CloseReason::ByClient | CloseReason::Lost | CloseReason::Answered => ReasonCode::Success,
+        CloseReason::ByClient | CloseReason::Lost | CloseReason::Replied => ReasonCode::Success,
         CloseReason::ByApplication => ReasonCode::AdministrativeAction,
         CloseReason::Drain => ReasonCode::ServerShuttingDown,
         CloseReason::SlowConsumer => ReasonCode::QuotaExceeded,

@@ -114,7 +114,7 @@ impl Protocol for Phoenix {
 
     fn before_body(&self, route: &Route<'_>, out: &mut Vec<u8>) -> Option<Result<bool, Rejection>> {
         let post = route.request.method == Method::Post && route.request.path == LONGPOLL;
-        (self.polled && post).then(|| route.longpoll_answered(out))
+        (self.polled && post).then(|| route.reply_longpoll(out))
     }
 
     fn reject(

@@ -138,7 +138,7 @@ impl Route<'_> {
     }
 
     /// Whether a POST is answered before its body has come: for a session that this process never made.
-    pub(super) fn longpoll_answered(&self, out: &mut Vec<u8>) -> Result<bool, Rejection> {
+    pub(super) fn reply_longpoll(&self, out: &mut Vec<u8>) -> Result<bool, Rejection> {
         if self.longpoll_wanted()? {
             return Ok(false);
         }
@@ -157,7 +157,7 @@ impl Route<'_> {
         let headers = format!("Allow: GET, POST, OPTIONS\r\n{}", self.cors);
         let head_only = self.request.method == Method::Head;
         short_answer(405, &headers, &body, keep_alive, head_only, out);
-        Request::Answered { keep_alive }
+        Request::Replied { keep_alive }
     }
 
     fn longpoll_messages(&self, serializer: Serializer) -> Result<Vec<ClientMessage>, Rejection> {

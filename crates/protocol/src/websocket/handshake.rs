@@ -21,7 +21,7 @@ pub struct Deflate {
     /// The server's window in bits: 15, or 9 when the client requires less than 15.
     pub server_max_window_bits: u8,
     /// The offer names the server's window, so the answer must (RFC 7692, section 7.1.2.1).
-    pub server_max_window_bits_asked: bool,
+    pub server_max_window_bits_requested: bool,
 }
 
 /// A server agreed to what was not offered; the connection must be failed (RFC 6455, section 4.1).
@@ -59,7 +59,7 @@ fn offer(text: &str) -> Option<Deflate> {
         // Deflate can't keep to a window of 8 bits, and more may not be answered.
         _ => return None,
     };
-    Some(Deflate { server_max_window_bits, server_max_window_bits_asked: bits.is_some() })
+    Some(Deflate { server_max_window_bits, server_max_window_bits_requested: bits.is_some() })
 }
 
 /// What a server agreed to, among the values of its Sec-WebSocket-Extensions; for a client that
@@ -80,7 +80,7 @@ pub fn agreed<'a>(
     let bits = parameters.server_max_window_bits;
     Ok(Some(Deflate {
         server_max_window_bits: bits.unwrap_or(WINDOW_BITS_MAX),
-        server_max_window_bits_asked: bits.is_some(),
+        server_max_window_bits_requested: bits.is_some(),
     }))
 }
 
@@ -172,7 +172,7 @@ pub fn response(
             b"Sec-WebSocket-Extensions: permessage-deflate; server_no_context_takeover; \
               client_no_context_takeover",
         );
-        if deflate.server_max_window_bits_asked {
+        if deflate.server_max_window_bits_requested {
             let bits = deflate.server_max_window_bits;
             out.extend_from_slice(format!("; server_max_window_bits={bits}").as_bytes());
         }
@@ -343,7 +343,7 @@ mod tests {
                 && (!client || (8..=15).contains(&bits));
             let want = good.then_some(Deflate {
                 server_max_window_bits: if server && bits < 15 { 9 } else { 15 },
-                server_max_window_bits_asked: server,
+                server_max_window_bits_requested: server,
             });
             proptest::prop_assert_eq!(negotiate(std::iter::once(text.as_str())), want);
         }

@@ -80,7 +80,7 @@ impl Frames {
         });
         match outcome {
             Outcome::Nothing => {}
-            Outcome::Ask(asked) => request = Some(asked),
+            Outcome::Ask(found) => request = Some(found),
             Outcome::Send(opcode, payload) => data(opcode, &payload, self.window_bits, codecs, out),
             Outcome::Reply(code, payload) => {
                 replied = Some(code);
@@ -184,7 +184,7 @@ fn allowed(
         command::CommandKind::History(page, token) => {
             let token = peer.topic_token(token.as_deref())?;
             let consent = peer.decide(Action::History, &page.topic, token.as_ref())?;
-            let members_only = matches!(consent, Consent::Asked(_));
+            let members_only = matches!(consent, Consent::Requested(_));
             Request::History { page, members_only, to: ReplyTo::Id(id.into()) }
         }
         command::CommandKind::Login(user) => {
@@ -201,7 +201,7 @@ fn allowed(
                 .map(|action| peer.decide(action, &topic, token.as_ref()));
             let mut members_only = false;
             for consent in consents {
-                members_only |= matches!(consent?, Consent::Asked(_));
+                members_only |= matches!(consent?, Consent::Requested(_));
             }
             Request::Presence { topic, members_only, to: ReplyTo::Id(id.into()) }
         }

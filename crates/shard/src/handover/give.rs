@@ -94,7 +94,7 @@ impl Giving {
     }
 
     /// Waits for the answer to a frame.
-    fn answered(&mut self, want: u16) -> io::Result<()> {
+    fn wait_for_reply(&mut self, want: u16) -> io::Result<()> {
         loop {
             let frame = self.channel.receive()?.ok_or(io::ErrorKind::UnexpectedEof)?;
             match frame.kind {
@@ -204,7 +204,7 @@ impl Shard {
         let Some(giving) = &mut self.giving else {
             return;
         };
-        if let Err(error) = giving.answered(wire::RECEIPT) {
+        if let Err(error) = giving.wait_for_reply(wire::RECEIPT) {
             self.break_off(&error);
         }
     }
@@ -421,13 +421,13 @@ impl Shard {
             giving.channel.send(wire::OWED, &owed.encode(), &[])?;
         }
         giving.channel.send(wire::END, &[], &[])?;
-        giving.answered(wire::HAVE)
+        giving.wait_for_reply(wire::HAVE)
     }
 
     fn wait_for_taker(&mut self, giving: &mut Giving) -> io::Result<()> {
         match giving.may_send() {
             true => Ok(()),
-            false => giving.answered(wire::RECEIPT),
+            false => giving.wait_for_reply(wire::RECEIPT),
         }
     }
 

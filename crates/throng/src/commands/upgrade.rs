@@ -44,7 +44,7 @@ pub fn run(args: &Upgrade) -> Result<(), CommandError> {
     let end = match (answer, last) {
         (Ok((200, _)), Some(state)) if has_result(&state) => state,
         // The old process may be gone before its last line is here. The new one has the same to say.
-        (Ok((200, _)) | Err(_), Some(state)) => asked(&mut admin, &state, &mut show)?,
+        (Ok((200, _)) | Err(_), Some(state)) => poll_state(&mut admin, &state, &mut show)?,
         (Ok((200, body)), None) => {
             return Err(CommandError::Runtime(admin.error_of(PATH, 200, &body).to_string()));
         }
@@ -93,8 +93,8 @@ fn refused(admin: &Admin, status: u16, body: &[u8]) -> CommandError {
 }
 
 /// Asks whoever serves there now, until it says how the upgrade went.
-fn asked(admin: &mut Admin, last: &Value, show: &mut Show) -> Result<Value, CommandError> {
-    let mut answered = Instant::now();
+fn poll_state(admin: &mut Admin, last: &Value, show: &mut Show) -> Result<Value, CommandError> {
+    let mut replied_at = Instant::now();
     loop {
         match admin.get::<Value>(PATH) {
             // What was begun is forgotten by a node that was started anew.
@@ -105,13 +105,13 @@ fn asked(admin: &mut Admin, last: &Value, show: &mut Show) -> Result<Value, Comm
             }
             Ok(state) if has_result(&state) => return Ok(state),
             Ok(state) => {
-                answered = Instant::now();
+                replied_at = Instant::now();
                 show.step(&state);
             }
             Err(error @ AdminError::Forbidden(_)) => {
                 return Err(CommandError::Runtime(error.to_string()));
             }
-            Err(error) if answered.elapsed() > AWAY_MAX => {
+            Err(error) if replied_at.elapsed() > AWAY_MAX => {
                 let text = text(last);
                 return Err(CommandError::Runtime(format!(
                     "{error}; the last that was heard of the upgrade: {text}"
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_breaks_off_is_asked_for_at_the_same_address() {
+    fn a_stream_that_breaks_off_is_requested_at_the_same_address() {
         let begun = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
                      19\r\n{\"stage\":\"switching\",\"a\":\n";
         let begun = begun

@@ -168,7 +168,7 @@ fn who_may_not_stay_ends_as_with_an_expired_token() {
 }
 
 #[test]
-fn a_client_with_questions_of_its_own_is_asked_about_all_the_same() {
+fn a_client_with_requests_of_its_own_needs_a_decision_all_the_same() {
     let app = Application::start(|events| match events[0]["kind"].as_str() {
         Some("connect") => {
             let grants = json!({"publish": ["asked:*"]});
@@ -177,7 +177,7 @@ fn a_client_with_questions_of_its_own_is_asked_about_all_the_same() {
         Some("publish") => Act::Hang,
         _ => Act::Reply(vec![json!({"status": "error"}); events.len()]),
     });
-    let server = serve_asked(&app, &[NO_SPREAD, CONNECT]);
+    let server = serve_with_requests(&app, &[NO_SPREAD, CONNECT]);
     let began = now_s();
     let mut client = Client::open(&server, Way::Ws, "", "").ok().unwrap();
     let Wire::Ws(socket) = &mut client.wire else { unreachable!() };
@@ -212,7 +212,7 @@ fn silence_that_allows_lets_a_connection_stay() {
 
 /// Without a time it stays for good; a poll is asked about anew, and ends at its time with what there is.
 #[test]
-fn what_has_no_end_is_not_asked_about_again() {
+fn a_connection_without_an_end_is_not_requested_again() {
     let app = Application::replying(|event| match event["path"].as_str() {
         Some("/poll") => json!({"user": "al", "expires": 1}),
         Some(_) => json!({"user": "al", "expires": SECONDS}),

@@ -56,18 +56,18 @@ fn names_can_not_inject_lines() {
 #[test]
 fn headers_can_not_inject_response_headers() {
     let server = Server::start();
-    for asked in ["x-token", "a, b", "a:b", "a\u{b}b", "a;b", "<b>", "\"a\"", "é"] {
+    for requested in ["x-token", "a, b", "a:b", "a\u{b}b", "a;b", "<b>", "\"a\"", "é"] {
         let request = format!(
             "OPTIONS /publish HTTP/1.1\r\nHost: t\r\nOrigin: http://a\r\nConnection: close\r\n\
-             Access-Control-Request-Headers: {asked}\r\n\r\n"
+             Access-Control-Request-Headers: {requested}\r\n\r\n"
         );
         let answer = server.exchange(request.as_bytes());
         if answer.starts_with("HTTP/1.1 204 ") {
             let response = header(&answer, "access-control-allow-headers").unwrap();
-            let plain = asked.chars().all(|c| c.is_ascii_alphanumeric() || "-_, ".contains(c));
-            assert_eq!(response, if plain { asked } else { "Content-Type, Last-Event-ID" });
+            let plain = requested.chars().all(|c| c.is_ascii_alphanumeric() || "-_, ".contains(c));
+            assert_eq!(response, if plain { requested } else { "Content-Type, Last-Event-ID" });
         } else {
-            assert!(answer.starts_with("HTTP/1.1 400 "), "{asked:?}: {answer}");
+            assert!(answer.starts_with("HTTP/1.1 400 "), "{requested:?}: {answer}");
         }
     }
     let listed = Server::with(&[], &[("THRONG_CLIENT_CORS_ORIGINS", "http://good.example")]);

@@ -67,7 +67,7 @@ fn endless_heads_and_bodies_time_out() {
 }
 
 #[test]
-fn half_closed_connections_are_answered_and_closed() {
+fn half_closed_connections_are_replied_and_closed() {
     let server = Server::start();
     let mut witness = Witness::new(&server);
     let close = "Connection: close\r\n";
@@ -199,8 +199,8 @@ fn a_stopped_server_resumes_without_loss() {
     assert_eq!(receive(&mut phoenix)[4]["status"], "ok");
     server.until_members("room:a", 3);
     server.signal("-STOP");
-    let mut asked = server.connect();
-    asked.write_all(b"GET /healthz HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
+    let mut requested = server.connect();
+    requested.write_all(b"GET /healthz HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
     let beat = r#"[null,"7","phoenix","heartbeat",{}]"#;
     phoenix.send(tungstenite::Message::text(beat)).unwrap();
     let mut left: Vec<TcpStream> = (0..50).map(|_| server.connect()).collect();
@@ -209,7 +209,7 @@ fn a_stopped_server_resumes_without_loss() {
     drop(left);
     server.signal("-CONT");
     let mut answer = String::new();
-    asked.read_to_string(&mut answer).unwrap();
+    requested.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     server.publish("room:a", json!({"n": 1}));
     assert_eq!(sse.data(), r#"{"n":1}"#);

@@ -94,7 +94,7 @@ impl Drop for Attacker {
 
 /// Makes one request, and repeats it if the connection ends without an answer. A client that is slow
 /// to send may lose its slot while slots run out.
-fn asked(server: &Server, method: &str, path: &str, body: &str, key: &str) -> (u16, String) {
+fn request(server: &Server, method: &str, path: &str, body: &str, key: &str) -> (u16, String) {
     let request = format!(
         "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n{key}Content-Length: {}\r\n\r\n{body}",
         server.admin,
@@ -118,13 +118,13 @@ fn asked(server: &Server, method: &str, path: &str, body: &str, key: &str) -> (u
 }
 
 /// Checks that all calls of an operator and a load balancer are answered several times.
-fn all_is_answered(server: &Server, key: &str) {
+fn all_requests_succeed(server: &Server, key: &str) {
     for _ in 0..5 {
         for path in ["/healthz", "/readyz", "/metrics", "/api/stats"] {
-            assert_eq!(asked(server, "GET", path, "", key).0, 200, "{path}");
+            assert_eq!(request(server, "GET", path, "", key).0, 200, "{path}");
         }
         let body = r#"{"topic":"a","data":1}"#;
-        assert_eq!(asked(server, "POST", "/api/publish", body, key).0, 200);
+        assert_eq!(request(server, "POST", "/api/publish", body, key).0, 200);
     }
 }
 
@@ -159,13 +159,13 @@ fn fills_and_renews(settings: &[(&str, &str)], key: &str) {
     let mixed = Attacker::of(server.admin, 1_500, &SAYS);
     let evicted = "throng_admin_connections_closed_total{reason=\"evicted\"}";
     let metric = |name: &str| {
-        let (_, metrics) = asked(&server, "GET", "/metrics", "", key);
+        let (_, metrics) = request(&server, "GET", "/metrics", "", key);
         let line = metrics.lines().find(|line| line.starts_with(name));
         line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).unwrap()
     };
     server.until("the places ran out", |_| metric(evicted) > 500.0);
     for _ in 0..10 {
-        all_is_answered(&server, key);
+        all_requests_succeed(&server, key);
     }
     match key.is_empty() {
         true => keeps_reading(&server),
@@ -177,17 +177,17 @@ fn fills_and_renews(settings: &[(&str, &str)], key: &str) {
     assert_eq!(metric("throng_limit{name=\"admin.connections_max\"}"), 1024.0);
     let opened = [silent.stop(), mixed.stop()];
     assert!(opened.iter().sum::<usize>() > 1_500 && !opened.contains(&0), "{opened:?}");
-    all_is_answered(&server, key);
+    all_requests_succeed(&server, key);
 }
 
 #[test]
-fn health_checks_and_operators_are_answered_while_attackers_keep_all_slots() {
+fn health_checks_and_operators_are_replied_while_attackers_keep_all_slots() {
     let key = format!("Authorization: Bearer {KEY}\r\n");
     fills_and_renews(&[("THRONG_ADMIN_API_KEY", KEY)], &key);
 }
 
 #[test]
-fn health_checks_and_operators_are_answered_without_a_key() {
+fn health_checks_and_operators_are_replied_without_a_key() {
     fills_and_renews(&[], "");
 }
 
@@ -202,14 +202,14 @@ fn one_address_with_few_connections_does_not_delay_others() {
     let _attacker = Attacker::by(64, &SAYS[..1], move || connect_from_elsewhere(address));
     let evicted = "throng_admin_connections_closed_total{reason=\"evicted\"}";
     server.until("its places ran out", |server| server.metric(evicted) > 100.0);
-    (0..5).for_each(|_| all_is_answered(&server, ""));
+    (0..5).for_each(|_| all_requests_succeed(&server, ""));
     // The oldest connection of another address has kept its place.
     operator.send(ask);
     assert_eq!(operator.answer().0, 200);
 }
 
 #[test]
-fn health_checks_and_operators_are_answered_with_few_descriptors() {
+fn health_checks_and_operators_are_replied_with_few_descriptors() {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 512; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_throng")]);
     command.args(["serve", "--shards", "1", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
@@ -217,11 +217,11 @@ fn health_checks_and_operators_are_answered_with_few_descriptors() {
     let attacker = Attacker::of(server.admin, 600, &SAYS[..1]);
     let evicted = "throng_admin_connections_closed_total{reason=\"evicted\"}";
     server.until("the places ran out", |server| {
-        let (_, metrics) = asked(server, "GET", "/metrics", "", "");
+        let (_, metrics) = request(server, "GET", "/metrics", "", "");
         let line = metrics.lines().find_map(|line| line.strip_prefix(evicted));
         line.is_some_and(|count| count.trim().parse::<f64>().unwrap() > 100.0)
     });
-    (0..5).for_each(|_| all_is_answered(&server, ""));
+    (0..5).for_each(|_| all_requests_succeed(&server, ""));
     assert!(attacker.stop() > 100);
 }
 

@@ -315,8 +315,8 @@ fn the_application_says_who_a_client_is() {
         // Silence lets nobody in.
         let hangs = Connect::new(version, "hangs").user("login").password("right");
         let (mut client, answer) = hangs.try_open(hasty.client);
-        let unanswered: &[u8] = if version == V3 { &[3, 5] } else { &[0x87, 0x88] };
-        assert!(unanswered.contains(&answer.code), "{answer:?}");
+        let rejection_codes: &[u8] = if version == V3 { &[3, 5] } else { &[0x87, 0x88] };
+        assert!(rejection_codes.contains(&answer.code), "{answer:?}");
         client.expect_events(&[Event::Closed]);
     }
 }

@@ -347,9 +347,9 @@ fn test_request_response() {
         .with(text(id::RESPONSE_TOPIC, "Topic/C"))
         .with((id::CORRELATION_DATA, Value::Binary(b"334")));
     one.publish_all(request);
-    let asked = two.message();
-    assert_eq!(asked.property(id::RESPONSE_TOPIC), Some("Topic/C"));
-    assert_eq!(asked.property(id::CORRELATION_DATA), Some("334"));
+    let requested = two.message();
+    assert_eq!(requested.property(id::RESPONSE_TOPIC), Some("Topic/C"));
+    assert_eq!(requested.property(id::CORRELATION_DATA), Some("334"));
     let correlation = (id::CORRELATION_DATA, Value::Binary(b"334"));
     two.publish_all(Publish::new("Topic/C", "response", 1).with(correlation));
     let answer = one.message();
@@ -454,10 +454,10 @@ fn test_maximum_packet_size() {
 #[test]
 fn test_server_keep_alive() {
     let first = server(&[]);
-    for (asked, interval) in [(120, Some("60")), (60, None), (30, None)] {
-        let connect = Connect { keep_alive_s: asked, ..Connect::new(V5, "myclientid") };
+    for (requested, interval) in [(120, Some("60")), (60, None), (30, None)] {
+        let connect = Connect { keep_alive_s: requested, ..Connect::new(V5, "myclientid") };
         let answer = connect.try_open(first.client).1;
-        assert_eq!(answer.property(id::SERVER_KEEP_ALIVE), interval, "asked for {asked}");
+        assert_eq!(answer.property(id::SERVER_KEEP_ALIVE), interval, "asked for {requested}");
     }
     // What it was told is what holds.
     let second = server(&[("THRONG_MQTT_KEEP_ALIVE_SECONDS_MAX", "2")]);

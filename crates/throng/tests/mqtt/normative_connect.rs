@@ -412,10 +412,10 @@ fn mqtt_3_1_2_9_a_will_has_its_topic_message_and_qos() {
 #[test]
 fn mqtt5_3_1_2_28_there_is_no_response_information() {
     let server = server(&[]);
-    for asked in [None, Some(0), Some(1)] {
+    for requested in [None, Some(0), Some(1)] {
         let mut connect = Connect::new(V5, "x");
-        let asked = asked.map(|value| number(id::REQUEST_RESPONSE_INFORMATION, value));
-        connect.properties.extend(asked);
+        let requested = requested.map(|value| number(id::REQUEST_RESPONSE_INFORMATION, value));
+        connect.properties.extend(requested);
         let answer = connect.try_open(server.client).1;
         assert_eq!((answer.code, answer.property(id::RESPONSE_INFORMATION)), (0, None));
     }

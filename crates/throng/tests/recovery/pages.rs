@@ -190,7 +190,7 @@ fn a_client_that_may_not_enter_a_topic_may_not_read_it() {
 }
 
 #[test]
-fn many_pages_asked_for_at_once_come_one_after_the_other() {
+fn many_pages_requested_for_at_once_come_one_after_the_other() {
     for storage in BOTH {
         let mut node = Node::new(storage);
         for number in 0..300 {

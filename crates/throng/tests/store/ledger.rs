@@ -22,7 +22,7 @@ pub struct Counts {
     pub acknowledged: u64,
     pub found: u64,
     /// Messages that are stored although they were not answered.
-    pub unanswered: u64,
+    pub without_reply: u64,
     /// Messages of topics that are not durable which were answered and lost.
     pub lost: u64,
     pub repeated: u64,
@@ -106,15 +106,15 @@ impl Ledger {
     fn check_publisher(&mut self, sent: &[Sent], new: &mut HashMap<String, u64>) {
         let (mut last, mut missing) = (0, None);
         for sent in sent {
-            let answered = sent.answered.as_ref().map(|id| self.own(id, sent.topic, &sent.data));
-            self.counts.acknowledged += u64::from(answered.is_some());
-            match (new.remove(&sent.data), answered) {
-                (Some(found), answered) => {
+            let reply = sent.reply.as_ref().map(|id| self.own(id, sent.topic, &sent.data));
+            self.counts.acknowledged += u64::from(reply.is_some());
+            match (new.remove(&sent.data), reply) {
+                (Some(found), reply) => {
                     let first = format!("{:?} is there and {missing:?} is not", sent.data);
                     assert_eq!(missing, None::<String>, "{first}");
                     assert!(found > last, "{:?} is out of order", sent.data);
-                    assert_eq!(answered.unwrap_or(found), found, "{:?}", sent.data);
-                    self.counts.unanswered += u64::from(answered.is_none());
+                    assert_eq!(reply.unwrap_or(found), found, "{:?}", sent.data);
+                    self.counts.without_reply += u64::from(reply.is_none());
                     last = found;
                 }
                 (None, Some(offset)) => {
@@ -133,7 +133,7 @@ impl Ledger {
     pub fn repeat(&mut self, caller: &mut Caller, publishers: &[Vec<Sent>]) -> Vec<Vec<Sent>> {
         let mut new = Vec::new();
         for sent in publishers.iter().filter(|sent| sent.iter().any(|sent| sent.key.is_some())) {
-            let from = sent.iter().rposition(|sent| sent.answered.is_some()).unwrap_or(0);
+            let from = sent.iter().rposition(|sent| sent.reply.is_some()).unwrap_or(0);
             for sent in &sent[from..] {
                 let answer = caller.post("/api/publish", &sent.body()).unwrap();
                 assert_eq!(answer.status, 200, "{}", answer.body);
@@ -143,7 +143,7 @@ impl Ledger {
                 self.own(id, sent.topic, &sent.data);
                 match repeated {
                     true => self.counts.repeated += 1,
-                    false => new.push(vec![Sent { answered: Some(id.into()), ..sent.clone() }]),
+                    false => new.push(vec![Sent { reply: Some(id.into()), ..sent.clone() }]),
                 }
             }
         }

@@ -43,7 +43,7 @@ pub struct Sent {
     pub data: String,
     pub key: Option<String>,
     /// Its id, if the publish was answered.
-    pub answered: Option<String>,
+    pub reply: Option<String>,
 }
 
 impl Publisher {
@@ -66,7 +66,7 @@ impl Publisher {
         let padding = if number % 50 == 49 { 20_000 } else { number * 37 % 400 };
         let data = format!("{}.{number} .{}", self.name, "x".repeat(padding));
         let key = matches!(self.door, Door::Keys).then(|| format!("{}.{number}", self.name));
-        sent.push(Sent { topic: self.topic, data, key, answered: None });
+        sent.push(Sent { topic: self.topic, data, key, reply: None });
         number
     }
 
@@ -93,7 +93,7 @@ impl Publisher {
                     Door::Batch => &answer.body["results"][at]["ok"],
                     _ => &answer.body,
                 };
-                sent.answered(ok, &answer.body);
+                sent.on_reply(ok, &answer.body);
             }
         }
         Ok(())
@@ -116,14 +116,14 @@ impl Publisher {
                     .send(tungstenite::Message::text(command.to_string()))
                     .map_err(Error::other)?;
             }
-            while sent[first..].iter().any(|sent| sent.answered.is_none()) {
+            while sent[first..].iter().any(|sent| sent.reply.is_none()) {
                 let tungstenite::Message::Text(text) = socket.read().map_err(Error::other)? else {
                     continue;
                 };
                 let reply: Value = serde_json::from_str(&text).unwrap();
                 if reply["type"] == "reply" {
                     let number = reply["id"].as_u64().unwrap() as usize;
-                    sent[number].answered(&reply["ok"], &reply);
+                    sent[number].on_reply(&reply["ok"], &reply);
                 }
             }
         }
@@ -140,8 +140,8 @@ impl Sent {
         body
     }
 
-    fn answered(&mut self, ok: &Value, whole: &Value) {
+    fn on_reply(&mut self, ok: &Value, whole: &Value) {
         let id = ok["id"].as_str().unwrap_or_else(|| panic!("refused: {whole}"));
-        assert!(self.answered.replace(id.into()).is_none(), "answered twice: {whole}");
+        assert!(self.reply.replace(id.into()).is_none(), "answered twice: {whole}");
     }
 }

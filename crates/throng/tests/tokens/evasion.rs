@@ -72,7 +72,7 @@ fn what_the_application_decides_is_not_read_without_it() {
         Some("mallory") => json!({"error": {"code": "no"}}),
         _ => json!({}),
     });
-    let server = serve_asked(&app, &[REQUIRED]);
+    let server = serve_with_requests(&app, &[REQUIRED]);
     let mut friend = Client::enter(&server, Way::Ws, &token(everything("friend")), "asked:7");
     let publish = json!({"topic": "asked:7", "data": "secret"});
     assert_eq!(server.api("POST", "/api/publish", Some(publish)).0, 200);

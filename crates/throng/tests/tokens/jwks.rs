@@ -149,15 +149,15 @@ fn a_token_waits_on_every_transport_until_its_keys_have_come() {
     });
     let server = issuers.serve(&["/a/keys"], &[]);
     let token = rsa("1");
-    let answered = || assert!(sent.load(Ordering::Relaxed), "the keys have not come yet");
+    let assert_sent = || assert!(sent.load(Ordering::Relaxed), "the keys have not come yet");
     thread::scope(|scope| {
         for way in LASTING {
-            let (server, token, answered) = (&server, &token, &answered);
+            let (server, token, assert_sent) = (&server, &token, &assert_sent);
             scope.spawn(move || {
                 let topic = if way.is_phoenix() { "" } else { "&topic=room:1" };
                 let opened = Client::open(server, way, &format!("token={token}{topic}"), "");
                 let mut client = opened.unwrap_or_else(|reply| panic!("{way:?}: {reply:?}"));
-                answered();
+                assert_sent();
                 if way.is_phoenix() {
                     assert_eq!(client.join("room:1", json!({}))["status"], "ok", "{way:?}");
                 }
@@ -165,13 +165,13 @@ fn a_token_waits_on_every_transport_until_its_keys_have_come() {
         }
         scope.spawn(|| {
             assert_eq!(poll(&server, &token).0, 200);
-            answered();
+            assert_sent();
         });
         // With a body that is read before it is known whether it counts.
         scope.spawn(|| {
             let reply = request(&server, "POST", "/publish?topic=room:1", &bearer(&token), "hi");
             assert_eq!(reply.error(), (403, "not_granted"));
-            answered();
+            assert_sent();
         });
         // A command and what is sent behind it.
         scope.spawn(|| {
@@ -184,7 +184,7 @@ fn a_token_waits_on_every_transport_until_its_keys_have_come() {
                 socket.send(tungstenite::Message::text(command.to_string())).unwrap();
             }
             assert_eq!(client.until("reply")["ok"]["users"], json!(["al"]));
-            answered();
+            assert_sent();
             assert_eq!(client.until("reply")["ok"]["topic"], "room:1");
         });
     });
@@ -296,7 +296,7 @@ fn an_issuer_that_is_down_is_not_the_tokens_fault() {
 #[test]
 fn an_issuer_that_never_answers_delays_no_client_for_ever() {
     // The server gives up the slow issuer after five seconds. A machine that is slower has another try.
-    let has_answered = (0..5).any(|_| {
+    let has_replied = (0..5).any(|_| {
         let is_over = Arc::new(AtomicBool::new(false));
         let flag = is_over.clone();
         let issuers = Issuers::new(move |path| match path.starts_with("/slow") {
@@ -311,7 +311,7 @@ fn an_issuer_that_never_answers_delays_no_client_for_ever() {
         assert_eq!(poll(&server, &ed("2")), refused(503, "keys_unavailable"));
         true
     });
-    assert!(has_answered, "a token with a known key has waited for the slow issuer");
+    assert!(has_replied, "a token with a known key has waited for the slow issuer");
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn list(server: &Server) -> Vec<String> {
 
 /// The server is killed as soon as it has answered. What it has answered is so from then on.
 #[test]
-fn a_revocation_that_was_answered_outlives_a_kill() {
+fn a_revocation_that_was_replied_outlives_a_kill() {
     let folder = Scratch::new("revoked-kill");
     let now = now_s();
     let refused = (401, "token_revoked".to_string());

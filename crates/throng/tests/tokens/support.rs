@@ -14,7 +14,7 @@ use crate::support::*;
 /// The key that the application and the server share.
 pub const KEY: &str = "0123456789abcdef0123456789abcdef";
 
-pub const ASKED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tokens/asked.toml");
+pub const WITH_REQUESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tokens/asked.toml");
 
 pub const TOPICS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tokens/topics.toml");
 
@@ -45,10 +45,13 @@ pub fn serve_with(settings: &[(&str, &str)]) -> Server {
 }
 
 /// One that takes tokens of the shared key, and asks the application about some topics.
-pub fn serve_asked(app: &Application, settings: &[(&str, &str)]) -> Server {
+pub fn serve_with_requests(app: &Application, settings: &[(&str, &str)]) -> Server {
     let (key, url) = (("THRONG_AUTH_HMAC_KEY", KEY), app.url());
     let settings = [&[key, ("THRONG_WEBHOOK_URL", &url)], settings].concat();
-    Server::with(&["--shards", "2", "--config", ASKED], &[&[PATIENT], &settings[..]].concat())
+    Server::with(
+        &["--shards", "2", "--config", WITH_REQUESTS],
+        &[&[PATIENT], &settings[..]].concat(),
+    )
 }
 
 pub fn now_s() -> u64 {

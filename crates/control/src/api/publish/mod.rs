@@ -1,10 +1,10 @@
 //! Publish to a topic, to a user, to everyone; and many of these at once.
 
-mod answered;
 pub(super) mod batch;
 mod mqtt;
 mod options;
 mod pending;
+mod reply_publisher;
 
 use std::sync::Arc;
 
@@ -23,11 +23,11 @@ use utoipa::ToSchema;
 use crate::http::access::{Caller, Needs, PUBLISH};
 use crate::http::{Body, ErrorBody, Rejection};
 use crate::node::Node;
-pub(crate) use answered::Answered;
 use mqtt::MqttOptions;
 use options::{IfOffset, PublishOptions, checked_sender};
 pub(super) use pending::DISK_TIMEOUT;
 use pending::{Pending, pending};
+pub(crate) use reply_publisher::ReplyPublisher;
 
 /// A message to a topic.
 #[derive(Deserialize, ToSchema)]

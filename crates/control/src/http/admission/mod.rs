@@ -322,19 +322,19 @@ pub(crate) mod tests {
     async fn the_connection_that_is_waited_for_longest_gives_way() {
         let connections = Connections::new(limits(3));
         let admit = || connections.admit(address(1)).unwrap();
-        let answered = admit();
+        let sent_reply = admit();
         later(1).await;
         let (silent, busy) = (admit(), admit());
         busy.peer.begin(true);
         later(1).await;
-        answered.peer.begin(true);
-        answered.peer.answered();
+        sent_reply.peer.begin(true);
+        sent_reply.peer.on_replied();
         later(3).await;
         let new = admit();
-        assert!(is_evicted(&silent) && !is_evicted(&answered) && !is_evicted(&busy));
+        assert!(is_evicted(&silent) && !is_evicted(&sent_reply) && !is_evicted(&busy));
         drop(silent);
         let newer = admit();
-        assert!(is_evicted(&answered) && !is_evicted(&new));
+        assert!(is_evicted(&sent_reply) && !is_evicted(&new));
         assert!(!new.peer.is_spare && !newer.peer.is_spare);
         // All that is left is young: the older one goes.
         later(1).await;
@@ -355,10 +355,10 @@ pub(crate) mod tests {
         let (operator, stranger) = (admit(1), admit(2));
         operator.peer.begin(true);
         operator.peer.set_keyed();
-        operator.peer.answered();
+        operator.peer.on_replied();
         later(10).await;
         stranger.peer.begin(true);
-        stranger.peer.answered();
+        stranger.peer.on_replied();
         later(5).await;
         let mut last = admit(2);
         assert!(is_evicted(&stranger) && !is_evicted(&operator));
@@ -385,7 +385,7 @@ pub(crate) mod tests {
         let reader = admit(1);
         reader.peer.begin(true);
         reader.peer.set_stream();
-        reader.peer.answered();
+        reader.peer.on_replied();
         let mut silent = admit(2);
         for _ in 0..20 {
             tokio::time::advance(Duration::from_millis(100)).await;

@@ -94,7 +94,7 @@ enum Phase {
     /// A request is under way, since then.
     Request(Instant),
     /// The answer to its request is out, or on its way.
-    Answered,
+    Replied,
 }
 
 /// One connection, for the listener and for its requests.
@@ -181,7 +181,7 @@ impl Peer {
         let mut state = self.state();
         let now = Instant::now();
         state.moved = now;
-        if state.phase == Phase::Answered {
+        if state.phase == Phase::Replied {
             (state.phase, state.head) = (Phase::Head(now), Head::default());
         }
         if matches!(state.phase, Phase::Head(_)) && state.head.ends(bytes) {
@@ -196,7 +196,7 @@ impl Peer {
         let mut state = self.state();
         (state.moved, state.stuck, state.has_answers) = (Instant::now(), false, true);
         if let Phase::Head(_) = state.phase {
-            state.phase = Phase::Answered;
+            state.phase = Phase::Replied;
         }
     }
 
@@ -228,9 +228,9 @@ impl Peer {
     }
 
     /// The request has its answer, which is sent now.
-    pub fn answered(&self) {
+    pub fn on_replied(&self) {
         let mut state = self.state();
-        (state.phase, state.moved) = (Phase::Answered, Instant::now());
+        (state.phase, state.moved) = (Phase::Replied, Instant::now());
     }
 
     /// Bytes of a head that is not whole yet.
@@ -260,8 +260,8 @@ impl Peer {
                 (since + REQUEST_MAX, CloseReason::Slow)
             }
             Phase::Request(since) => (idle.min(since + REQUEST_MAX), CloseReason::Slow),
-            Phase::Answered if state.stuck => (idle, CloseReason::Slow),
-            Phase::Answered => (idle, CloseReason::Idle),
+            Phase::Replied if state.stuck => (idle, CloseReason::Slow),
+            Phase::Replied => (idle, CloseReason::Idle),
         }
     }
 
@@ -290,12 +290,12 @@ impl Peer {
         let state = self.state();
         let (since, is_stalled) = match state.phase {
             Phase::Head(since) => (since, false),
-            Phase::Answered => (state.moved, state.stuck),
+            Phase::Replied => (state.moved, state.stuck),
             Phase::Request(_) if state.whole && !state.stuck => return None,
             Phase::Request(since) => (since, true),
         };
         let age = now.saturating_duration_since(since);
-        let is_stream = state.streams && state.phase == Phase::Answered && !is_stalled;
+        let is_stream = state.streams && state.phase == Phase::Replied && !is_stalled;
         let class = match (state.keyed, is_stalled) {
             (false, _) if is_stream => Class::Streams,
             (true, _) if is_stream => Class::KeyedStreams,
@@ -337,7 +337,7 @@ mod tests {
         peer.sent();
         peer.received(&[0; 10]);
         assert_eq!(left(), (30, CloseReason::Slow), "after a 100 Continue its body goes on");
-        peer.answered();
+        peer.on_replied();
         assert_eq!(left(), (120, CloseReason::Idle));
         later(100).await;
         peer.sent();
@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(left(), 60);
         later(20).await;
         assert_eq!((left(), peer.deadline().1), (40, CloseReason::Slow));
-        peer.answered();
+        peer.on_replied();
         assert_eq!((left(), peer.deadline().1), (1, CloseReason::Idle));
         peer.begin(true);
         assert_eq!(left(), 60);

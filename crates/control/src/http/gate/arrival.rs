@@ -75,7 +75,7 @@ impl Arrival {
     }
 
     /// The answer to the request, unless another process gives it. It is work until it has ended.
-    pub fn answered(&self, response: Response) -> Result<Response, Box<Moved>> {
+    pub fn on_replied(&self, response: Response) -> Result<Response, Box<Moved>> {
         match std::mem::replace(&mut *self.state(), State::Coming) {
             State::Here(working) => Ok(until_end(response, working)),
             // It was refused before its body was whole.
@@ -114,7 +114,7 @@ mod tests {
         assert!(whole.await.unwrap());
         gate.pause();
         assert!(!gate.is_quiet());
-        assert!(arrival.answered(Response::new(Body::from("x"))).is_ok());
+        assert!(arrival.on_replied(Response::new(Body::from("x"))).is_ok());
         assert!(gate.is_quiet());
     }
 
@@ -131,7 +131,7 @@ mod tests {
         for arrival in [half, whole] {
             arrival.move_on(Request::new(Body::from("body")));
             assert_eq!(gate.forwarding(), 1);
-            let Err(moved) = arrival.answered(Response::default()) else { panic!("here") };
+            let Err(moved) = arrival.on_replied(Response::default()) else { panic!("here") };
             assert_eq!((&**moved.to, gate.is_quiet()), ("/a".as_ref(), true));
         }
         assert_eq!(gate.forwarding(), 0);
@@ -142,7 +142,7 @@ mod tests {
         let gate = Arc::new(Gate::default());
         let arrival = arrival(&gate).await;
         arrival.begin();
-        assert!(arrival.answered(Response::default()).is_ok());
+        assert!(arrival.on_replied(Response::default()).is_ok());
         gate.pause();
         assert!(gate.is_quiet());
     }

@@ -35,7 +35,7 @@ pub struct ForwardStats {
     /// Bytes of the bodies of all requests.
     pub bytes: u64,
     /// Messages of answers that were published.
-    pub answered: u64,
+    pub replies_published: u64,
     /// Messages of answers, and whole answers, that could not be.
     pub rejected: u64,
     /// Gauge: messages that the back end has still to take.
@@ -353,7 +353,7 @@ impl ForwardQueue {
             requests: get(&self.requests),
             retries: get(&self.retries),
             bytes: get(&self.bytes),
-            answered: get(&self.answers.published),
+            replies_published: get(&self.answers.published),
             rejected: get(&self.answers.rejected),
             waiting,
             waiting_bytes,

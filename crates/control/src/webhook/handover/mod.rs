@@ -95,7 +95,7 @@ fn reply(to_shard: &ToShard, id: ConnectionId, hook: &shard::HookPlace) -> Reply
     let ConnectionId { shard, slot, serial, .. } = id;
     Box::new(move |response| {
         if let Some(hook) = hook.take() {
-            to_shard(shard, Command::WebhookAnswered { slot, serial, hook, response });
+            to_shard(shard, Command::WebhookResponded { slot, serial, hook, response });
         }
     })
 }

@@ -61,7 +61,7 @@ fn the_request_queue_is_bounded_in_bytes_too() {
     assert_eq!((waiting(), counts.waiting.load(Ordering::Relaxed)), (0, 0));
     assert!(took(5000) && !took(0), "a large one is taken alone");
     assert_eq!(counts.accepted.load(Ordering::Relaxed), 4);
-    assert_eq!(counts.unanswered[ErrorKind::Full as usize].load(Ordering::Relaxed), 4);
+    assert_eq!(counts.failures[ErrorKind::Full as usize].load(Ordering::Relaxed), 4);
 }
 
 #[test]

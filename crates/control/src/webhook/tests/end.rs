@@ -24,7 +24,7 @@ async fn all_get_the_end(mut bench: Bench) {
     numbers.sort_unstable();
     assert!(numbers.into_iter().eq(0..30), "each once");
     let stats = bench.dispatcher.stats();
-    assert_eq!((stats.unanswered[ErrorKind::Stopped as usize], stats.waiting), (30, 0));
+    assert_eq!((stats.failures[ErrorKind::Stopped as usize], stats.waiting), (30, 0));
     assert_eq!(bench.ask(1, 1), Err(Full));
 }
 
@@ -54,6 +54,6 @@ fn a_runtime_that_ends_leaves_no_request_waiting() {
         Dispatcher::new(fixed, settings(""), EventStart::default());
     dispatcher.send(vec![ask(1)]).unwrap();
     drop(worker);
-    assert_eq!(dispatcher.stats().unanswered[ErrorKind::Stopped as usize], 1);
+    assert_eq!(dispatcher.stats().failures[ErrorKind::Stopped as usize], 1);
     assert_eq!(dispatcher.send(vec![ask(1)]), Err(Full));
 }

@@ -53,9 +53,9 @@ pub fn ask(slot: u32) -> WebhookRequest {
 
 /// The same with a payload.
 pub fn ask_with(slot: u32, payload: Data) -> WebhookRequest {
-    let mut asked = ask(slot);
-    asked.question.payload = Some(payload);
-    asked
+    let mut base = ask(slot);
+    base.question.payload = Some(payload);
+    base
 }
 
 /// A request that came in.
@@ -186,9 +186,9 @@ impl Bench {
     fn ask_at(&self, url: Option<&str>, slot: u32, n: u32) -> Result<(), Full> {
         let sender = self.sender.clone();
         let reply = Box::new(move |response| drop(sender.send((n, response))));
-        let asked = ask_with(slot, Data::Json(n.to_string().into()));
+        let base = ask_with(slot, Data::Json(n.to_string().into()));
         let url = url.map(Into::into);
-        self.dispatcher.send(vec![WebhookRequest { url, reply, ..asked }])
+        self.dispatcher.send(vec![WebhookRequest { url, reply, ..base }])
     }
 
     /// The next response: whose it is, whether it is ok, and its response.
@@ -204,12 +204,12 @@ impl Bench {
 
     /// Asks once, and checks that it fails so.
     async fn fails(&mut self, kind: ErrorKind) {
-        let before = self.dispatcher.stats().unanswered[kind as usize];
+        let before = self.dispatcher.stats().failures[kind as usize];
         self.ask(1, 1).unwrap();
         let reason = format!(r#"{{"reason":"{}"}}"#, kind.reason());
         assert_eq!(self.response().await, (1, false, reason));
         let stats = self.dispatcher.stats();
-        assert_eq!((stats.unanswered[kind as usize], stats.waiting), (before + 1, 0));
+        assert_eq!((stats.failures[kind as usize], stats.waiting), (before + 1, 0));
     }
 }
 
@@ -362,7 +362,7 @@ async fn what_is_never_sent_is_late_as_well() {
         assert_eq!((bench.response().await.0, start.elapsed() >= timeout), (n, true));
     }
     let stats = bench.dispatcher.stats();
-    assert_eq!(stats.unanswered[ErrorKind::Timeout as usize], 20);
+    assert_eq!(stats.failures[ErrorKind::Timeout as usize], 20);
     assert!(stats.http_requests < 20, "{} requests", stats.http_requests);
     assert_eq!((stats.waiting, stats.waiting_bytes), (0, 0));
     bench.dispatcher.set(settings(&app.url));
@@ -429,7 +429,7 @@ async fn raw_app(answer: &'static [u8], close: bool) -> String {
 }
 
 #[tokio::test]
-async fn a_full_queue_takes_no_more_until_something_is_answered() {
+async fn a_full_queue_takes_no_more_until_something_is_replied() {
     let app = app(0, echo).await;
     let fixed = fixed(4, 1);
     let (dispatcher, Workers { worker, .. }) =
@@ -445,7 +445,7 @@ async fn a_full_queue_takes_no_more_until_something_is_answered() {
     assert_eq!(bench.response().await.0, 5, "rejected ones get none");
     let stats = bench.dispatcher.stats();
     assert_eq!(
-        (stats.accepted, stats.unanswered[ErrorKind::Full as usize], stats.waiting),
+        (stats.accepted, stats.failures[ErrorKind::Full as usize], stats.waiting),
         (3, 2, 0)
     );
 }
@@ -501,8 +501,8 @@ async fn threads_of_all_shards_may_ask_at_once() {
                 for n in shard * 100..shard * 100 + 100 {
                     let sender = sender.clone();
                     let reply = Box::new(move |response| drop(sender.send((n, response))));
-                    let asked = ask_with(shard, Data::Json(n.to_string().into()));
-                    let request = WebhookRequest { reply, ..asked };
+                    let base = ask_with(shard, Data::Json(n.to_string().into()));
+                    let request = WebhookRequest { reply, ..base };
                     dispatcher.send(vec![request]).unwrap();
                 }
             })

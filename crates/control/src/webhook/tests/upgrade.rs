@@ -14,7 +14,7 @@ type Replies = mpsc::UnboundedReceiver<(u32, bool)>;
 fn shards() -> (ToShard, Replies) {
     let (sender, replies) = mpsc::unbounded_channel();
     let to_shard = move |shard, command| {
-        let Command::WebhookAnswered { slot, serial, hook, response } = command else { panic!() };
+        let Command::WebhookResponded { slot, serial, hook, response } = command else { panic!() };
         assert_eq!((shard, serial), (0, 3));
         let number = match hook {
             PendingHook::Connect(number) => number,
@@ -34,13 +34,13 @@ async fn next(replies: &mut Replies) -> (u32, bool) {
 fn question(number: u32, to_shard: &ToShard) -> WebhookRequest {
     let (slot, to_shard) = (number % 10, to_shard.clone());
     let hook = HookPlace::new(PendingHook::Connect(number));
-    let asked = ask_with(slot, Data::Json(number.to_string().into()));
+    let base = ask_with(slot, Data::Json(number.to_string().into()));
     let place = hook.clone();
     let reply = Box::new(move |response| {
         let Some(hook) = place.take() else { return };
-        to_shard(0, Command::WebhookAnswered { slot, serial: 3, hook, response });
+        to_shard(0, Command::WebhookResponded { slot, serial: 3, hook, response });
     });
-    WebhookRequest { hook, reply, ..asked }
+    WebhookRequest { hook, reply, ..base }
 }
 
 fn dispatcher(settings: Settings) -> (Arc<Dispatcher>, Workers) {
@@ -61,7 +61,7 @@ fn payloads(app: &App) -> Vec<Vec<Value>> {
 }
 
 #[tokio::test]
-async fn questions_are_asked_again_and_answered_once() {
+async fn requests_are_repeated_and_get_one_response() {
     let app = app(0, echo).await;
     let set = || Settings { batch_events_max: 2, ..settings(&app.url) };
     let (old, workers) = dispatcher(set());
@@ -161,16 +161,16 @@ fn a_question_is_written_with_all_that_the_application_is_sent() {
     };
     let address = Some("2001:db8::1".parse().unwrap());
     let connect = Connecting { address, request, topics_max: 9 };
-    let mut asked = question(1, &to_shard);
-    asked.url = Some("http://other/".into());
-    asked.question.kind = WebhookKind::Connect;
-    asked.question.payload = Some(Data::Binary([0, 255].into()));
-    (asked.question.tags, asked.question.key) = (vec!["t".into()], Some("k".into()));
-    asked.question.connect = Some(Box::new(connect));
-    let body = body::write([&asked].into_iter());
+    let mut base = question(1, &to_shard);
+    base.url = Some("http://other/".into());
+    base.question.kind = WebhookKind::Connect;
+    base.question.payload = Some(Data::Binary([0, 255].into()));
+    (base.question.tags, base.question.key) = (vec!["t".into()], Some("k".into()));
+    base.question.connect = Some(Box::new(connect));
+    let body = body::write([&base].into_iter());
     let (old, _workers) = dispatcher(settings("http://one/"));
     let (new, _new_workers) = dispatcher(settings("http://one/"));
-    old.send(vec![asked]).unwrap();
+    old.send(vec![base]).unwrap();
     let parts = [&old, &new].map(|it| Hooks::new(it.clone(), to_shard.clone()));
     assert_eq!(pass(&parts[0], &parts[1], &mut Sent::new()), 1);
     parts[1].complete().unwrap();

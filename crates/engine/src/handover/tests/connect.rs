@@ -39,7 +39,7 @@ fn scene() -> Scene {
 }
 
 /// As `check`, where the application says who comes. Gives what each client heard.
-fn check_asked(name: &str, steps: &[Step]) -> [String; CLIENTS] {
+fn check_requests(name: &str, steps: &[Step]) -> [String; CLIENTS] {
     compare(name, scene, steps).0
 }
 
@@ -58,7 +58,7 @@ fn all() -> Vec<Step> {
 }
 
 #[test]
-fn an_admitted_client_is_requested_again() {
+fn an_admitted_client_needs_a_decision_again() {
     let mut steps = all();
     steps.extend([
         Answer(true),
@@ -77,7 +77,7 @@ fn an_admitted_client_is_requested_again() {
     steps.extend((0..CLIENTS).map(Read));
     steps.extend([Wait(90), Answer(false), Wait(150), Publish("given", "too late".into())]);
     steps.extend((0..CLIENTS).map(Read));
-    let received = check_asked("refresh", &steps);
+    let received = check_requests("refresh", &steps);
     for client in [0, 1, 5] {
         for text in ["by word", "who stayed"] {
             assert!(received[client].contains(text), "{client} {text}: {}", received[client]);
@@ -109,7 +109,7 @@ fn a_rejected_client_was_never_present() {
     // The next request is another one.
     steps.extend([Send(0, get("/stream?topic=a&as=gi").into()), Wait(2), Answer(true)]);
     steps.extend([Publish("a", "for the next".into()), Read(0)]);
-    let received = check_asked("refusal", &steps);
+    let received = check_requests("refusal", &steps);
     for (client, text) in received.iter().enumerate() {
         assert!(text.contains("the app says no") || client == 1, "{client}: {text}");
         assert!(!text.contains("for none"), "{client}: {text}");
@@ -127,7 +127,7 @@ fn no_request_waits_for_a_client_that_has_left() {
     let mut steps = all();
     steps.extend([Cut(0), Cut(1), Cut(4), Cut(5), Wait(3), Answer(true), Answer(true), Wait(3)]);
     steps.extend([Publish("a", "there".into()), Read(2), Read(3)]);
-    let received = check_asked("gone", &steps);
+    let received = check_requests("gone", &steps);
     assert!(received[3].contains("there"), "{}", received[3]);
     let scene = scene().played(&steps, |_| When::Never);
     let members: u32 = scene

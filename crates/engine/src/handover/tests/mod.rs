@@ -246,7 +246,7 @@ impl Scene {
         let broker =
             Arc::new(broker::Local::new(router, [7; 20], started, limits, history.clone()));
         let late = is_late.then(|| Late::steady((*history).clone()));
-        let asked: Arc<dyn History> = match &late {
+        let history_in_use: Arc<dyn History> = match &late {
             Some(late) => late.clone(),
             None => history,
         };
@@ -262,7 +262,7 @@ impl Scene {
         }
         let shared = Arc::new(services.shared());
         let mut drivers =
-            testing::drivers(&handles, settings, broker.clone(), asked, shared.clone());
+            testing::drivers(&handles, settings, broker.clone(), history_in_use, shared.clone());
         let app = Arc::new(App::default());
         drivers.iter_mut().for_each(|driver| driver.engine.core.webhook = Some(app.clone()));
         Scene {

@@ -373,7 +373,7 @@ fn joins_lists_and_webhooks_wait_as_before() {
 
 /// A request that is held, subscriptions and messages of /ws, and their answers.
 #[test]
-fn what_the_application_is_asked_waits_as_before() {
+fn requests_to_the_application_wait_as_before() {
     let topics = "topic=plain&topic=asked/1&topic=asked/2";
     let pipelined = format!("{}{}", get(&format!("/poll?{topics}&timeout=0")), get("/healthz"));
     let post =

@@ -62,7 +62,7 @@ pub(super) struct Client {
     pub ready: bool,
     next_id: u16,
     /// The packet identifier of what it asked last of its subscriptions.
-    asked: u16,
+    last_packet_id: u16,
     publishing: VecDeque<Publishing>,
     /// Messages with QoS 2 that have come and are not released.
     received: BTreeSet<u16>,
@@ -127,7 +127,7 @@ pub(super) const SHARED: &str = "$share/group/";
 pub(super) const FOR_EVER_S: u32 = 1_000_000;
 
 /// Beyond these packet identifiers are those of SUBSCRIBE and UNSUBSCRIBE.
-const ASKED: u16 = 40_000;
+const FIRST_PACKET_ID: u16 = 40_000;
 
 /// The last word of a client that wants no will.
 const DISCONNECT: [u8; 2] = [0xe0, 0];
@@ -178,7 +178,7 @@ impl Client {
             subscribed: false,
             ready: false,
             next_id: 0,
-            asked: ASKED,
+            last_packet_id: FIRST_PACKET_ID,
             publishing: VecDeque::new(),
             received: BTreeSet::new(),
             got: Vec::new(),
@@ -467,8 +467,8 @@ impl Client {
         }
         (self.ready, self.forgotten) = (false, self.now.0);
         let filters: Vec<&str> = self.filters.iter().map(|(filter, _)| filter.as_str()).collect();
-        self.asked += 1;
-        let (version, id) = (self.version, self.asked);
+        self.last_packet_id += 1;
+        let (version, id) = (self.version, self.last_packet_id);
         let bytes = packet(|out| client::unsubscribe(version, id, &[], &filters, out));
         self.send(bytes);
     }
@@ -493,8 +493,8 @@ impl Client {
                 retain_handling: 0,
             })
             .collect();
-        self.asked += 1;
-        let (version, id) = (self.version, self.asked);
+        self.last_packet_id += 1;
+        let (version, id) = (self.version, self.last_packet_id);
         let bytes = packet(|out| client::subscribe(version, id, &[], &all, out));
         self.send(bytes);
     }

@@ -111,7 +111,7 @@ impl Node {
         read(&written, &*broker, &history, (services.sessions(), &retained), BEGAN_US + now_us);
         is_begun.store(true, Ordering::Relaxed);
         let late = setup.is_late.then(|| Late::new((*history).clone(), setup.seed));
-        let asked: Arc<dyn History> = match &late {
+        let last_packet_id: Arc<dyn History> = match &late {
             Some(late) => late.clone(),
             None => history.clone(),
         };
@@ -124,7 +124,8 @@ impl Node {
             mqtt.inflight_max = setup.inflight_max;
             mqtt.queue_messages_max = 1_000;
         }
-        let mut drivers = testing::drivers(&handles, settings, broker, asked, Arc::new(shared));
+        let mut drivers =
+            testing::drivers(&handles, settings, broker, last_packet_id, Arc::new(shared));
         drivers.iter_mut().for_each(|driver| driver.engine.set_now(now_us));
         Node { drivers, services, history, late }
     }

@@ -135,9 +135,9 @@ fn what_changes_nothing_is_not_written() {
     assert_eq!(writer.turn(&unsubscribe("a")).1, 1);
     writer.write();
     // Nothing is under way.
-    for (sent, answered) in [(ConfirmType::Pubrel, 0x70), (ConfirmType::Pubrec, 0x62)] {
+    for (sent, reply) in [(ConfirmType::Pubrel, 0x70), (ConfirmType::Pubrec, 0x62)] {
         let (received, records) = writer.turn(&confirm(sent, 7));
-        assert_eq!((received[0], records), (answered, 0));
+        assert_eq!((received[0], records), (reply, 0));
     }
 }
 

@@ -53,7 +53,7 @@ struct Pending {
     topic: usize,
     command: Command,
     /// So many messages the topic had when it was sent.
-    asked: usize,
+    requested: usize,
 }
 
 pub(super) struct Connection {

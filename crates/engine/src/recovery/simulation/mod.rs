@@ -133,7 +133,7 @@ impl World {
         let broker =
             Arc::new(broker::Local::new(router, [7; 20], started, limits, history.clone()));
         let late = is_late.then(|| Late::new((*history).clone(), seed));
-        let asked: Arc<dyn History> = match &late {
+        let requested: Arc<dyn History> = match &late {
             Some(late) => late.clone(),
             None => history.clone(),
         };
@@ -145,7 +145,7 @@ impl World {
         };
         let services = Services::new(model::NodeId(1), presence);
         let shared = Arc::new(services.shared());
-        let mut shards = testing::drivers(&handles, settings(), broker.clone(), asked, shared);
+        let mut shards = testing::drivers(&handles, settings(), broker.clone(), requested, shared);
         for shard in &mut shards {
             // These tell connections and follows apart that had a place in turn, and wrap around.
             shard.engine.serial = u32::MAX - (seed % 40) as u32;

@@ -209,14 +209,14 @@ impl Log {
 
 /// Tells whoever waits what became of a write. In either case: the store drops what it does not take.
 fn written(done: Option<Done>) -> store::Done {
-    let done = Answered(done);
+    let done = ReplyOnce(done);
     Box::new(move |result: Result<(), store::StoreError>| done.with(result.is_ok()))
 }
 
 /// Tells whoever waits for the store that it failed, unless something else is told.
-struct Answered(Option<Done>);
+struct ReplyOnce(Option<Done>);
 
-impl Answered {
+impl ReplyOnce {
     fn with(mut self, stored: bool) {
         if let Some(done) = self.0.take() {
             done(stored);
@@ -224,7 +224,7 @@ impl Answered {
     }
 }
 
-impl Drop for Answered {
+impl Drop for ReplyOnce {
     fn drop(&mut self) {
         if let Some(done) = self.0.take() {
             done(false);

@@ -156,9 +156,9 @@ impl Services {
         settings: Arc<shard::Settings>,
     ) -> Result<shard::Running, CommandError> {
         let (broker, history) = (self.broker.clone(), self.history.clone());
-        let asked: Arc<dyn shard::Webhook> = self.webhook.clone();
+        let webhook: Arc<dyn shard::Webhook> = self.webhook.clone();
         prepared
-            .start(settings, broker, history, Some(asked), self.shared.clone(), self.started)
+            .start(settings, broker, history, Some(webhook), self.shared.clone(), self.started)
             .map_err(|error| CommandError::Runtime(format!("a shard can't start: {error}")))
     }
 }

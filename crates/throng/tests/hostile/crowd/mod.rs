@@ -68,7 +68,7 @@ fn well_behaved_clients_get_every_message_during_attacks() {
     let flags = ["--demo", "--shards", "2", "--config", rules.to_str().unwrap()];
     let server = Server::with(&flags, &[&PATIENT[..], &own].concat());
     let done = AtomicBool::new(false);
-    let (attacks, asked) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (attacks, requested) = (AtomicU64::new(0), AtomicU64::new(0));
     let before = descriptors(&server);
     let published = std::thread::scope(|scope| {
         let _end = Unless { done: &done, server: &server };
@@ -76,7 +76,7 @@ fn well_behaved_clients_get_every_message_during_attacks() {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 assert_eq!(server.get("/healthz"), (200, json!({"status": "ok"})));
-                asked.fetch_add(1, Ordering::Relaxed);
+                requested.fetch_add(1, Ordering::Relaxed);
                 std::thread::sleep(std::time::Duration::from_millis(50));
             }
         });
@@ -101,10 +101,10 @@ fn well_behaved_clients_get_every_message_during_attacks() {
         good.end(&server);
         published
     });
-    let (attacks, asked) = (attacks.into_inner(), asked.into_inner());
-    println!("{attacks} attacks, {published} messages, {asked} times healthy");
+    let (attacks, requested) = (attacks.into_inner(), requested.into_inner());
+    println!("{attacks} attacks, {published} messages, {requested} times healthy");
     assert_eq!(attacks, ATTACKERS * ATTACKS);
-    assert!(asked > 0);
+    assert!(requested > 0);
     server.post("/api/disconnect", json!({"user": good::USER}));
     server.until("all are gone", |server| super::slow::is_at_rest(server, 0));
     server.until("their descriptors are closed", |server| descriptors(server) <= before);

@@ -55,7 +55,7 @@ impl Client {
             Packet::Suback(suback) => {
                 assert!(suback.codes.iter().all(|code| *code < 3), "{:?}", suback.codes);
                 // It may have asked for something else since.
-                if suback.id == self.asked {
+                if suback.id == self.last_packet_id {
                     self.ready = true;
                     self.is_stored = self.persistent && !self.ends;
                     self.has_begun &= !self.is_stored;

@@ -19,7 +19,7 @@ impl Client {
         let name = self.name;
         let connection = self.connection.as_mut().unwrap();
         let at = connection.pending.iter().position(|it| it.id == id).expect("a command");
-        let Pending { topic, command, asked, .. } = connection.pending.remove(at).unwrap();
+        let Pending { topic, command, requested, .. } = connection.pending.remove(at).unwrap();
         // What changes nothing is answered at once.
         let changes = !matches!(command, Command::Enter { from: From::Now, was_in: true });
         let earlier = connection.pending.iter().find(|it| it.topic == topic && it.id < id);
@@ -50,7 +50,7 @@ impl Client {
             assert!(!lost || (why.contains("too_old") && self.has_lost(log, topic)), "{why}");
             let state = self.states.entry(topic).or_default();
             // A place before all there was is that of one who has nothing yet.
-            state.enter(asked, lost || !matches!(from, From::Place(1..)));
+            state.enter(requested, lost || !matches!(from, From::Place(1..)));
             // It may have heard more of what comes again now.
             state.go_back(count(&log[topic], &since));
             self.since.insert(topic, since);
@@ -129,8 +129,8 @@ impl Client {
         };
         super::super::trace(|| format!("client {} sends {text}", self.name));
         let command = if enter { Command::Enter { from, was_in: is_in } } else { Command::Leave };
-        let asked = log[topic].len();
-        connection.pending.push_back(Pending { id, topic, command, asked });
+        let requested = log[topic].len();
+        connection.pending.push_back(Pending { id, topic, command, requested });
         let mut out = Vec::new();
         let opcode = protocol::websocket::frame::Opcode::Text;
         protocol::websocket::frame::encode_masked(opcode, false, text.as_bytes(), [0; 4], &mut out);

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::fake::{Mood, bench};
-use crate::api::Answered;
+use crate::api::ReplyPublisher;
 use crate::webhook::{AnswerCounts, Answers, ReplyTo};
 
 /// Where the answer to the message "1" goes.
@@ -24,7 +24,7 @@ fn reply_to(id: &str) -> Option<ReplyTo> {
 fn publish(body: &[u8]) -> (Vec<String>, u64, String) {
     let bench = bench(Mood::Willing);
     let counts = Arc::new(AnswerCounts::default());
-    let result = Answered(bench.node.clone()).publish(body, &reply_to, &counts);
+    let result = ReplyPublisher(bench.node.clone()).publish(body, &reply_to, &counts);
     let published = bench.published.lock().unwrap();
     assert_eq!(published.len() as u64, counts.published.load(Ordering::Relaxed));
     let topics = published.iter().map(|it| it.topic.to_string()).collect();
@@ -79,7 +79,7 @@ async fn an_answer_has_that_by_which_its_client_knows_it() {
     ]});
     let counts = Arc::new(AnswerCounts::default());
     let body = body.to_string();
-    Answered(bench.node.clone()).publish(body.as_bytes(), &reply_to, &counts).unwrap();
+    ReplyPublisher(bench.node.clone()).publish(body.as_bytes(), &reply_to, &counts).unwrap();
     let published = bench.published.lock().unwrap();
     let data = |at: usize| published[at].properties().unwrap().correlation_data.clone().unwrap();
     assert_eq!((&*data(0), &*data(1)), (&[7][..], &[9][..]));

@@ -18,7 +18,7 @@ use crate::webhook::{AnswerCounts, Answers, ReplyTo};
 const MESSAGES_MAX: usize = 10_000;
 
 /// Publishes on this node.
-pub(crate) struct Answered(pub Arc<Node>);
+pub(crate) struct ReplyPublisher(pub Arc<Node>);
 
 /// An answer. What else stands in it is passed over.
 #[derive(Deserialize)]
@@ -51,7 +51,7 @@ struct Reply {
     mqtt: Option<MqttOptions>,
 }
 
-impl Answers for Answered {
+impl Answers for ReplyPublisher {
     fn publish(
         &self,
         body: &[u8],
