@@ -146,8 +146,8 @@ impl Admin {
         content_type: &str,
         body: &str,
     ) -> Result<(u16, Vec<u8>), AdminError> {
-        let answer = self.http.request(method, &format!("{}{path}", self.base), content_type, body);
-        answer.map_err(|error| self.no_reply(path, &error))
+        let reply = self.http.request(method, &format!("{}{path}", self.base), content_type, body);
+        reply.map_err(|error| self.no_reply(path, &error))
     }
 
     /// Sends a request whose response is a stream, and gives each line of it to `each` as it arrives.
@@ -162,8 +162,8 @@ impl Admin {
         silence: Duration,
         each: &mut dyn FnMut(&[u8]),
     ) -> Result<(u16, Vec<u8>), AdminError> {
-        let answer = self.http.lines("POST", &format!("{}{path}", self.base), body, silence, each);
-        answer.map_err(|error| self.no_reply(path, &error))
+        let reply = self.http.lines("POST", &format!("{}{path}", self.base), body, silence, each);
+        reply.map_err(|error| self.no_reply(path, &error))
     }
 
     fn no_reply(&self, path: &str, error: &anyhow::Error) -> AdminError {

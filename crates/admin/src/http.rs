@@ -251,11 +251,11 @@ mod tests {
             let mut requests = Vec::new();
             for connection in script {
                 let (mut stream, _) = listener.accept().expect("a client");
-                for answer in connection {
+                for reply in connection {
                     let mut request = vec![0; 4096];
                     let bytes = stream.read(&mut request).expect("a request");
                     requests.push(String::from_utf8_lossy(&request[..bytes]).into_owned());
-                    for piece in answer {
+                    for piece in reply {
                         stream.write_all(piece.as_bytes()).expect("an answer");
                     }
                 }
@@ -287,9 +287,9 @@ mod tests {
                 // Lets the close of the first connection arrive.
                 std::thread::sleep(Duration::from_millis(100));
             }
-            let (status, answer) =
+            let (status, reply) =
                 http.request("POST", "/x", "application/json", "{}").expect("an answer");
-            assert_eq!((status, answer), (200, format!("{{\"n\":{n}}}").into_bytes()));
+            assert_eq!((status, reply), (200, format!("{{\"n\":{n}}}").into_bytes()));
         }
         let requests = server.join().expect("no panic");
         assert!(requests[2].starts_with("POST /x HTTP/1.1\r\n"));
@@ -300,12 +300,12 @@ mod tests {
 
     #[test]
     fn lines_are_given_as_they_come() {
-        let answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\na\nb\r\n";
+        let reply = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\na\nb\r\n";
         let rejection = "HTTP/1.1 501 No\r\nContent-Length: 2\r\n\r\n{}";
         let (mut http, server) = server(vec![
-            vec![vec![answer, "2\r\nc\n\r\n0\r\n\r\n"]],
+            vec![vec![reply, "2\r\nc\n\r\n0\r\n\r\n"]],
             vec![vec![rejection]],
-            vec![vec![answer]],
+            vec![vec![reply]],
         ]);
         let mut lines = Vec::new();
         let silence = Duration::from_secs(5);

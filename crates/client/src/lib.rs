@@ -90,7 +90,7 @@ pub trait Client: Sync {
 
     /// True when an answer's head says that the connection is open. False when the head comes only
     /// with the first message: the connection then counts as open once the request is written.
-    fn answers_at_once(&self) -> bool {
+    fn replies_at_once(&self) -> bool {
         true
     }
 
@@ -411,7 +411,7 @@ impl State {
         feed.pending.clear();
         if feed.client.joins() {
             emit(Event::Join);
-        } else if feed.client.answers_at_once() {
+        } else if feed.client.replies_at_once() {
             emit(Event::Open);
         }
         if self.at == At::Length && self.left == 0 {

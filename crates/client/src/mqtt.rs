@@ -171,7 +171,7 @@ fn take(
     out: &mut Vec<u8>,
     emit: &mut dyn FnMut(Event<'_>),
 ) -> Result<(), ClientError> {
-    let mut answer =
+    let mut reply =
         |kind, id| confirm(kind, Version::V3, id, ReasonCode::Success, &[], out).map_err(|_| WRONG);
     match packet {
         Packet::Connack(connack) if connack.code != 0 => {
@@ -198,13 +198,13 @@ fn take(
             emit(Event::Message(publish.payload));
             match publish.qos {
                 Qos::AtMostOnce => {}
-                Qos::AtLeastOnce => answer(ConfirmType::Puback, publish.id)?,
-                Qos::ExactlyOnce => answer(ConfirmType::Pubrec, publish.id)?,
+                Qos::AtLeastOnce => reply(ConfirmType::Puback, publish.id)?,
+                Qos::ExactlyOnce => reply(ConfirmType::Pubrec, publish.id)?,
             }
         }
         Packet::Pubrel(pubrel) => {
             emit(Event::Released(pubrel.id));
-            answer(ConfirmType::Pubcomp, pubrel.id)?;
+            reply(ConfirmType::Pubcomp, pubrel.id)?;
         }
         // Where nothing was subscribed to it opens the connection, and counts for nothing else.
         Packet::Pingresp => {

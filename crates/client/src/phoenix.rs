@@ -413,8 +413,8 @@ mod tests {
         out.clear();
         Phoenix.request(&request(each), &mut out);
         assert!(out.starts_with(b"GET /?vsn=2.0.0 HTTP/1.1\r\n"));
-        let answer = replied("ack", "@al", Status::Ok, r#"{"acknowledged":"5f3a91c2:9"}"#);
-        let stream = [granted(&["1"]), answer].concat();
+        let received = replied("ack", "@al", Status::Ok, r#"{"acknowledged":"5f3a91c2:9"}"#);
+        let stream = [granted(&["1"]), received].concat();
         assert_eq!(events("/?topic=a", &stream), ["Open", "Acknowledged(\"5f3a91c2:9\")"]);
     }
 

@@ -9,7 +9,7 @@ use model::ResumeToken;
 pub(super) struct Poll;
 
 #[derive(Deserialize)]
-struct Answer<'a> {
+struct ReplyBody<'a> {
     #[serde(borrow)]
     messages: Vec<&'a RawValue>,
     since: &'a str,
@@ -34,7 +34,7 @@ impl Client for Poll {
         head.expect(200)
     }
 
-    fn answers_at_once(&self) -> bool {
+    fn replies_at_once(&self) -> bool {
         false
     }
 
@@ -54,16 +54,16 @@ impl Client for Poll {
         }
         const INVALID: ClientError =
             ClientError::InvalidBody("the answer is no {\"messages\":[…],\"since\":…}");
-        let answer: Answer<'_> = serde_json::from_slice(body).map_err(|_| INVALID)?;
-        answer.since.parse::<ResumeToken>().map_err(|_| INVALID)?;
-        answer.reason.into_iter().for_each(|reason| emit(Event::Gap(reason)));
-        answer.recovered.into_iter().for_each(|recovered| emit(Event::Recovered(recovered)));
-        for message in &answer.messages {
+        let reply: ReplyBody<'_> = serde_json::from_slice(body).map_err(|_| INVALID)?;
+        reply.since.parse::<ResumeToken>().map_err(|_| INVALID)?;
+        reply.reason.into_iter().for_each(|reason| emit(Event::Gap(reason)));
+        reply.recovered.into_iter().for_each(|recovered| emit(Event::Recovered(recovered)));
+        for message in &reply.messages {
             let message = message.get().as_bytes();
             emit(Event::Message(message));
             message_id(message).into_iter().for_each(|id| emit(Event::Token(id)));
         }
-        emit(Event::Again(answer.since));
+        emit(Event::Again(reply.since));
         Ok(body.len())
     }
 }

@@ -3,7 +3,7 @@ use model::{
     CloseReason, ConnectionId, Data, Epoch, Message, Position, Publication, RecoveryGap,
     ResumeToken,
 };
-use protocol::http::{Answer, Http};
+use protocol::http::{Http, HttpReply};
 use protocol::json::recovery;
 use protocol::phoenix::{Phoenix, Serializer};
 use protocol::poll::{self, LongPoll};
@@ -110,9 +110,9 @@ fn lines_of_a_stream_in_chunks() {
 fn a_poll_continues_from_its_token() {
     let id = Position { epoch: Epoch(10), offset: 9 };
     let messages = [message(Data::Text("a".into())), message(Data::Text("b".into()))];
-    let body = poll::answer(messages.iter(), &id.into(), Some(true), None, &[]);
+    let body = poll::reply(messages.iter(), &id.into(), Some(true), None, &[]);
     let mut bytes = Vec::new();
-    let answer = Answer {
+    let outcome = HttpReply {
         status: 200,
         headers: "",
         content_type: "application/json",
@@ -120,8 +120,8 @@ fn a_poll_continues_from_its_token() {
         keep_alive: true,
         head_only: false,
     };
-    answer.write(&mut bytes);
-    answer.write(&mut bytes);
+    outcome.write(&mut bytes);
+    outcome.write(&mut bytes);
     let poll = by_name("poll").unwrap();
     let (events, _) = read(poll, &bytes).unwrap();
     assert_eq!(events.len(), 12);
@@ -139,7 +139,7 @@ fn a_poll_continues_from_its_token() {
 }
 
 #[test]
-fn a_websocket_checks_the_accept_key_answers_pings_and_reports_the_close() {
+fn a_websocket_checks_the_accept_key_replies_pings_and_reports_the_close() {
     let ws = by_name("ws").unwrap();
     let mut request = Vec::new();
     ws.request(&Request { host: "h", target: "/ws", number: 7, token: None }, &mut request);
@@ -236,7 +236,7 @@ fn a_recovery_line_is_not_a_message() {
 }
 
 #[test]
-fn answers_to_commands_say_where_a_topic_is_entered_and_what_is_acknowledged() {
+fn replies_to_commands_say_where_a_topic_is_entered_and_what_is_acknowledged() {
     let ws = by_name("ws").unwrap();
     let mut out = Vec::new();
     assert!(ws.subscribe("a\"", Some("0000000a:7"), &mut out) && ws.subscribe("b", None, &mut out));

@@ -36,7 +36,7 @@ impl Client for Ws {
     fn head(&self, head: &Head<'_>) -> Result<(), ClientError> {
         head.expect(101)?;
         let accept = head.get("sec-websocket-accept").unwrap_or("");
-        match handshake::is_answer(nonce(head.number), accept) {
+        match handshake::is_reply(nonce(head.number), accept) {
             true => Ok(()),
             false => Err(ClientError::InvalidHead("Sec-WebSocket-Accept does not answer the key")),
         }
@@ -50,7 +50,7 @@ impl Client for Ws {
             json::string(token, &mut text);
         }
         text.push(b'}');
-        answer(Opcode::Text, &text, out);
+        reply(Opcode::Text, &text, out);
         true
     }
 
@@ -60,7 +60,7 @@ impl Client for Ws {
         text.extend_from_slice(b",\"message\":");
         json::string(id, &mut text);
         text.push(b'}');
-        answer(Opcode::Text, &text, out);
+        reply(Opcode::Text, &text, out);
         true
     }
 
@@ -100,13 +100,13 @@ impl Client for Ws {
                 }
                 Opcode::Ping => {
                     emit(Event::Heartbeat);
-                    answer(Opcode::Pong, payload, out);
+                    reply(Opcode::Pong, payload, out);
                 }
                 Opcode::Pong => {}
                 Opcode::Close => {
                     let code = payload.first_chunk().map_or(1005, |code| u16::from_be_bytes(*code));
                     emit(Event::Goodbye(Goodbye::Code(code)));
-                    answer(Opcode::Close, payload, out);
+                    reply(Opcode::Close, payload, out);
                 }
             }
         }
@@ -115,6 +115,6 @@ impl Client for Ws {
 
 /// Appends a frame. The mask is zero: it protects proxies from what a page's script chooses to send
 /// (section 10.3), and no page chose this.
-fn answer(opcode: Opcode, payload: &[u8], out: &mut Vec<u8>) {
+fn reply(opcode: Opcode, payload: &[u8], out: &mut Vec<u8>) {
     frame::encode_masked(opcode, false, payload, [0; 4], out);
 }

@@ -48,8 +48,8 @@ pub(crate) async fn fetch(node: Arc<Node>) {
 
 /// Fetches a set, and takes it as soon as it is there: nobody waits for another issuer that is slow.
 async fn take(client: &Client<Connector, Empty<Bytes>>, jwks: &Jwks, url: &str) {
-    let answer = fetch_set(client, url).await;
-    match answer.and_then(|json| jwks.fetched(url, &json).map_err(|it| it.to_string())) {
+    let reply = fetch_set(client, url).await;
+    match reply.and_then(|json| jwks.fetched(url, &json).map_err(|it| it.to_string())) {
         Ok(keys) => tracing::debug!(url, keys, "keys of tokens were fetched"),
         Err(error) => tracing::warn!(
             url,
@@ -66,11 +66,11 @@ async fn fetch_set(client: &Client<Connector, Empty<Bytes>>, url: &str) -> Resul
             .header(hyper::header::USER_AGENT, AGENT)
             .body(Empty::new())
             .map_err(|error| error.to_string())?;
-        let answer = client.request(request).await.map_err(|error| chain(&error))?;
-        if !answer.status().is_success() {
-            return Err(format!("it answers {}", answer.status()));
+        let reply = client.request(request).await.map_err(|error| chain(&error))?;
+        if !reply.status().is_success() {
+            return Err(format!("it answers {}", reply.status()));
         }
-        let body = Limited::new(answer.into_body(), SET_BYTES_MAX).collect().await;
+        let body = Limited::new(reply.into_body(), SET_BYTES_MAX).collect().await;
         body.map(|body| body.to_bytes()).map_err(|error| error.to_string())
     };
     let late = |_| format!("no answer within {} s", FETCH_MAX.as_secs());

@@ -21,7 +21,7 @@ const SUBJECTS: [(&str, &str); 8] = [
 const SHARED_MIN: usize = 5;
 
 /// An answer: status and text.
-type Answer = (String, String);
+type Reply = (String, String);
 
 /// A call: method, path, operation.
 type Call<'a> = (String, &'a str, &'a Value);
@@ -101,19 +101,19 @@ fn calls(document: &Value) -> Vec<Call<'_>> {
     operations.collect()
 }
 
-fn answers(operation: &Value) -> impl Iterator<Item = (&String, &Value)> {
+fn replies(operation: &Value) -> impl Iterator<Item = (&String, &Value)> {
     operation["responses"].as_object().into_iter().flatten()
 }
 
-fn shared(calls: &[Call<'_>]) -> Vec<Answer> {
-    let mut counts: BTreeMap<Answer, usize> = BTreeMap::new();
+fn shared(calls: &[Call<'_>]) -> Vec<Reply> {
+    let mut counts: BTreeMap<Reply, usize> = BTreeMap::new();
     for (_, _, operation) in calls {
-        for (status, answer) in answers(operation).filter(|(status, _)| *status != "200") {
-            *counts.entry((status.clone(), one_line(&answer["description"]))).or_default() += 1;
+        for (status, reply) in replies(operation).filter(|(status, _)| *status != "200") {
+            *counts.entry((status.clone(), one_line(&reply["description"]))).or_default() += 1;
         }
     }
     let often = counts.into_iter().filter(|(_, count)| *count >= SHARED_MIN);
-    often.map(|(answer, _)| answer).collect()
+    often.map(|(reply, _)| reply).collect()
 }
 
 fn call(
@@ -122,7 +122,7 @@ fn call(
     name: &str,
     operation: &Value,
     example: &str,
-    shared: &[Answer],
+    shared: &[Reply],
 ) {
     let _ = write!(out, "\n### `{name}`\n\n{}\n", sentence(&one_line(&operation["summary"])));
     if let Some(more) = operation["description"].as_str() {
@@ -172,9 +172,9 @@ fn call(
             }
         }
     }
-    let own: Vec<Answer> = answers(operation)
-        .map(|(status, answer)| (status.clone(), one_line(&answer["description"])))
-        .filter(|answer| answer.0 != "200" && !shared.contains(answer))
+    let own: Vec<Reply> = replies(operation)
+        .map(|(status, reply)| (status.clone(), one_line(&reply["description"])))
+        .filter(|reply| reply.0 != "200" && !shared.contains(reply))
         .collect();
     if !own.is_empty() {
         out.push_str("\n| error | |\n| --- | --- |\n");

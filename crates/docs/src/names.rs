@@ -19,12 +19,26 @@ const GIVEN_UP: &[(&str, &str)] = &[
     ("tidy", "shrink"),
 ];
 
+/// Names that stay although they have such a word, by the path that they are in: users see them as settings, as fields
+/// and schemas of the API, and as fuzz targets.
+const SEEN_BY_USERS: &[(&str, &str)] = &[
+    ("", "answer_filters"),
+    ("control/src/api/login.rs", "LoginAnswer"),
+    ("control/src/api/login.rs", "LogoutAnswer"),
+    ("control/src/api/subscriptions/mod.rs", "Answer"),
+    ("control/src/monitor", "answers"),
+    ("fuzz_targets", "answer"),
+];
+
 /// Crates whose names come last.
 const TOOLS: &[&str] = &["bench", "flood", "top", "tune"];
 
 /// Words that are given up in all crates but the tools.
 const GIVEN_UP_BY_SERVER: &[(&str, &str)] = &[
+    ("answer", "reply or response"),
     ("answered", "replied"),
+    ("answering", "replying"),
+    ("answers", "replies or responses"),
     ("anybody", "anonymous"),
     ("asked", "requested"),
     ("hear", "receive"),
@@ -138,17 +152,18 @@ fn no_name_has_a_word_that_is_given_up() {
     for path in &files {
         let shown = path.strip_prefix(&crates).unwrap();
         let is_tool = TOOLS.iter().any(|it| shown.starts_with(it));
-        let shown = shown.display();
         let stem = path.file_stem().and_then(|it| it.to_str()).unwrap();
         let text = code(&std::fs::read_to_string(path).unwrap());
         let is_part = |c: char| c.is_alphanumeric() || c == '_';
         let mut names: Vec<&str> = text.split(|c| !is_part(c)).chain([stem]).collect();
         names.sort_unstable();
         names.dedup();
+        let is_seen = |of: &(&str, &str), name: &str| shown.starts_with(of.0) && of.1 == name;
+        names.retain(|name| !SEEN_BY_USERS.iter().any(|of| is_seen(of, name)));
         for (name, (word, instead)) in
             names.iter().filter_map(|it| Some((it, given_up(it, is_tool)?)))
         {
-            found.push(format!("{shown}: {name} has \"{word}\": say \"{instead}\""));
+            found.push(format!("{}: {name} has \"{word}\": say \"{instead}\"", shown.display()));
         }
     }
     assert!(files.len() > 500, "{}", files.len());

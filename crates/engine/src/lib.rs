@@ -41,15 +41,15 @@ mod webhook;
 pub use auth::credentials::Expiry;
 pub use connection::peers::Arrival;
 pub use connection::reject::{Refused, refuse};
-pub use core::answer::Answer;
 pub use core::command::{
-    Command, ConnectionInfo, LoggedIn, LoginError, PresenceQuery, Revocation, SessionAnswer,
+    Command, ConnectionInfo, LoggedIn, LoginError, PresenceQuery, Revocation, SessionReply,
     SessionRequest, Target, TopicInfo,
 };
 pub use core::handle::{Addresses, Handle, Queue, Shared};
 pub use core::metrics::{Counter, Histogram, Limited, Metrics, Refusal};
 pub use core::output::{Describe, Output, Outputs};
 pub use core::reply::Reply;
+pub use core::reply_target::ReplyTarget;
 pub use core::settings::{SILENCE_SECONDS_MAX, Settings};
 pub use core::shrink::Shrink;
 pub use delivery::backpressure::{FULL_US_MAX, SCAN_ITEMS, SCAN_US, SHORTAGE_US, Waiting};

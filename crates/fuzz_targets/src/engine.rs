@@ -329,7 +329,7 @@ impl World {
             self.perform();
         }
         self.engine.serve_due();
-        self.engine.answer_woken();
+        self.engine.reply_woken();
         self.perform();
         if self.now_us >= self.engine.sweep_due_us() {
             self.engine.sweep();

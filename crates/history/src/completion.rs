@@ -10,23 +10,20 @@ pub struct Asker(Arc<()>);
 
 /// Takes an answer that comes later. It must not block.
 pub struct Completion<T> {
-    answer: Box<dyn FnOnce(Result<T, HistoryError>) + Send>,
+    reply: Box<dyn FnOnce(Result<T, HistoryError>) + Send>,
     /// `None` where the answer is wanted in any case.
     asker: Option<Weak<()>>,
 }
 
 impl<T> Completion<T> {
     /// An answer that is wanted in any case.
-    pub fn new(answer: impl FnOnce(Result<T, HistoryError>) + Send + 'static) -> Self {
-        Completion { answer: Box::new(answer), asker: None }
+    pub fn new(reply: impl FnOnce(Result<T, HistoryError>) + Send + 'static) -> Self {
+        Completion { reply: Box::new(reply), asker: None }
     }
 
     /// An answer that is wanted as long as its asker is there.
-    pub fn of(
-        asker: &Asker,
-        answer: impl FnOnce(Result<T, HistoryError>) + Send + 'static,
-    ) -> Self {
-        Completion { answer: Box::new(answer), asker: Some(Arc::downgrade(&asker.0)) }
+    pub fn of(asker: &Asker, reply: impl FnOnce(Result<T, HistoryError>) + Send + 'static) -> Self {
+        Completion { reply: Box::new(reply), asker: Some(Arc::downgrade(&asker.0)) }
     }
 
     /// Whether somebody waits for the answer. If not, an implementation should read nothing more for
@@ -36,8 +33,8 @@ impl<T> Completion<T> {
     }
 
     /// Gives the answer.
-    pub fn complete(self, answer: Result<T, HistoryError>) {
-        (self.answer)(answer);
+    pub fn complete(self, reply: Result<T, HistoryError>) {
+        (self.reply)(reply);
     }
 }
 
@@ -46,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_wanted_as_long_as_a_clone_of_its_asker_is_there() {
+    fn an_reply_is_wanted_as_long_as_a_clone_of_its_asker_is_there() {
         let asker = Asker::default();
         let completion = Completion::<u8>::of(&asker, |_| ());
         let other = asker.clone();

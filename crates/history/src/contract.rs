@@ -10,12 +10,12 @@ use model::{
 
 use crate::{AcknowledgeError, Completion, Cursor, HistoryError};
 
-/// What is answered at once, or later.
+/// A reply of the history: at once, or later.
 #[derive(Debug)]
-pub enum Answer<T> {
-    /// This is the answer. The completion is dropped uncalled.
+pub enum HistoryReply<T> {
+    /// This is the reply. The completion is dropped uncalled.
     Now(T),
-    /// The completion is called with the answer: exactly once, from any thread, maybe before the
+    /// The completion is called with the reply: exactly once, from any thread, maybe before the
     /// call returns. Where nobody waits any more ([`Completion::is_wanted`]), maybe never.
     Later,
 }
@@ -23,7 +23,7 @@ pub enum Answer<T> {
 /// The topics with history: what was published to them, and how far their users have it.
 ///
 /// **Who may wait.** Nobody. What an implementation would have to wait for takes a [`Completion`]
-/// and gives an [`Answer`]; an error that is returned stands for the answer, and the completion is
+/// and gives an [`HistoryReply`]; an error that is returned stands for the answer, and the completion is
 /// dropped uncalled. All other calls are lookups in memory, and changes that are written behind.
 ///
 /// **Live messages and history meet** at one position: messages go to the inboxes in the order of
@@ -65,14 +65,14 @@ pub trait History: HistoryLog {
         topics: &[(u64, &str)],
         request: &ResumeRequest,
         completion: Completion<Start>,
-    ) -> Result<Answer<Start>, HistoryError>;
+    ) -> Result<HistoryReply<Start>, HistoryError>;
 
     /// The next piece of what was missed.
     fn read(
         &self,
         pull: Pull,
         completion: Completion<Piece>,
-    ) -> Result<Answer<Piece>, HistoryError>;
+    ) -> Result<HistoryReply<Piece>, HistoryError>;
 
     /// The topics that one of these filters matches (MQTT 5.0, section 4.7) and that have messages after an
     /// offset.
@@ -82,14 +82,14 @@ pub trait History: HistoryLog {
         after: u64,
         completion: Completion<Matching>,
         hash: TopicHash,
-    ) -> Result<Answer<Matching>, HistoryError>;
+    ) -> Result<HistoryReply<Matching>, HistoryError>;
 
     /// A page of a topic's history.
     fn page(
         &self,
         query: PageQuery,
         completion: Completion<Page>,
-    ) -> Result<Answer<Page>, HistoryError>;
+    ) -> Result<HistoryReply<Page>, HistoryError>;
 
     /// Deletes what is retained of a topic (hash and name) up to now; whoever comes back to it from
     /// before is told that it is gone. It is answered when nothing of it is stored any more.
@@ -98,7 +98,7 @@ pub trait History: HistoryLog {
         hash: u64,
         topic: &str,
         completion: Completion<()>,
-    ) -> Result<Answer<()>, HistoryError>;
+    ) -> Result<HistoryReply<()>, HistoryError>;
 
     /// Whether something is gone of the topic's messages after this offset; `None` where memory does
     /// not know, and a [`Piece`] says so.

@@ -2,7 +2,7 @@
 //!
 //! [`History`] is what the rest of Throng knows of it; an implementation in this process stands in a
 //! crate of its own. What an implementation would have to wait for is answered by completion
-//! ([`Answer`]); no call waits for a disk or a network.
+//! ([`HistoryReply`]); no call waits for a disk or a network.
 
 #![forbid(unsafe_code)]
 
@@ -13,8 +13,8 @@ mod error;
 
 pub use completion::{Asker, Completion};
 pub use contract::{
-    Answer, DroppedBy, GivenUp, Gone, History, HistoryStats, Implicit, Matching, Page, PageFrom,
-    PageQuery, Piece, Pull, Start, TopicCursor, TopicHash,
+    DroppedBy, GivenUp, Gone, History, HistoryReply, HistoryStats, Implicit, Matching, Page,
+    PageFrom, PageQuery, Piece, Pull, Start, TopicCursor, TopicHash,
 };
 pub use cursor::Cursor;
 pub use error::{AcknowledgeError, HistoryError};

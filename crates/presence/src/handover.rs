@@ -157,7 +157,7 @@ mod tests {
     use handover::testing::pass;
 
     use super::*;
-    use crate::{Answer, List, NodeId, Presence, Snapshot};
+    use crate::{List, NodeId, Presence, PresenceReply, Snapshot};
 
     fn limits(users_max: usize) -> Limits {
         Limits { users_max, list_bytes_max: 10_000, interval_us: 1_000, members_per_ms: 1 }
@@ -168,7 +168,8 @@ mod tests {
     }
 
     fn list(presence: &Local, topic: &str) -> (usize, Option<String>) {
-        let Answer::Now(List { counts, users }) = presence.list(topic, None, Box::new(|_| ()))
+        let PresenceReply::Now(List { counts, users }) =
+            presence.list(topic, None, Box::new(|_| ()))
         else {
             panic!("it answers at once");
         };

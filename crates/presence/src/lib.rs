@@ -60,7 +60,7 @@ pub const COUNT: &str = "presence_count";
 /// Who is in every topic with presence. No call blocks.
 ///
 /// What an implementation knows by itself it answers at once. What another node may have to answer
-/// is an [`Answer`]. [`Local`] answers everything at once.
+/// is an [`PresenceReply`]. [`Local`] answers everything at once.
 pub trait Presence: Send + Sync {
     /// Adds a connection of a user to a topic. `meta` is the text of a JSON object, which the
     /// caller has checked; any other text counts as `{}`. The registry drops its `phx_ref` and
@@ -78,7 +78,12 @@ pub trait Presence: Send + Sync {
     /// Who is in a topic. With `own`, the user and the ref of the connection that asks, its meta
     /// is in the list even when no notice has announced it. Such a list is for that connection
     /// only: nobody would tell others if it left before it was announced.
-    fn list(&self, topic: &str, own: Option<(&str, Ref)>, later: Completion<List>) -> Answer<List>;
+    fn list(
+        &self,
+        topic: &str,
+        own: Option<(&str, Ref)>,
+        later: Completion<List>,
+    ) -> PresenceReply<List>;
 
     /// Composes the notices that are due, for at most `topics_max` topics; empty when none is. The
     /// caller publishes each [`Batch`], gives all of them to [`Presence::confirm`] and takes again,
@@ -137,12 +142,12 @@ pub struct PassedEntry {
 /// thread, so it must not block; it drops it uncalled when no answer will come.
 pub type Completion<T> = Box<dyn FnOnce(T) + Send>;
 
-/// The answer to a question that another node may have to answer.
+/// A reply that may have to come from another node.
 #[must_use]
-pub enum Answer<T> {
-    /// The answer was there. The completion is dropped uncalled.
+pub enum PresenceReply<T> {
+    /// This is the reply. The completion is dropped uncalled.
     Now(T),
-    /// The completion gets the answer.
+    /// The completion gets the reply.
     Later,
 }
 

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::registry::{EXPIRE_TOPICS_MAX, Registry};
-use crate::{Answer, Batch, Completion, Limits, List, NodeId, PassedEntry, Presence, Ref, Stats};
+use crate::{
+    Batch, Completion, Limits, List, NodeId, PassedEntry, Presence, PresenceReply, Ref, Stats,
+};
 
 /// The registry of one process, which all its threads share. It answers everything at once.
 ///
@@ -50,8 +52,13 @@ impl Presence for Local {
         self.count(&registry);
     }
 
-    fn list(&self, topic: &str, own: Option<(&str, Ref)>, _: Completion<List>) -> Answer<List> {
-        Answer::Now(self.lock().list(topic, own))
+    fn list(
+        &self,
+        topic: &str,
+        own: Option<(&str, Ref)>,
+        _: Completion<List>,
+    ) -> PresenceReply<List> {
+        PresenceReply::Now(self.lock().list(topic, own))
     }
 
     fn take(&self, now_us: u64, topics_max: usize) -> Vec<Batch> {

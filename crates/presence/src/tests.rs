@@ -380,10 +380,10 @@ fn a_large_change_is_several_notices_in_one_go() {
     let new: Vec<_> = (0..10)
         .map(|n| presence.update("t", &format!("u{n}"), refs[n], &meta, 1000).unwrap())
         .collect();
-    let mut answers = [true, false].into_iter();
+    let mut replies = [true, false].into_iter();
     let mut out = Vec::new();
     flush(&mut presence, 2000, &mut |_, _, json| {
-        let sent = answers.next().unwrap();
+        let sent = replies.next().unwrap();
         out.extend(sent.then(|| json.to_string()));
         sent
     });
@@ -433,11 +433,11 @@ fn above_the_cap_users_are_counted_and_listed_again_at_three_quarters() {
 fn each_notice_of_a_crossing_is_tried_until_it_is_out() {
     let mut presence = presence();
     crowd(&mut presence, 5);
-    let mut answers = [false, true, false, true, true].into_iter();
+    let mut replies = [false, true, false, true, true].into_iter();
     let mut events = Vec::new();
     for now_us in [1000, 2000, 3000, 4000] {
         flush(&mut presence, now_us, &mut |_, event, _| {
-            let sent = answers.next().unwrap();
+            let sent = replies.next().unwrap();
             events.push((now_us, event, sent));
             sent
         });

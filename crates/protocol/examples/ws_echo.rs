@@ -91,7 +91,7 @@ fn open(stream: &mut TcpStream, input: &mut Vec<u8>) -> io::Result<Option<Option
             Ok(Parsed::Partial | Parsed::Head { .. }) => {}
             Ok(Parsed::Whole(request, taken)) if request.upgrade => {
                 let mut out = Vec::new();
-                let Some(deflate) = answer(&request, &mut out) else {
+                let Some(deflate) = reply(&request, &mut out) else {
                     return Ok(None);
                 };
                 stream.write_all(&out)?;
@@ -106,7 +106,7 @@ fn open(stream: &mut TcpStream, input: &mut Vec<u8>) -> io::Result<Option<Option
     }
 }
 
-fn answer(request: &HttpRequest<'_>, out: &mut Vec<u8>) -> Option<Option<Deflate>> {
+fn reply(request: &HttpRequest<'_>, out: &mut Vec<u8>) -> Option<Option<Deflate>> {
     let accept = handshake::accept(request.header("sec-websocket-key")?)?;
     let deflate = handshake::negotiate(request.values("sec-websocket-extensions"));
     handshake::response(&accept, None, deflate.as_ref(), out);

@@ -221,7 +221,7 @@ mod tests {
     };
 
     #[test]
-    fn a_page_is_what_the_api_answers() {
+    fn a_page_is_what_the_api_replies() {
         let mut tagged = message(8, Data::Binary([0, 255].into()));
         tagged.publication.attributes = Attributes::of(vec!["red".into()], Some("k".into()));
         tagged.publication.event = Some("tick".into());

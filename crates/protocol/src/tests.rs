@@ -74,14 +74,14 @@ fn listens(path: &str, query: &str, headers: &str) -> Result<(ResumeRequest, Vec
     match ask("GET", &format!("{path}?{query}"), &format!("{upgrade}{headers}"), "") {
         (Request::Open(Open { resume, tags, .. }), _) => Ok((resume, tags)),
         (Request::Poll(poll), _) => Ok((poll.resume, poll.tags)),
-        (Request::Replied { .. }, answer) => Err(code(&answer)),
+        (Request::Replied { .. }, reply) => Err(code(&reply)),
         other => panic!("{other:?}"),
     }
 }
 
-fn code(answer: &str) -> String {
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    assert!(head.starts_with("HTTP/1.1 400 "), "{answer}");
+fn code(reply: &str) -> String {
+    let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 400 "), "{reply}");
     let body: serde_json::Value = serde_json::from_str(body).unwrap();
     body["error"]["code"].as_str().unwrap().into()
 }
@@ -170,8 +170,8 @@ fn a_parameter_that_was_meant_to_be_ours_is_named_and_others_pass() {
         ] {
             let error = listens(path, query, "").unwrap_err();
             assert_eq!(error, "bad_parameter", "{path}?{query}");
-            let (_, answer) = ask("GET", &format!("/sse?{query}"), "", "");
-            assert!(answer.contains(&format!("did you mean {right}?")), "{answer}");
+            let (_, reply) = ask("GET", &format!("/sse?{query}"), "", "");
+            assert!(reply.contains(&format!("did you mean {right}?")), "{reply}");
         }
         for query in [
             "topic=news&utm_source=x&_=17&tab=2&nocache",
@@ -186,24 +186,24 @@ fn a_parameter_that_was_meant_to_be_ours_is_named_and_others_pass() {
             assert!(listens(path, query, "").is_ok(), "{path}?{query}");
         }
     }
-    let (_, answer) = ask("POST", "/publish?channel=news", "", "x");
-    assert!(answer.contains("did you mean topic?"), "{answer}");
+    let (_, reply) = ask("POST", "/publish?channel=news", "", "x");
+    assert!(reply.contains("did you mean topic?"), "{reply}");
     // What is passed over here would be published twice, or by somebody else than the client thinks.
     for name in ["idempotency_key", "id", "sender", "no_history", "ttl_seconds", "if_offset"] {
-        let (_, answer) = ask("POST", &format!("/publish?topic=t&{name}=k"), "", "x");
-        assert_eq!(code(&answer), "bad_parameter", "{name}");
-        assert!(answer.contains(&format!("/publish has no parameter {name}: ")), "{answer}");
-        assert!(answer.contains("POST /api/publish on the admin port"), "{answer}");
+        let (_, reply) = ask("POST", &format!("/publish?topic=t&{name}=k"), "", "x");
+        assert_eq!(code(&reply), "bad_parameter", "{name}");
+        assert!(reply.contains(&format!("/publish has no parameter {name}: ")), "{reply}");
+        assert!(reply.contains("POST /api/publish on the admin port"), "{reply}");
     }
     // A reader that turns pages like this would get the same page for ever.
     for name in ["before", "offset", "page", "until", "cursor"] {
-        let (_, answer) = ask("GET", &format!("/history?topic=t&{name}=1"), "", "");
-        assert_eq!(code(&answer), "bad_parameter", "{name}");
-        assert!(answer.contains("did you mean since with reverse=true?"), "{answer}");
+        let (_, reply) = ask("GET", &format!("/history?topic=t&{name}=1"), "", "");
+        assert_eq!(code(&reply), "bad_parameter", "{name}");
+        assert!(reply.contains("did you mean since with reverse=true?"), "{reply}");
     }
     assert!(listens("/sse", "topic=t&before=1&id=2&page=3", "").is_ok());
-    let (_, answer) = ask("GET", "/presence?topics=news", "", "");
-    assert!(answer.contains("did you mean topic?"), "{answer}");
+    let (_, reply) = ask("GET", "/presence?topics=news", "", "");
+    assert!(reply.contains("did you mean topic?"), "{reply}");
 }
 
 #[test]
@@ -217,13 +217,13 @@ fn a_client_in_no_topic_gets_an_error() {
         ("/stream?topic=news", false),
         ("/stream?user=alice", false),
     ] {
-        let (_, answer) = ask("GET", target, "", "");
-        let says = answer.contains("in no topic") && answer.contains("?topic=news&user=alice");
-        assert_eq!(says, is_listed, "{target}: {answer}");
+        let (_, reply) = ask("GET", target, "", "");
+        let says = reply.contains("in no topic") && reply.contains("?topic=news&user=alice");
+        assert_eq!(says, is_listed, "{target}: {reply}");
         if target.starts_with("/sse") && is_listed {
             // A comment, which no EventSource gives to the page.
-            let line = answer.lines().find(|line| line.contains("in no topic")).unwrap();
-            assert!(line.starts_with(": ") && answer.ends_with("\n\n"), "{answer}");
+            let line = reply.lines().find(|line| line.contains("in no topic")).unwrap();
+            assert!(line.starts_with(": ") && reply.ends_with("\n\n"), "{reply}");
         }
     }
 }
@@ -232,7 +232,7 @@ fn a_client_in_no_topic_gets_an_error() {
 fn a_publisher_may_give_a_message_attributes() {
     let publish = |query: &str| match ask("POST", &format!("/publish?topic=t{query}"), "", "x") {
         (Request::Publish { publication, .. }, _) => Ok(publication),
-        (_, answer) => Err(code(&answer)),
+        (_, reply) => Err(code(&reply)),
     };
     assert_eq!(publish("").unwrap().attributes, None);
     let publication = publish("&tag=red&tag=blue&key=price").unwrap();
@@ -250,15 +250,15 @@ fn a_publisher_may_give_a_message_attributes() {
 #[test]
 fn an_acknowledgement_is_a_body_or_a_query() {
     let acked = |target: &str, body: &str| match ask("POST", target, "", body) {
-        (Request::Acknowledge { principal, acknowledgement, .. }, answer) => {
-            assert_eq!(answer, "");
+        (Request::Acknowledge { principal, acknowledgement, .. }, reply) => {
+            assert_eq!(reply, "");
             let principal = principal.unwrap();
             // A client that need not prove anything is the user that it names.
             assert_eq!(Some(&principal.users[0]), acknowledgement.user.as_ref());
             let Acknowledgement { user, topic, id } = acknowledgement;
             Ok((user.unwrap().to_string(), topic.map(String::from), id.to_string()))
         }
-        (_, answer) => Err(code(&answer)),
+        (_, reply) => Err(code(&reply)),
     };
     let of = |topic: Option<&str>| {
         Ok(("alice".to_string(), topic.map(str::to_string), "5f3a91c2:7".to_string()))
@@ -302,12 +302,11 @@ fn an_acknowledgement_is_a_body_or_a_query() {
     let fields = r#"["alice",null,"5f3a91c2:7"]"#;
     assert_eq!(acked("/ack", fields), Err("bad_request".into()), "an array is no object");
 
-    let (_, answer) = ask("GET", "/ack", "", "");
-    assert!(answer.starts_with("HTTP/1.1 405 ") && answer.contains("Allow: POST, OPTIONS\r\n"));
-    let (_, answer) =
-        ask("OPTIONS", "/ack", "Access-Control-Request-Headers: content-type\r\n", "");
-    assert!(answer.starts_with("HTTP/1.1 204 "), "{answer}");
-    assert!(answer.contains("Access-Control-Allow-Origin: *\r\n"));
+    let (_, reply) = ask("GET", "/ack", "", "");
+    assert!(reply.starts_with("HTTP/1.1 405 ") && reply.contains("Allow: POST, OPTIONS\r\n"));
+    let (_, reply) = ask("OPTIONS", "/ack", "Access-Control-Request-Headers: content-type\r\n", "");
+    assert!(reply.starts_with("HTTP/1.1 204 "), "{reply}");
+    assert!(reply.contains("Access-Control-Allow-Origin: *\r\n"));
 }
 
 /// What a WebSocket's message means, and the answer as far as there is one.
@@ -332,13 +331,13 @@ fn a_page_of_a_foreign_origin_opens_no_websocket_whatever_its_bytes() {
         let upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
         let headers = [&upgrade[..], origins].concat();
-        let answers = ["/ws", "/socket/websocket?vsn=2.0.0"].map(|target| {
-            let (action, answer) = ask_with(settings, "GET", target, &headers, "");
-            assert_eq!(matches!(action, Request::Open(_)), answer.starts_with("HTTP/1.1 101 "));
-            answer.split(' ').nth(1).unwrap().to_string()
+        let replies = ["/ws", "/socket/websocket?vsn=2.0.0"].map(|target| {
+            let (action, reply) = ask_with(settings, "GET", target, &headers, "");
+            assert_eq!(matches!(action, Request::Open(_)), reply.starts_with("HTTP/1.1 101 "));
+            reply.split(' ').nth(1).unwrap().to_string()
         });
-        assert_eq!(answers[0], answers[1]);
-        answers[0].clone()
+        assert_eq!(replies[0], replies[1]);
+        replies[0].clone()
     };
     for (origins, want) in [
         (&b""[..], "101"),
@@ -379,14 +378,11 @@ fn an_event_that_a_page_takes_for_the_servers_is_not_published() {
         ("update", None),
         ("message", None),
     ] {
-        let (action, answer) = ask("POST", &format!("/publish?topic=t&event={event}"), "", "x");
+        let (action, reply) = ask("POST", &format!("/publish?topic=t&event={event}"), "", "x");
         let (status, code) = refused.unwrap_or("200 ").split_once(' ').unwrap();
         assert_eq!(matches!(action, Request::Publish { .. }), refused.is_none(), "{event}");
-        assert!(
-            refused.is_none() || answer.starts_with(&format!("HTTP/1.1 {status} ")),
-            "{answer}"
-        );
-        assert!(answer.contains(code), "{answer}");
+        assert!(refused.is_none() || reply.starts_with(&format!("HTTP/1.1 {status} ")), "{reply}");
+        assert!(reply.contains(code), "{reply}");
         if !event.contains('%') {
             let text =
                 format!(r#"{{"type":"publish","id":1,"topic":"t","data":1,"event":"{event}"}}"#);
@@ -404,11 +400,8 @@ fn an_array_is_no_websocket_command() {
     let fields =
         r#"["subscribe",1,"t",null,null,null,null,null,null,null,null,null,null,null,null,null]"#;
     let (None, frame) = read_text(fields) else { panic!() };
-    let answer = String::from_utf8_lossy(&frame);
-    assert!(
-        answer.contains(r#""error":{"code":"bad_json""#) && answer.contains("object"),
-        "{answer}"
-    );
+    let reply = String::from_utf8_lossy(&frame);
+    assert!(reply.contains(r#""error":{"code":"bad_json""#) && reply.contains("object"), "{reply}");
 }
 
 /// A client of a newer protocol or of another dialect gets an error and stays connected.
@@ -416,13 +409,12 @@ fn an_array_is_no_websocket_command() {
 fn a_phoenix_message_of_an_unknown_kind_is_replied() {
     for message in [&b"\x09\0\0\0\0"[..], b"\x04\x01\0\0\x01t{}", b"\0\0\0\x01\0\xff"] {
         let (None, frame) = read_as(PHOENIX, Opcode::Binary, message) else { panic!() };
-        let answer = String::from_utf8_lossy(&frame[2..]).into_owned();
-        let answer: serde_json::Value =
-            serde_json::from_str(answer.trim_start_matches(|c| c != '['))
-                .unwrap_or_else(|error| panic!("{error}: {answer}"));
-        assert_eq!((&answer[2], &answer[3]), (&"phoenix".into(), &"phx_reply".into()));
-        assert_eq!(answer[4]["status"], "error");
-        assert!(answer[4]["response"]["reason"].as_str().is_some_and(|why| why.len() > 10));
+        let reply = String::from_utf8_lossy(&frame[2..]).into_owned();
+        let reply: serde_json::Value = serde_json::from_str(reply.trim_start_matches(|c| c != '['))
+            .unwrap_or_else(|error| panic!("{error}: {reply}"));
+        assert_eq!((&reply[2], &reply[3]), (&"phoenix".into(), &"phx_reply".into()));
+        assert_eq!(reply[4]["status"], "error");
+        assert!(reply[4]["response"]["reason"].as_str().is_some_and(|why| why.len() > 10));
     }
     for message in [&b""[..], b"\0", b"\x03\x01\x01"] {
         let (request, _) = read_as(PHOENIX, Opcode::Binary, message);
@@ -449,8 +441,8 @@ fn a_websocket_comes_back_and_acknowledges() {
 
 #[test]
 fn browsers_get_different_retry_times() {
-    let (_, answer) = ask("GET", "/sse?topic=t", "", "");
-    let retry = answer.lines().find_map(|line| line.strip_prefix("retry: ")).unwrap();
+    let (_, reply) = ask("GET", "/sse?topic=t", "", "");
+    let retry = reply.lines().find_map(|line| line.strip_prefix("retry: ")).unwrap();
     assert!((1500..=2500).contains(&retry.parse::<u32>().unwrap()), "{retry}");
 }
 

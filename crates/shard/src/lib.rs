@@ -17,10 +17,10 @@ mod start;
 mod wake;
 
 pub use engine::{
-    Answer, Changes, Command, Connecting, ConnectionInfo, Counter, Expiry, ForwardRequest,
-    ForwardRule, Forwards, Full, Handle, Histogram, HookEvent, HookEvents, HookPlace, HookRefusal,
-    Limited, Listener, LoggedIn, LoginError, Metrics, MqttInfo, PendingHook, PresenceQuery,
-    Question, RECORD_VERSION, Refusal, Reply, Revocation, SILENCE_SECONDS_MAX, Settings, Shared,
+    Changes, Command, Connecting, ConnectionInfo, Counter, Expiry, ForwardRequest, ForwardRule,
+    Forwards, Full, Handle, Histogram, HookEvent, HookEvents, HookPlace, HookRefusal, Limited,
+    Listener, LoggedIn, LoginError, Metrics, MqttInfo, PendingHook, PresenceQuery, Question,
+    RECORD_VERSION, Refusal, Reply, ReplyTarget, Revocation, SILENCE_SECONDS_MAX, Settings, Shared,
     Target, TopicInfo, Webhook, WebhookKind, WebhookRequest, WebhookResponse, Whose,
 };
 pub use handover::{

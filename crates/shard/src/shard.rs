@@ -164,7 +164,7 @@ impl Shard {
                 (slot, flags) => self.ready(slot as u32, flags),
             }
         }
-        self.count_answers();
+        self.count_replies();
         self.engine.run_commands();
         self.perform();
         self.engine.release_pending();
@@ -390,16 +390,16 @@ impl Shard {
             // Before the shard may go to sleep: others wait for its permit.
             self.permit = self.permits.turn(number, self.permit, false, now_us);
         }
-        self.engine.answer_woken();
+        self.engine.reply_woken();
         self.perform();
     }
 
     /// Short answers took the time from this turn's beginning.
-    fn count_answers(&mut self) {
-        let answers = self.engine.poll_answers();
-        if answers > 0 {
+    fn count_replies(&mut self) {
+        let replies = self.engine.poll_replies();
+        if replies > 0 {
             let took_us = self.now_us().saturating_sub(self.engine.now_us());
-            self.engine.metrics().answer_us.add(took_us * answers);
+            self.engine.metrics().reply_us.add(took_us * replies);
         }
     }
 

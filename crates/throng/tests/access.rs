@@ -241,7 +241,7 @@ fn a_websocket_without_a_token_gets_nowhere() {
         let (mut socket, _) = tungstenite::client(url, server.connect()).unwrap();
         let sent = tungstenite::Message::text(command.to_string());
         socket.send(sent).unwrap();
-        let answer = loop {
+        let reply = loop {
             match socket.read() {
                 Ok(tungstenite::Message::Text(text)) => {
                     let value: Value = serde_json::from_str(&text).unwrap();
@@ -254,7 +254,7 @@ fn a_websocket_without_a_token_gets_nowhere() {
                 Err(error) => break error.to_string(),
             }
         };
-        assert!(!answer.contains("null"), "{command}: {answer}");
+        assert!(!reply.contains("null"), "{command}: {reply}");
         assert_eq!(server.api("GET", "/api/topics/room:1", None).1["members"], 0);
     }
 }

@@ -88,10 +88,10 @@ fn topics_are_listed_in_pages() {
 }
 
 #[test]
-fn a_batch_answers_each_command_separately() {
+fn a_batch_replies_each_command_separately() {
     let server = Server::start();
     let mut stream = server.listen("/sse?topic=a&user=u");
-    let answer = server.post(
+    let reply = server.post(
         "/api/batch",
         json!({"commands": [
             {"publish": {"topic": "a", "data": "one"}},
@@ -106,7 +106,7 @@ fn a_batch_answers_each_command_separately() {
             {"disconnect": {"user": "u"}}
         ]}),
     );
-    let results = answer["results"].as_array().unwrap();
+    let results = reply["results"].as_array().unwrap();
     let members: Vec<_> = results.iter().map(|result| result["ok"]["members"].as_u64()).collect();
     assert_eq!(
         members,
@@ -127,8 +127,8 @@ fn a_batch_answers_each_command_separately() {
 fn every_rejection_is_json_with_its_status() {
     let server = Server::start();
     let refused = |method: &str, path: &str, body: Option<serde_json::Value>| {
-        let (status, answer) = server.api(method, path, body);
-        (status, answer["error"]["code"].as_str().unwrap_or("none").to_string())
+        let (status, reply) = server.api(method, path, body);
+        (status, reply["error"]["code"].as_str().unwrap_or("none").to_string())
     };
     for (method, path, body, status, code) in [
         ("GET", "/api/nope", None, 404, "not_found"),
@@ -192,7 +192,7 @@ fn every_rejection_is_json_with_its_status() {
 fn json_with_headers(server: &Server, headers: &str, body: &str) -> (u16, String) {
     let mut stream = Stream::new(connect(server.admin));
     stream.send(&format!("POST /api/publish HTTP/1.1\r\nHost: 127.0.0.1\r\n{headers}\r\n{body}"));
-    stream.answer()
+    stream.read_reply()
 }
 
 #[test]

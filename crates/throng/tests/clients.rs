@@ -83,16 +83,16 @@ fn bodies_are_read_as_the_tools_send_them() {
     assert_eq!(stream.object()["type"], "welcome");
     let (client, admin) = (server.client.to_string(), server.admin.to_string());
     let output = output_within(Command::new("node").args(["-e", FETCH, &client, &admin]));
-    let answers: Vec<(u16, String)> = serde_json::from_slice(&output.stdout)
+    let replies: Vec<(u16, String)> = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
-    let statuses: Vec<u16> = answers.iter().map(|(status, _)| *status).collect();
+    let statuses: Vec<u16> = replies.iter().map(|(status, _)| *status).collect();
     // The topic `log` keeps nothing: so much was read of every acknowledgement.
     let want = [&[200; 14][..], &[400; 7], &[415; 4]].concat();
-    assert_eq!(statuses, want, "{answers:?}");
-    for (_, error) in &answers[14..21] {
+    assert_eq!(statuses, want, "{replies:?}");
+    for (_, error) in &replies[14..21] {
         assert!(error.contains("acknowledge") || error.contains("history"), "{error}");
     }
-    for (_, error) in &answers[21..] {
+    for (_, error) in &replies[21..] {
         assert!(error.contains("Content-Type: application/json"), "{error}");
     }
     let mut received = || stream.next_object()["data"].clone();
@@ -288,10 +288,10 @@ fn serve_until_reported(
         }
         check_head(&head);
         let body = if head.starts_with("GET / ") { page } else { "" };
-        let answer = format!(
+        let outcome = format!(
             "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
             body.len()
         );
-        stream.reader.get_mut().write_all(answer.as_bytes()).unwrap();
+        stream.reader.get_mut().write_all(outcome.as_bytes()).unwrap();
     }
 }

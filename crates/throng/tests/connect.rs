@@ -1,8 +1,8 @@
 //! The application says who comes without a token, and for how long they may stay: on every transport, with
 //! an application that is there, slow, in error, or not there.
 
-mod answers;
 mod refresh;
+mod responses;
 
 use crate::application::Application;
 use crate::support::*;
@@ -48,7 +48,7 @@ fn refused(server: &Server, way: Way, query: &str, headers: &str) -> (u16, Strin
     let reply = match Client::open(server, way, query, headers) {
         Err(reply) => reply,
         Ok(Client { wire: Wire::Poll(mut stream), .. }) => {
-            let (status, body) = stream.answer();
+            let (status, body) = stream.read_reply();
             let body = serde_json::from_str(&body).unwrap_or(Value::Null);
             Reply { status, head: String::new(), body }
         }
@@ -199,7 +199,7 @@ fn short_requests_need_a_decision_too() {
 
 /// What was said of one request is nothing for the next one of the same connection.
 #[test]
-fn an_answer_is_for_one_request_alone() {
+fn an_reply_is_for_one_request_alone() {
     let app = Application::replying(sessions);
     let server = asking(&app, &[]);
     let mut socket = Stream::new(server.connect());
@@ -218,11 +218,11 @@ fn an_answer_is_for_one_request_alone() {
         ]
         .concat(),
     );
-    let statuses = [(); 5].map(|()| socket.answer().0);
+    let statuses = [(); 5].map(|()| socket.read_reply().0);
     assert_eq!(statuses, [200, 401, 403, 200, 200]);
     for (user, status) in [("al", 200), ("", 401), ("bad", 403), ("al", 200)] {
         socket.send(&request("/history?topic=room:al", user));
-        assert_eq!(socket.answer().0, status, "{user}");
+        assert_eq!(socket.read_reply().0, status, "{user}");
     }
     assert_eq!(app.events().len(), 8);
     // The last one is open, and is who the last request was.

@@ -50,8 +50,8 @@ const DEADLINES: [(&str, Duration, Deadline); 4] = [
         connect.open(server.client).is_ended_for(0x8d);
     }),
     ("poll", Duration::from_secs(1), |server, name| {
-        let (status, answer) = server.get(&format!("/poll?topic={name}&timeout=1"));
-        assert_eq!((status, &answer["messages"]), (200, &json!([])));
+        let (status, reply) = server.get(&format!("/poll?topic={name}&timeout=1"));
+        assert_eq!((status, &reply["messages"]), (200, &json!([])));
     }),
 ];
 

@@ -152,7 +152,7 @@ fn a_topic_is_occupied_and_vacated_when_it_stays_so() {
     let mut polls = crate::support::Stream::new(server.connect());
     polls.send(&"GET /poll?topic=room:3&timeout=1 HTTP/1.1\r\nHost: t\r\n\r\n".repeat(3));
     for _ in 0..3 {
-        assert_eq!(polls.answer().0, 200);
+        assert_eq!(polls.read_reply().0, 200);
     }
     app.until("it is vacated", |_| occupancy_of(&app, "room:3").contains(&"vacated".to_string()));
     assert_eq!(occupancy_of(&app, "room:3"), ["occupied", "vacated"]);

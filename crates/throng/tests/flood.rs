@@ -208,8 +208,8 @@ fn connections_use_a_list_of_urls_in_turn() {
         users.iter().map(|user| format!("http://{}/sse?user={user}\n", server.client)).collect()
     };
     let here = |user: &str| {
-        let (_, answer) = server.api("GET", &format!("/api/users/{user}"), None);
-        answer["connections"].as_array().unwrap().len()
+        let (_, reply) = server.api("GET", &format!("/api/users/{user}"), None);
+        reply["connections"].as_array().unwrap().len()
     };
     let scratch = Scratch::new("flood-urls");
     let file = scratch.write("urls", &format!("# a crowd\n\n{}", list(&["ann", "bob", "cid"])));
@@ -229,8 +229,8 @@ fn connections_use_a_list_of_urls_in_turn() {
 fn connections_come_from_the_addresses_given() {
     let server = Server::start();
     let address = |user: &str| {
-        let (_, answer) = server.api("GET", &format!("/api/users/{user}"), None);
-        answer["connections"][0]["address"].as_str().unwrap().to_string()
+        let (_, reply) = server.api("GET", &format!("/api/users/{user}"), None);
+        reply["connections"][0]["address"].as_str().unwrap().to_string()
     };
     for (source, from) in [
         ("--source 127.0.2.0/24", "127.0.2.1:"),

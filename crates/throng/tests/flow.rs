@@ -49,8 +49,8 @@ fn connect_from(source: &str, server: &Server) -> TcpStream {
 
 /// Returns the token of a new long-poll session.
 fn session(server: &Server) -> String {
-    let (_, answer) = server.get("/socket/longpoll?vsn=2.0.0");
-    answer["token"].as_str().unwrap_or_else(|| panic!("no session: {answer}")).into()
+    let (_, outcome) = server.get("/socket/longpoll?vsn=2.0.0");
+    outcome["token"].as_str().unwrap_or_else(|| panic!("no session: {outcome}")).into()
 }
 
 #[test]
@@ -78,13 +78,13 @@ fn bodies_of_rejected_requests_are_not_buffered() {
         socket.write_all(post("/ack", 20_000).as_bytes()).unwrap();
         socket
     })
-    .answer();
+    .read_reply();
     assert_eq!(status, 413);
     // The server waits for the body of an accepted request.
     let mut stream = Stream::new(server.connect());
     stream.send(&post("/publish?topic=open/a", 3));
     stream.send("abc");
-    assert_eq!(stream.answer().0, 200);
+    assert_eq!(stream.read_reply().0, 200);
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn stalled_readers_do_not_use_up_the_memory_for_outboxes() {
 }
 
 /// Sends a pipeline of requests, and reads the answers at the same time.
-fn pipeline(server: &Server, requests: &str, answers: usize) {
+fn pipeline(server: &Server, requests: &str, responses: usize) {
     let last = "GET /healthz HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
     let mut socket = server.connect();
     socket.set_write_timeout(Some(TIMEOUT)).unwrap();
@@ -209,11 +209,11 @@ fn pipeline(server: &Server, requests: &str, answers: usize) {
     socket.read_to_end(&mut all).unwrap();
     writer.join().unwrap();
     let text = String::from_utf8_lossy(&all);
-    assert_eq!(text.matches("HTTP/1.1 200 OK").count(), answers + 1);
+    assert_eq!(text.matches("HTTP/1.1 200 OK").count(), responses + 1);
 }
 
 #[test]
-fn a_deep_pipeline_gets_all_answers() {
+fn a_deep_pipeline_gets_all_replies() {
     let server = Server::with(&["--demo"], &[]);
     pipeline(&server, &HEALTH.repeat(10_000), 10_000);
     // Large answers, also behind a poll that waits.
@@ -293,8 +293,8 @@ fn flooded_topic(settings: &[(&str, &str)]) {
                 scope.spawn(move || read_all(sockets, stop))
             })
             .collect();
-        let answers = publisher.try_clone().unwrap();
-        let replies = scope.spawn(|| read_all(vec![answers], &stop));
+        let responses = publisher.try_clone().unwrap();
+        let replies = scope.spawn(|| read_all(vec![responses], &stop));
         let data = "d".repeat(1_000);
         let publish = json!({"type":"publish","id":"1","topic":"room","data":data}).to_string();
         let block = frame(&publish).repeat(64);
@@ -420,7 +420,7 @@ fn a_slow_but_steady_member_does_not_block_publishers() {
 }
 
 #[test]
-fn closing_answers_count_towards_the_memory_of_all_outboxes() {
+fn closing_replies_count_towards_the_memory_of_all_outboxes() {
     let settings =
         [("THRONG_LIMITS_OUTBOXES_BYTES_MAX", "1MiB"), ("THRONG_SOCKET_SEND_BUFFER_BYTES", "4KiB")];
     let server = Server::with(&["--shards", "1"], &settings);
@@ -468,9 +468,9 @@ fn clients_over_their_rate_wait_and_lose_no_message() {
         server.publish("calm", json!(kind));
         assert_eq!(receive(&mut other)["data"], kind);
         for n in 0..count {
-            let answer = receive(&mut hasty);
-            assert_eq!((&answer["type"], &answer["id"]), (&json!("reply"), &json!(n)));
-            assert!(answer["ok"].is_object(), "{answer}");
+            let outcome = receive(&mut hasty);
+            assert_eq!((&outcome["type"], &outcome["id"]), (&json!("reply"), &json!(n)));
+            assert!(outcome["ok"].is_object(), "{outcome}");
         }
         // The budget of the first second passes at once, with the rest of its last read.
         assert!(begun.elapsed() > Duration::from_millis(1_500), "{kind}: {:?}", begun.elapsed());
@@ -494,9 +494,9 @@ fn changes_of_presence_count_as_joins_do() {
     hasty.get_mut().write_all(&frame(&change.to_string()).repeat(200)).unwrap();
     let mut done = 0;
     while done < 200 {
-        let answer = receive(&mut hasty);
-        if answer["type"] == "reply" {
-            assert!(answer["ok"].is_object(), "{answer}");
+        let outcome = receive(&mut hasty);
+        if outcome["type"] == "reply" {
+            assert!(outcome["ok"].is_object(), "{outcome}");
             done += 1;
         }
     }
@@ -516,12 +516,12 @@ fn a_long_poll_that_publishes_too_fast_gets_an_error() {
     let request = post(&target, lines.len())
         .replace("Host: t", "Host: t\r\nContent-Type: application/x-ndjson\r\nConnection: close");
     assert!(server.exchange((request + &lines).as_bytes()).ends_with(r#"{"status":200}"#));
-    let mut answers = String::new();
-    while answers.matches("phx_reply").count() < 89 {
-        answers += &text(server.client, "GET", &target, None, "").1;
+    let mut responses = String::new();
+    while responses.matches("phx_reply").count() < 89 {
+        responses += &text(server.client, "GET", &target, None, "").1;
     }
-    let refused = answers.matches("too many messages in a second").count();
-    assert!((40..80).contains(&refused), "{refused}: {answers}");
+    let refused = responses.matches("too many messages in a second").count();
+    assert!((40..80).contains(&refused), "{refused}: {responses}");
 }
 
 #[test]
@@ -551,12 +551,12 @@ fn one_client_can_not_use_up_the_long_poll_sessions() {
         });
         let mut other = Stream::new(connect_from("127.0.0.2", &server));
         other.send(opens);
-        let answer: Value = serde_json::from_str(&other.answer().1).unwrap();
-        assert_eq!(answer["status"], 410);
-        let token = answer["token"].as_str().unwrap();
+        let outcome: Value = serde_json::from_str(&other.read_reply().1).unwrap();
+        assert_eq!(outcome["status"], 410);
+        let token = outcome["token"].as_str().unwrap();
         let mut response = Stream::new(connect_from("127.0.0.1", &server));
         response.send(opens);
-        let refusal = response.answer().1;
+        let refusal = response.read_reply().1;
         assert!(refusal.contains(r#""status":500"#) && refusal.contains("address"), "{refusal}");
         // Sessions without polls end soon, and one with polls stays.
         let poll = opens.replace("vsn=2.0.0", &format!("vsn=2.0.0&token={token}"));
@@ -579,7 +579,7 @@ fn health_checks_pass_while_their_address_is_at_its_limit() {
         let mut late = Stream::new(server.connect());
         std::thread::sleep(Duration::from_millis(20));
         late.send(HEALTH);
-        assert_eq!(late.answer(), (200, r#"{"status":"ok"}"#.into()));
+        assert_eq!(late.read_reply(), (200, r#"{"status":"ok"}"#.into()));
         assert_eq!(late.rest(), "", "the connection is not reused");
         let refused = ask("GET /sse HTTP/1.1\r\nHost: t\r\n\r\n");
         assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("your address"));
@@ -590,9 +590,9 @@ fn health_checks_pass_while_their_address_is_at_its_limit() {
     let silent: Vec<_> = (0..200).map(|_| server.connect()).collect();
     server.until("they are refused", |server| server.metric(refused) == 220.0);
     for mut socket in silent {
-        let mut answer = String::new();
-        let _ = socket.read_to_string(&mut answer);
-        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer:?}");
+        let mut outcome = String::new();
+        let _ = socket.read_to_string(&mut outcome);
+        assert!(outcome.starts_with("HTTP/1.1 503 "), "{outcome:?}");
     }
     assert!(ask(HEALTH).starts_with("HTTP/1.1 200 "));
     drop(opened_before);
@@ -609,7 +609,7 @@ fn opened_minus_closed_connections_equals_open_ones() {
     let mut polls = Stream::new(server.connect());
     for _ in 0..5 {
         polls.send("GET /poll?topic=a&timeout=0 HTTP/1.1\r\nHost: t\r\n\r\n");
-        polls.answer();
+        polls.read_reply();
     }
     polls.send("GET /poll?topic=a&timeout=120 HTTP/1.1\r\nHost: t\r\n\r\n");
     let opened_before = (server.listen("/sse?topic=a"), server.listen("/stream?topic=a"), polls);

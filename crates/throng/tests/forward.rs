@@ -57,13 +57,13 @@ fn serve(app: &Application, more: &str) -> (Server, File) {
     (file.serve(), file)
 }
 
-fn answer(status: u16, body: &str) -> Act {
+fn response(status: u16, body: &str) -> Act {
     Act::Raw(format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
 }
 
 /// One that takes everything.
 fn willing() -> Application {
-    Application::start(|_| answer(200, ""))
+    Application::start(|_| response(200, ""))
 }
 
 /// One that takes nothing until it is told to.
@@ -71,8 +71,8 @@ fn gated(status: u16) -> (Application, Arc<AtomicBool>) {
     let open = Arc::new(AtomicBool::new(false));
     let seen = open.clone();
     let app = Application::start(move |_| match seen.load(Ordering::Relaxed) {
-        true => answer(200, "{}"),
-        false => answer(status, "not now"),
+        true => response(200, "{}"),
+        false => response(status, "not now"),
     });
     (app, open)
 }
@@ -158,21 +158,21 @@ fn messages_leave_together_and_in_order() {
 }
 
 #[test]
-fn answers_go_to_response_topics_users_and_topics() {
+fn replies_go_to_response_topics_users_and_topics() {
     let app = Application::start(|messages| {
-        let mut answers = Vec::new();
+        let mut replies = Vec::new();
         for message in messages {
             let id = &message["id"];
-            answers.push(json!({"reply_to": id, "data": {"got": message["data"]}}));
-            answers.push(json!({"user": "bob", "data": "for bob"}));
-            answers.push(json!({"topic": "news", "data": "AP8=", "encoding": "base64"}));
+            replies.push(json!({"reply_to": id, "data": {"got": message["data"]}}));
+            replies.push(json!({"user": "bob", "data": "for bob"}));
+            replies.push(json!({"topic": "news", "data": "AP8=", "encoding": "base64"}));
             // What can't be published leaves the rest.
-            answers.push(json!({"topic": "news", "data": 1, "colour": "red"}));
-            answers.push(json!({"topic": "@bob", "data": 1}));
-            answers.push(json!({"reply_to": "nobody", "data": 1}));
-            answers.push(json!({"user": "bob", "reply_to": id, "data": 1}));
+            replies.push(json!({"topic": "news", "data": 1, "colour": "red"}));
+            replies.push(json!({"topic": "@bob", "data": 1}));
+            replies.push(json!({"reply_to": "nobody", "data": 1}));
+            replies.push(json!({"user": "bob", "reply_to": id, "data": 1}));
         }
-        answer(201, &json!({"messages": answers}).to_string())
+        response(201, &json!({"messages": replies}).to_string())
     });
     let file = File::new(
         &("[[topics]]\npattern = \"closed/*\"\njoin = \"refuse\"\n".to_owned() + &rule(&app, "")),
@@ -218,12 +218,12 @@ fn a_response_topic_is_one_that_the_client_may_use() {
         Some("room:open") => json!({}),
         _ => json!({"status": "error"}),
     });
-    let answers = "answer_filters = [\"answers/+\", \"room:secret\", \"room:open\"]";
+    let replies = "answer_filters = [\"answers/+\", \"room:secret\", \"room:open\"]";
     let file = File::new(&format!(
         "[client]\npublish_prefixes = [\"requests/\"]\ntrusted_proxies = [\"127.0.0.2\"]\n\
          [webhook]\nurl = \"{}\"\n[[topics]]\npattern = \"room:*\"\njoin = \"webhook\"\n{}",
         application.url(),
-        rule(&app, answers)
+        rule(&app, replies)
     ));
     let server = file.serve();
     let mut client = Connect::new(V5, "pump").user("alice").open(server.client);
@@ -252,9 +252,9 @@ fn a_response_topic_is_one_that_the_client_may_use() {
 }
 
 #[test]
-fn an_answer_that_can_not_be_read_took_the_messages() {
+fn an_reply_that_can_not_be_read_took_the_messages() {
     for body in ["no JSON", "[]", r#"{"messages":{}}"#] {
-        let app = Application::start(move |_| answer(200, body));
+        let app = Application::start(move |_| response(200, body));
         let (server, _file) = serve(&app, "");
         let mut client = Connect::new(V5, "pump").open(server.client);
         client.publish("requests/1", "x", 1);
@@ -266,7 +266,7 @@ fn an_answer_that_can_not_be_read_took_the_messages() {
 #[test]
 fn a_rejected_publisher_gets_the_reason() {
     // A request that is wrong is not sent again.
-    let app = Application::start(|_| answer(422, ""));
+    let app = Application::start(|_| response(422, ""));
     let (server, _file) = serve(&app, "");
     let mut client = Connect::new(V5, "pump").open(server.client);
     client.send(&Publish { id: 3, ..Publish::new("requests/1", "x", 1) }.bytes(V5));

@@ -10,7 +10,7 @@ use protocol::mqtt::{Value as Property, id};
 use serde_json::{Value, json};
 
 /// All that the example does.
-fn answers_requests(backend: &Backend, of: &str) {
+fn replies_requests(backend: &Backend, of: &str) {
     let file = std::fs::read_to_string(folder(of).join("throng.toml")).unwrap();
     let file = file
         .replace("http://127.0.0.1:9000/requests", &backend.url)
@@ -39,14 +39,14 @@ fn answers_requests(backend: &Backend, of: &str) {
         ("gold", json!({"error": "there is tea and cake"})),
     ] {
         pump.publish_all(ask("requests/price", item));
-        let answer = pump.message();
-        assert_eq!((&*answer.topic, said(&answer.payload)), ("answers/7", want));
-        assert_eq!(answer.property(id::CORRELATION_DATA), Some("42"));
+        let reply = pump.message();
+        assert_eq!((&*reply.topic, said(&reply.payload)), ("answers/7", want));
+        assert_eq!(reply.property(id::CORRELATION_DATA), Some("42"));
     }
     // Without a topic for answers it goes to the user. The shop hears of the order, and of nothing else.
     pump.publish("requests/order", "cake", 2);
-    let answer = pump.message();
-    assert_eq!(said(&answer.payload), json!({"ordered": "cake", "price": 4}));
+    let reply = pump.message();
+    assert_eq!(said(&reply.payload), json!({"ordered": "cake", "price": 4}));
     let order = shop.message();
     assert_eq!((&*order.topic, order.qos), ("orders", 1));
     assert_eq!(said(&order.payload), json!({"item": "cake", "from": "alice", "client": "pump-7"}));
@@ -61,12 +61,12 @@ fn answers_requests(backend: &Backend, of: &str) {
 }
 
 #[test]
-fn the_back_end_in_python_answers_requests() {
-    answers_requests(&python("forward-python", &[]), "forward-python");
+fn the_back_end_in_python_replies_requests() {
+    replies_requests(&python("forward-python", &[]), "forward-python");
 }
 
 #[test]
-fn the_back_end_in_go_answers_requests() {
+fn the_back_end_in_go_replies_requests() {
     let backend = go("forward-go", "TEST_GO_FORWARD", &[]);
-    answers_requests(&backend, "forward-go");
+    replies_requests(&backend, "forward-go");
 }

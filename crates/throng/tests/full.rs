@@ -20,7 +20,7 @@ fn get(server: &Server, target: &str) -> (Stream, String, String) {
 /// The error of a command of `/ws`, and of a join by Phoenix, to the same topic.
 fn by_command(server: &Server, topic: &str, user: &str) -> (String, String) {
     let mut socket = websocket(server, user);
-    let answer = command(&mut socket, json!({"type": "subscribe", "id": "1", "topic": topic}));
+    let reply = command(&mut socket, json!({"type": "subscribe", "id": "1", "topic": topic}));
     let url = format!("ws://{}/socket/websocket?vsn=2.0.0&{user}", server.client);
     let (mut socket, _) = tungstenite::client(url, server.connect()).unwrap();
     let join = json!(["1", "1", topic, "phx_join", {}]).to_string();
@@ -31,7 +31,7 @@ fn by_command(server: &Server, topic: &str, user: &str) -> (String, String) {
             break message;
         }
     };
-    (answer["error"]["code"].as_str().unwrap_or("ok").into(), joined.to_string())
+    (reply["error"]["code"].as_str().unwrap_or("ok").into(), joined.to_string())
 }
 
 #[test]
@@ -50,8 +50,8 @@ fn the_node_has_so_many_topics() {
     let (_, head, _) = get(&server, "/sse?topic=a");
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     assert_eq!(by_command(&server, "a", "").0, "ok");
-    let (answer, joined) = by_command(&server, "e", "");
-    assert_eq!(answer, "topics_full");
+    let (reply, joined) = by_command(&server, "e", "");
+    assert_eq!(reply, "topics_full");
     assert!(joined.contains("limits.topics_max"), "{joined}");
     assert_eq!(limited(&server, "limits.topics_max"), 6.0);
     assert_eq!(server.metric("throng_limit{name=\"limits.topics_max\"}"), 4.0);
@@ -78,8 +78,8 @@ fn the_node_has_so_many_presences() {
     server.until("both are counted", |server| server.metric("throng_presence_connections") == 2.0);
     let (_, head, body) = get(&server, "/sse?topic=room:1&user=cy");
     assert!(head.starts_with("HTTP/1.1 503") && body.contains("presence_full"), "{head}{body}");
-    let (answer, joined) = by_command(&server, "room:2", "user=cy");
-    assert_eq!(answer, "presence_full");
+    let (reply, joined) = by_command(&server, "room:2", "user=cy");
+    assert_eq!(reply, "presence_full");
     assert!(joined.contains("presence.connections_max"), "{joined}");
     assert_eq!(limited(&server, "presence.connections_max"), 3.0);
     // Other topics are as before.

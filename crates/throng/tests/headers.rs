@@ -56,7 +56,7 @@ const SHOWN: Wanted = &[
 ];
 
 #[test]
-fn answers_on_the_client_port_say_what_browsers_and_proxies_may_do() {
+fn replies_on_the_client_port_say_what_browsers_and_proxies_may_do() {
     let settings = [("THRONG_CLIENT_STATUS_PAGE", "true"), ("THRONG_CLIENT_PUBLISH_PREFIXES", "*")];
     let server = Server::with(&["--demo"], &settings);
     for target in ["/sse?topic=a", "/stream?topic=a"] {
@@ -82,9 +82,9 @@ fn answers_on_the_client_port_say_what_browsers_and_proxies_may_do() {
         check(target, &get(server.client, target), JSON);
     }
     let post = "POST /publish?topic=a HTTP/1.1\r\nHost: t\r\nContent-Length: 1\r\n\r\n7";
-    let answer = head(server.client, post);
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    check("publish", &answer, JSON);
+    let reply = head(server.client, post);
+    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
+    check("publish", &reply, JSON);
 }
 
 #[test]

@@ -102,8 +102,8 @@ fn a_websocket_enters_when_the_application_has_said_so() {
     let app = Application::replying(members_only);
     let server = serve(&app.url(), &[]);
     let mut alice = websocket(&server, "user=alice");
-    let answer = command(&mut alice, json!({"type": "subscribe", "id": 1, "topic": "doc:1"}));
-    assert_eq!(answer["ok"]["topic"], "doc:1", "{answer}");
+    let outcome = command(&mut alice, json!({"type": "subscribe", "id": 1, "topic": "doc:1"}));
+    assert_eq!(outcome["ok"]["topic"], "doc:1", "{outcome}");
     // A snapshot or a later notice has its meta, or both have it.
     let meta = loop {
         let mut notice = receive(&mut alice)["data"].take();
@@ -121,9 +121,9 @@ fn a_websocket_enters_when_the_application_has_said_so() {
 
     let mut bob = websocket(&server, "user=bob");
     for (id, kind) in ["subscribe", "history", "presence"].into_iter().enumerate() {
-        let answer = command(&mut bob, json!({"type": kind, "id": id, "topic": "doc:1"}));
+        let outcome = command(&mut bob, json!({"type": kind, "id": id, "topic": "doc:1"}));
         let want = if kind == "subscribe" { REFUSED.0 } else { "not_subscribed" };
-        assert_eq!(error(&answer).0, want, "{answer}");
+        assert_eq!(error(&outcome).0, want, "{outcome}");
     }
     // The handshake is a request like others.
     let url = format!("ws://{}/ws?user=bob&topic=doc:1", server.client);
@@ -155,7 +155,7 @@ fn several_topics_of_a_request_are_decided_together() {
          GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n\
          GET /sse?topic=doc:1&user=carol HTTP/1.1\r\nHost: t\r\n\r\n",
     );
-    let statuses = [(); 3].map(|()| socket.answer().0);
+    let statuses = [(); 3].map(|()| socket.read_reply().0);
     assert_eq!(statuses, [200, 403, 200]);
     assert!(socket.head().starts_with("HTTP/1.1 200 "));
     assert_eq!(sizes(&app), [40, 1, 1, 1]);
@@ -217,7 +217,7 @@ fn post(server: &Server, topic: &str, user: &str, data: Value) -> (u16, Value) {
 }
 
 #[test]
-fn messages_go_to_the_application_and_its_answers_come_back() {
+fn messages_go_to_the_application_and_its_replies_come_back() {
     let app = Application::replying(|event| match event["payload"]["n"].as_i64() {
         Some(n) if n < 0 => {
             json!({"status": "error", "response": {"code": "sold_out", "message": "none left"}})
@@ -228,10 +228,10 @@ fn messages_go_to_the_application_and_its_answers_come_back() {
     let server = serve(&app.url(), &[]);
     let mut socket = websocket(&server, "user=alice&topic=order:1");
     let publish = |id: i64, data: Value| json!({"type": "publish", "id": id, "topic": "order:1", "data": data});
-    let answer = command(&mut socket, publish(1, json!({"n": 4})));
-    assert_eq!(answer, json!({"type": "reply", "id": 1, "ok": {"total": 8}}));
-    let answer = command(&mut socket, publish(2, json!({"n": -1})));
-    assert_eq!(error(&answer), ("sold_out", "none left"));
+    let outcome = command(&mut socket, publish(1, json!({"n": 4})));
+    assert_eq!(outcome, json!({"type": "reply", "id": 1, "ok": {"total": 8}}));
+    let outcome = command(&mut socket, publish(2, json!({"n": -1})));
+    assert_eq!(error(&outcome), ("sold_out", "none left"));
     assert_eq!(post(&server, "order:1", "bob", json!({"n": 21})), (200, json!({"total": 42})));
     let (status, body) = post(&server, "order:1", "bob", json!({"n": -1}));
     assert_eq!((status, error(&body)), (403, ("sold_out", "none left")));
@@ -249,8 +249,12 @@ fn messages_go_to_the_application_and_its_answers_come_back() {
         socket.send(tungstenite::Message::text(publish(n, json!({"n": n})).to_string())).unwrap();
     }
     for n in 0..100 {
-        let answer = receive(&mut socket);
-        assert_eq!((&answer["id"], &answer["ok"]["total"]), (&json!(n), &json!(n * 2)), "{answer}");
+        let outcome = receive(&mut socket);
+        assert_eq!(
+            (&outcome["id"], &outcome["ok"]["total"]),
+            (&json!(n), &json!(n * 2)),
+            "{outcome}"
+        );
     }
 }
 
@@ -366,8 +370,8 @@ fn a_connection_with_too_many_pending_requests_is_refused() {
     }
     drop(open);
     for n in 0..128 {
-        let answer = receive(&mut socket);
-        assert_eq!((&answer["id"], answer["ok"].is_object()), (&json!(n), true), "{answer}");
+        let outcome = receive(&mut socket);
+        assert_eq!((&outcome["id"], outcome["ok"].is_object()), (&json!(n), true), "{outcome}");
     }
 }
 
@@ -375,9 +379,9 @@ fn a_connection_with_too_many_pending_requests_is_refused() {
 #[test]
 fn what_a_silent_application_means_is_a_setting() {
     let closed = Reserved::new();
-    let raw = |answer: &str| {
-        let answer = answer.to_string();
-        Application::start(move |_| Act::Raw(answer.clone())).url()
+    let raw = |outcome: &str| {
+        let outcome = outcome.to_string();
+        Application::start(move |_| Act::Raw(outcome.clone())).url()
     };
     let json_of = |body: &str| {
         raw(&format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
@@ -413,8 +417,8 @@ fn what_a_silent_application_means_is_a_setting() {
             assert_eq!(post(&server, "chat:1", "a", json!(1)).0, status, "{url} {silence}");
             let mut socket = websocket(&server, "user=alice");
             let enter = json!({"type": "subscribe", "id": 1, "topic": "doc:1"});
-            let answer = command(&mut socket, enter);
-            assert_eq!(answer["ok"].is_object(), silence == "allow", "{url}: {answer}");
+            let outcome = command(&mut socket, enter);
+            assert_eq!(outcome["ok"].is_object(), silence == "allow", "{url}: {outcome}");
             // Nobody else can answer a message.
             assert_eq!(post(&server, "order:1", "a", json!(1)).0, 503, "{url} {silence}");
         }
@@ -439,8 +443,8 @@ fn a_full_queue_is_a_silence_too() {
         assert_eq!(got, status, "{body}");
         assert_eq!(post(&server, "chat:1", "a", json!(1)).0, status);
         let mut socket = websocket(&server, "");
-        let answer = command(&mut socket, json!({"type": "subscribe", "id": 1, "topic": "doc:1"}));
-        assert_eq!(answer["ok"].is_object(), silence == "allow", "{answer}");
+        let outcome = command(&mut socket, json!({"type": "subscribe", "id": 1, "topic": "doc:1"}));
+        assert_eq!(outcome["ok"].is_object(), silence == "allow", "{outcome}");
         let (got, body) = post(&server, "order:1", "a", json!(1));
         assert_eq!((got, error(&body).0), (503, "overloaded"));
         // The one that waits holds nobody up, and ends with the server.

@@ -16,8 +16,8 @@ use serde_json::json;
 
 /// Sends bytes after which the server closes. Returns the statuses of all answers.
 fn statuses(server: &Server, bytes: &[u8]) -> Vec<u16> {
-    let answers = server.exchange(bytes);
-    let heads = answers.split("HTTP/1.1 ").skip(1);
+    let replies = server.exchange(bytes);
+    let heads = replies.split("HTTP/1.1 ").skip(1);
     // The text of an error may hold "HTTP/1.1" as well.
     heads.filter_map(|head| head.split(' ').next()?.parse().ok()).collect()
 }

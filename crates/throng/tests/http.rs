@@ -9,9 +9,9 @@ use serde_json::json;
 
 /// Sends bytes after which the server closes. Returns the status and the answer.
 fn status(server: &Server, bytes: &[u8]) -> (u16, String) {
-    let answer = server.exchange(bytes);
-    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
-    (status.unwrap_or_else(|| panic!("no status in {answer:?}")), answer)
+    let reply = server.exchange(bytes);
+    let status = reply.split(' ').nth(1).and_then(|status| status.parse().ok());
+    (status.unwrap_or_else(|| panic!("no status in {reply:?}")), reply)
 }
 
 #[test]
@@ -39,14 +39,14 @@ fn each_invalid_request_has_its_status_and_a_json_body() {
         (format!("GET /echo HTTP/1.1\r\n{close}\r\n"), 404, "not_found"),
         ("GET /stream HTTP/1.0\r\n\r\n".into(), 505, "bad_version"),
     ] {
-        let (got, answer) = status(&server, request.as_bytes());
-        assert_eq!(got, want, "{request:.80}\n{answer}");
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let (got, reply) = status(&server, request.as_bytes());
+        assert_eq!(got, want, "{request:.80}\n{reply}");
+        let (head, body) = reply.split_once("\r\n\r\n").unwrap();
         let body: serde_json::Value = serde_json::from_str(body).unwrap();
-        assert_eq!(body["error"]["code"], code, "{answer}");
+        assert_eq!(body["error"]["code"], code, "{reply}");
         assert!(body["error"]["message"].as_str().unwrap().len() > 10);
         if want == 405 {
-            assert!(header(head, "allow").is_some(), "{answer}");
+            assert!(header(head, "allow").is_some(), "{reply}");
         }
         if want == 426 {
             assert_eq!(header(head, "sec-websocket-version"), Some("13"));
@@ -59,19 +59,19 @@ fn each_invalid_request_has_its_status_and_a_json_body() {
 #[test]
 fn head_and_options_and_health() {
     let server = Server::start();
-    let (_, answer) = status(&server, b"HEAD /sse?topic=a HTTP/1.1\r\nHost: t\r\n\r\n");
-    assert!(answer.contains("text/event-stream") && answer.ends_with("\r\n\r\n"), "{answer}");
+    let (_, reply) = status(&server, b"HEAD /sse?topic=a HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert!(reply.contains("text/event-stream") && reply.ends_with("\r\n\r\n"), "{reply}");
     let preflight = b"OPTIONS /publish HTTP/1.1\r\nHost: t\r\nOrigin: http://a\r\nAccess-Control-Request-Headers: x-token\r\nConnection: close\r\n\r\n";
-    let (status_, answer) = status(&server, preflight);
+    let (status_, reply) = status(&server, preflight);
     assert_eq!(status_, 204);
-    assert_eq!(header(&answer, "access-control-allow-headers"), Some("x-token"));
-    assert!(header(&answer, "access-control-allow-methods").unwrap().contains("POST"));
+    assert_eq!(header(&reply, "access-control-allow-headers"), Some("x-token"));
+    assert!(header(&reply, "access-control-allow-methods").unwrap().contains("POST"));
     assert_eq!(server.get("/healthz"), (200, json!({"status": "ok"})));
     let mut stream = Stream::new(server.connect());
     stream
         .send("HEAD /healthz HTTP/1.1\r\nHost: t\r\n\r\nGET /healthz HTTP/1.1\r\nHost: t\r\n\r\n");
     assert!(stream.head().contains("Content-Length: 15"));
-    assert_eq!(stream.answer(), (200, "{\"status\":\"ok\"}".into()));
+    assert_eq!(stream.read_reply(), (200, "{\"status\":\"ok\"}".into()));
 }
 
 #[test]
@@ -98,15 +98,15 @@ fn head_is_judged_as_get_is_and_has_no_body() {
             "/poll?topic=a&timeout=0",
             "/poll?topic=a&timeout=x",
         ] {
-            let answer = |method: &str| {
+            let reply = |method: &str| {
                 let request =
                     format!("{method} {target} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
-                let (status, answer) = status(&server, request.as_bytes());
-                let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+                let (status, reply) = status(&server, request.as_bytes());
+                let (head, body) = reply.split_once("\r\n\r\n").unwrap();
                 (status, head.to_owned(), body.to_owned())
             };
-            let (status, head, body) = answer("GET");
-            assert_eq!(answer("HEAD"), (status, head, String::new()), "{target}: {body}");
+            let (status, head, body) = reply("GET");
+            assert_eq!(reply("HEAD"), (status, head, String::new()), "{target}: {body}");
             seen.insert(status);
         }
         assert_eq!(Vec::from_iter(seen), statuses);
@@ -121,15 +121,15 @@ fn unlisted_origins_are_rejected() {
         let request = format!(
             "GET /healthz HTTP/1.1\r\nHost: t\r\nOrigin: {origin}\r\nConnection: close\r\n\r\n"
         );
-        let answer = status(&server, request.as_bytes()).1;
-        header(&answer, "access-control-allow-origin").map(str::to_string)
+        let reply = status(&server, request.as_bytes()).1;
+        header(&reply, "access-control-allow-origin").map(str::to_string)
     };
     assert_eq!(ask("http://good.example").as_deref(), Some("http://good.example"));
     assert_eq!(ask("http://fine.example"), None);
     let upgrade = "GET /ws HTTP/1.1\r\nHost: t\r\nOrigin: http://evil.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
     let mut stream = Stream::new(server.connect());
     stream.send(upgrade);
-    assert_eq!(stream.answer().0, 403);
+    assert_eq!(stream.read_reply().0, 403);
 }
 
 #[test]
@@ -137,12 +137,12 @@ fn pipelined_requests_are_replied_in_order_also_behind_a_poll() {
     let server = Server::start();
     let mut stream = Stream::new(server.connect());
     stream.send("GET /healthz HTTP/1.1\r\nHost: t\r\n\r\nGET /nope HTTP/1.1\r\nHost: t\r\n\r\nGET /poll?topic=a HTTP/1.1\r\nHost: t\r\n\r\nGET /healthz HTTP/1.1\r\nHost: t\r\n\r\nGET /sse?topic=b HTTP/1.1\r\nHost: t\r\n\r\n");
-    assert_eq!(stream.answer().0, 200);
-    assert_eq!(stream.answer().0, 404);
+    assert_eq!(stream.read_reply().0, 200);
+    assert_eq!(stream.read_reply().0, 404);
     server.until_members("a", 1);
     server.publish("a", json!("wake"));
-    assert!(stream.answer().1.contains("wake"));
-    assert_eq!(stream.answer().0, 200);
+    assert!(stream.read_reply().1.contains("wake"));
+    assert_eq!(stream.read_reply().0, 200);
     assert!(stream.head().contains("text/event-stream"));
     server.publish("b", json!("on"));
     assert_eq!(stream.data(), "on");
@@ -211,7 +211,7 @@ fn slow_and_idle_peers_get_a_408_and_are_closed() {
     let server = Server::with(&[], &[("THRONG_TIMEOUTS_IDLE_SECONDS", "2")]);
     let mut stream = Stream::new(server.connect());
     stream.send("GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n");
-    stream.answer();
+    stream.read_reply();
     assert_eq!(stream.rest(), "");
     drop(stream);
     server.until("it is counted", |server| {
@@ -231,7 +231,7 @@ fn a_large_body_gets_100_continue() {
     ));
     assert!(stream.head().starts_with("HTTP/1.1 100 "));
     stream.send(&body);
-    assert_eq!(stream.answer().0, 200);
+    assert_eq!(stream.read_reply().0, 200);
     assert_eq!(listener.data(), body);
 }
 
@@ -283,8 +283,8 @@ fn an_unread_pipeline_costs_little_and_leaves_no_poll_behind() {
     patient.send(&String::from_utf8_lossy(&request.repeat(40)));
     patient.send("GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n");
     for _ in 0..40 {
-        let (status, body) = patient.answer();
+        let (status, body) = patient.read_reply();
         assert!(status == 200 && body.len() > 1_000);
     }
-    assert_eq!(patient.answer(), (200, r#"{"status":"ok"}"#.into()));
+    assert_eq!(patient.read_reply(), (200, r#"{"status":"ok"}"#.into()));
 }

@@ -153,14 +153,14 @@ fn a_key_has_rates_of_its_own_or_those_of_all() {
 
     // However slow the machine is, 60 calls take less than 50 seconds.
     let begun = Instant::now();
-    let answers: Vec<_> =
+    let replies: Vec<_> =
         (0..60).map(|_| call(&server, "GET", "/api/stats", &usual, None)).collect();
-    let done = answers.iter().filter(|(status, _)| *status == 200).count();
-    assert_eq!(done + answers.iter().filter(|(status, _)| *status == 429).count(), 60);
+    let done = replies.iter().filter(|(status, _)| *status == 200).count();
+    assert_eq!(done + replies.iter().filter(|(status, _)| *status == 429).count(), 60);
     // A second's worth, what is free in two seconds, and what has come back meanwhile.
     let most = 1 + 2 + begun.elapsed().as_secs() as usize + 1;
     assert!((1..=most).contains(&done), "{done} of {most}");
-    let (_, over) = answers.iter().find(|(status, _)| *status == 429).unwrap();
+    let (_, over) = replies.iter().find(|(status, _)| *status == 429).unwrap();
     assert_eq!(over["error"]["code"], "rate_limited");
     let text = over.to_string();
     assert!(text.contains("usual") && text.contains("commands_per_second_per_key_max"), "{text}");
@@ -178,21 +178,21 @@ fn a_key_has_rates_of_its_own_or_those_of_all() {
     let publish = json!({"publish": {"topic": "a", "data": 1}});
     let batch = json!({"commands": vec![publish; 100]});
     let begun = Instant::now();
-    let (status, answer) = call(&server, "POST", "/api/batch", &busy, Some(batch));
+    let (status, reply) = call(&server, "POST", "/api/batch", &busy, Some(batch));
     let seconds = begun.elapsed().as_secs_f64();
-    assert_eq!(status, 200, "{answer}");
+    assert_eq!(status, 200, "{reply}");
     let done =
-        answer["results"].as_array().unwrap().iter().filter(|it| it["ok"].is_object()).count();
+        reply["results"].as_array().unwrap().iter().filter(|it| it["ok"].is_object()).count();
     // A second's worth, one more, what is free, and what has come back meanwhile.
     assert!((20..=23 + (20.0 * seconds) as usize).contains(&done), "{done} in {seconds} s");
-    assert_eq!(answer.to_string().matches("rate_limited").count(), 100 - done);
+    assert_eq!(reply.to_string().matches("rate_limited").count(), 100 - done);
 
     // Each is of ten seconds.
     let publish = json!({"topic": "a", "data": "x".repeat(40_000)});
-    let answers: Vec<_> = (0..20)
+    let replies: Vec<_> = (0..20)
         .map(|_| call(&server, "POST", "/api/publish", &large, Some(publish.clone())))
         .collect();
-    let (done, over): (Vec<_>, Vec<_>) = answers.iter().partition(|(status, _)| *status == 200);
+    let (done, over): (Vec<_>, Vec<_>) = replies.iter().partition(|(status, _)| *status == 200);
     assert!((1..=15).contains(&done.len()), "{}", done.len());
     assert!(over.iter().all(|(_, it)| it.to_string().contains("bytes a second")), "{over:?}");
 
@@ -238,7 +238,7 @@ fn a_client_without_a_key_takes_no_capacity_from_those_who_have_one() {
         let message = json!({"topic": "a", "data": "x".repeat(50_000)});
         assert_eq!(call(&server, "POST", "/api/publish", &key, Some(message)).0, 200);
     }
-    assert_eq!(begin(4_097, 0).answer().0, 413);
+    assert_eq!(begin(4_097, 0).read_reply().0, 413);
 }
 
 #[test]

@@ -10,9 +10,9 @@ use serde_json::json;
 fn connections_over_the_limit_get_503_and_open_ones_stay() {
     let server = Server::with(&["--max-connections", "20"], &[]);
     let mut open: Vec<_> = (0..20).map(|_| server.listen("/sse?topic=a")).collect();
-    let answer = server.exchange(b"GET /sse HTTP/1.1\r\nHost: t\r\n\r\n");
-    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer:?}");
-    assert!(header(&answer, "retry-after").is_some() && answer.contains("overloaded"));
+    let reply = server.exchange(b"GET /sse HTTP/1.1\r\nHost: t\r\n\r\n");
+    assert!(reply.starts_with("HTTP/1.1 503 "), "{reply:?}");
+    assert!(header(&reply, "retry-after").is_some() && reply.contains("overloaded"));
     server.publish("a", json!("still"));
     open.iter_mut().for_each(|stream| assert_eq!(stream.data(), "still"));
     open.pop();
@@ -40,15 +40,15 @@ fn connections_per_address_and_connect_rates_are_limited() {
     let server = Server::with(&["--shards", "1"], &[("THRONG_LIMITS_ACCEPT_PER_SECOND_MAX", "2")]);
     // All connect at once, so that a slow machine does not spread them over time.
     let sockets: Vec<_> = (0..60).map(|_| server.connect()).collect();
-    let answers = sockets.into_iter().map(|mut socket| {
+    let replies = sockets.into_iter().map(|mut socket| {
         // The server may have closed already.
         let _ = socket.write_all(ask);
         Stream::new(socket).rest()
     });
     let (served, refused): (Vec<_>, Vec<_>) =
-        answers.partition(|answer| answer.starts_with("HTTP/1.1 200"));
+        replies.partition(|reply| reply.starts_with("HTTP/1.1 200"));
     assert!(!served.is_empty() && !refused.is_empty(), "{} of 60", served.len());
-    assert!(refused.iter().all(|answer| answer.starts_with("HTTP/1.1 503")), "{refused:?}");
+    assert!(refused.iter().all(|reply| reply.starts_with("HTTP/1.1 503")), "{refused:?}");
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_client_gets_503_when_the_server_has_no_descriptors() {
     command.args(["-c", &line]);
     let server = Server::run(command, &[]);
     let mut open = Vec::new();
-    let answer = loop {
+    let reply = loop {
         let mut stream = Stream::new(server.connect());
         stream.send("GET /sse?topic=a HTTP/1.1\r\nHost: t\r\n\r\n");
         let head = stream.head();
@@ -119,7 +119,7 @@ fn a_client_gets_503_when_the_server_has_no_descriptors() {
         open.push(stream);
         assert!(open.len() < 280);
     };
-    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(reply.starts_with("HTTP/1.1 503"), "{reply}");
     assert!(open.len() > 150, "{}", open.len());
     server.publish("a", json!("x"));
     open.iter_mut().for_each(|stream| assert_eq!(stream.data(), "x"));

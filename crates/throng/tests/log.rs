@@ -90,13 +90,13 @@ fn application() -> (SocketAddr, Receiver<String>) {
             let mut body = vec![0; length];
             stream.reader.read_exact(&mut body).unwrap();
             let body = String::from_utf8(body).unwrap();
-            let (status, answer) = match at {
+            let (status, outcome) = match at {
                 0 => ("200 OK", r#"{"replies":[{"status":"ok","response":{"a":"s3cret"}}]}"#),
                 _ => ("500 Internal Server Error", "s3cret"),
             };
             stream.send(&format!(
-                "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{answer}",
-                answer.len()
+                "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{outcome}",
+                outcome.len()
             ));
             let _ = sender.send(head + &body);
         }
@@ -253,7 +253,7 @@ fn the_log_has_spans_and_fields_and_no_secret() {
 }
 
 #[test]
-fn every_answer_names_its_request() {
+fn every_reply_names_its_request() {
     let logged = Logged::start("log-ids", &format!("[admin]\napi_key = \"{API_KEY}\"\n"), "text");
     let admin = logged.server.admin;
     let mut seen = Vec::new();

@@ -21,11 +21,11 @@ fn send(server: &Server, user: &str, data: &str) {
 
 /// A command with an id of its own, and its answer without what all answers have.
 fn ask(socket: &mut WebSocket, kind: &str, user: &str) -> Value {
-    let answer = command(socket, json!({"type": kind, "id": user, "user": user}));
-    assert_eq!(answer["id"], user);
-    match answer.get("ok") {
+    let reply = command(socket, json!({"type": kind, "id": user, "user": user}));
+    assert_eq!(reply["id"], user);
+    match reply.get("ok") {
         Some(ok) => ok.clone(),
-        None => answer["error"]["code"].clone(),
+        None => reply["error"]["code"].clone(),
     }
 }
 
@@ -41,8 +41,8 @@ fn data(socket: &mut WebSocket) -> Value {
 
 /// Who is in a topic.
 fn present(server: &Server, topic: &str) -> Vec<String> {
-    let answer = server.get(&format!("/presence?topic={topic}")).1;
-    answer["presences"].as_object().unwrap().keys().cloned().collect()
+    let reply = server.get(&format!("/presence?topic={topic}")).1;
+    reply["presences"].as_object().unwrap().keys().cloned().collect()
 }
 
 fn until_present(server: &Server, topic: &str, users: &[&str]) {
@@ -92,9 +92,9 @@ fn what_is_wrong_with_a_command_is_named() {
         (json!({"type": "login", "user": "al", "data": 1}), "bad_command"),
         (json!({"type": "logout", "user": "al"}), "not_logged_in"),
     ] {
-        let answer = command(&mut socket, fields.clone());
-        assert_eq!(answer["error"]["code"], code, "{fields}: {answer}");
-        assert!(answer["error"]["message"].as_str().unwrap().len() > 10);
+        let reply = command(&mut socket, fields.clone());
+        assert_eq!(reply["error"]["code"], code, "{fields}: {reply}");
+        assert!(reply["error"]["message"].as_str().unwrap().len() > 10);
     }
     // A user may be called as it likes.
     for user in ["*", "@al", "a}", "é \"x\""] {
@@ -123,8 +123,8 @@ fn the_application_logs_users_in_and_out_on_every_transport() {
         assert_eq!(client.data(&server), "the other stays", "{way:?}");
         assert!(!is_here(&server, &user) && is_here(&server, &base), "{way:?}");
         let again = json!({"connection": client.id, "user": user});
-        let (status, answer) = server.api("POST", "/api/logout", Some(again));
-        assert_eq!((status, &answer["error"]["code"]), (409, &json!("not_logged_in")), "{way:?}");
+        let (status, reply) = server.api("POST", "/api/logout", Some(again));
+        assert_eq!((status, &reply["error"]["code"]), (409, &json!("not_logged_in")), "{way:?}");
         // The one that it came with may go as well.
         assert_eq!(client.logout(&server, &base)["users"], 0, "{way:?}");
         server.post("/api/broadcast", json!({"data": "to all"}));
@@ -261,8 +261,8 @@ fn users_count_against_the_limits_of_a_connection() {
     assert_eq!(ask(&mut socket, "login", "al")["already"], true);
     let id = server.api("GET", "/api/users/al", None).1["connections"][0]["id"].clone();
     let bo = json!({"connection": id, "user": "bo"});
-    let (status, answer) = server.api("POST", "/api/login", Some(bo));
-    assert_eq!((status, &answer["error"]["code"]), (409, &json!("too_many_topics")));
+    let (status, reply) = server.api("POST", "/api/login", Some(bo));
+    assert_eq!((status, &reply["error"]["code"]), (409, &json!("too_many_topics")));
     assert_eq!(ask(&mut socket, "logout", "al")["users"], 0);
     assert_eq!(ask(&mut socket, "login", "bo")["users"], 1);
     // Who comes and goes all the time is slowed.
@@ -280,9 +280,9 @@ fn users_count_against_the_limits_of_a_connection() {
 fn where_clients_may_not_the_application_still_may() {
     let server = serve(&[("THRONG_CLIENT_LOGIN", "refuse")]);
     let mut socket = websocket(&server, "user=al");
-    let answer = command(&mut socket, json!({"type": "login", "id": 1, "user": "bo"}));
-    assert_eq!(answer["error"]["code"], "forbidden");
-    assert!(answer["error"]["message"].as_str().unwrap().contains("client.login"), "{answer}");
+    let reply = command(&mut socket, json!({"type": "login", "id": 1, "user": "bo"}));
+    assert_eq!(reply["error"]["code"], "forbidden");
+    assert!(reply["error"]["message"].as_str().unwrap().contains("client.login"), "{reply}");
     assert_eq!(ask(&mut socket, "logout", "al"), "forbidden");
     let id = server.api("GET", "/api/users/al", None).1["connections"][0]["id"].clone();
     server.post("/api/login", json!({"connection": id, "user": "bo"}));
@@ -309,8 +309,8 @@ fn a_call_for_no_connection_or_no_user_is_refused() {
     calls.push((404, "no_connection", json!({"connection": id, "user": "bo"})));
     for (status, code, body) in calls {
         for call in ["/api/login", "/api/logout"] {
-            let (got, answer) = server.api("POST", call, Some(body.clone()));
-            assert_eq!((got, &answer["error"]["code"]), (status, &json!(code)), "{call} {body}");
+            let (got, reply) = server.api("POST", call, Some(body.clone()));
+            assert_eq!((got, &reply["error"]["code"]), (status, &json!(code)), "{call} {body}");
         }
     }
     // A long poll is a request: it names its users each time.

@@ -52,8 +52,8 @@ fn memory_of_a_past_burst_does_not_block_new_clients() {
     for _ in 0..2 {
         let burst = half_read(&server);
         server.until("it is full", |server| server.metric("throng_memory_full") == 1.0);
-        let (status, answer) = server.api("GET", "/readyz", None);
-        assert_eq!((status, &answer["error"]["code"]), (503, &"memory_full".into()));
+        let (status, reply) = server.api("GET", "/readyz", None);
+        assert_eq!((status, &reply["error"]["code"]), (503, &"memory_full".into()));
         drop(burst);
         server.until("new connections are welcome after the burst", welcomes);
         server.until("it says so", |server| server.api("GET", "/readyz", None).0 == 200);

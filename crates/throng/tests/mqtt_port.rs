@@ -226,7 +226,7 @@ fn clients_come_by_either_port_and_meet() {
 }
 
 #[test]
-fn what_is_not_mqtt_is_closed_at_its_port_without_an_answer() {
+fn what_is_not_mqtt_is_closed_at_its_port_without_an_reply() {
     let both = Both::start(&["--shards", "1"], &[("THRONG_TIMEOUTS_HEAD_SECONDS", "600")]);
     for bytes in [
         &b"GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n"[..],
@@ -241,8 +241,8 @@ fn what_is_not_mqtt_is_closed_at_its_port_without_an_answer() {
     let closed = "throng_connections_closed_total{reason=\"bad_request\"}";
     both.server.until("all are counted", |server| server.metric(closed) == 6.0);
     for class in ["2xx", "4xx", "5xx"] {
-        let answers = format!("throng_http_answers_total{{class=\"{class}\"}}");
-        assert_eq!(both.server.metric(&answers), 0.0, "{class}");
+        let replies = format!("throng_http_answers_total{{class=\"{class}\"}}");
+        assert_eq!(both.server.metric(&replies), 0.0, "{class}");
     }
     // Who says too little for too long is told in its own words, if it has said which.
     let both = Both::start(&["--shards", "1"], &[("THRONG_TIMEOUTS_HEAD_SECONDS", "3")]);
@@ -258,8 +258,8 @@ fn what_is_not_mqtt_is_closed_at_its_port_without_an_answer() {
 #[test]
 fn without_an_address_there_is_no_mqtt() {
     let server = Server::run(command(&["--shards", "1"]), &[]);
-    let answer = server.exchange_once(&[CONNECT, 1, b'a']);
-    assert!(answer.starts_with("HTTP/1.1 400"), "{answer:?}");
+    let reply = server.exchange_once(&[CONNECT, 1, b'a']);
+    assert!(reply.starts_with("HTTP/1.1 400"), "{reply:?}");
 }
 
 #[test]
@@ -325,13 +325,13 @@ fn a_client_beyond_capacity_gets_its_own_protocols_error() {
     let refused = b"\x20\x0aoverloaded";
     let connect_packet = [CONNECT, 1, b'c'];
     // Its first bytes may not have come when it is refused.
-    let answers = (0..20).map(|_| both.exchange(&connect_packet));
-    assert!(answers.clone().all(|answer| answer.is_empty() || answer == refused));
+    let replies = (0..20).map(|_| both.exchange(&connect_packet));
+    assert!(replies.clone().all(|reply| reply.is_empty() || reply == refused));
     assert_eq!(both.exchange(b"GET / HTTP/1.1\r\n\r\n"), b"");
     both.server.until("the answer is not lost with a request that comes late", |server| {
-        let answer = server.exchange_once(b"GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n");
-        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 503"), "{answer}");
-        !answer.is_empty()
+        let reply = server.exchange_once(b"GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n");
+        assert!(reply.is_empty() || reply.starts_with("HTTP/1.1 503"), "{reply}");
+        !reply.is_empty()
     });
     let refusals = "throng_connections_refused_total{reason=\"connections\"}";
     both.server.until("all are counted", |server| server.metric(refusals) >= 22.0);
@@ -341,8 +341,8 @@ fn a_client_beyond_capacity_gets_its_own_protocols_error() {
     let both = Both::start(&["--shards", "1"], &limit);
     let connections = [open(both.mqtt, b"", "alice"), open(both.server.client, b"", "bob")];
     assert!((0..5).all(|_| {
-        let answer = both.exchange(&connect_packet);
-        answer.is_empty() || answer == refused
+        let reply = both.exchange(&connect_packet);
+        reply.is_empty() || reply == refused
     }));
     // A health check is answered, where one is made.
     let check = b"GET /healthz HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
@@ -353,9 +353,9 @@ fn a_client_beyond_capacity_gets_its_own_protocols_error() {
     drop(connections);
     both.server.until("there is room again", |_| {
         let mut socket = both.connect();
-        let mut answer = [0; 2];
+        let mut reply = [0; 2];
         let _ = socket.write_all(&connect_packet);
-        socket.read_exact(&mut answer).is_ok() && answer == [CONNACK, 0]
+        socket.read_exact(&mut reply).is_ok() && reply == [CONNACK, 0]
     });
 }
 
@@ -369,8 +369,8 @@ fn a_trusted_proxy_says_who_comes_to_the_port_of_mqtt() {
     let both = Both::start(&["--shards", "1"], &settings);
     let header = b"PROXY TCP4 192.0.2.1 127.0.0.1 4711 1883\r\n";
     let _alice = open(both.mqtt, header, "alice");
-    let (_, answer) = both.server.api("GET", "/api/users/alice", None);
-    assert_eq!(answer["connections"][0]["address"], "192.0.2.1:4711", "{answer}");
+    let (_, reply) = both.server.api("GET", "/api/users/alice", None);
+    assert_eq!(reply["connections"][0]["address"], "192.0.2.1:4711", "{reply}");
     // The address has what it may, and another not.
     let again = [&header[..], &[CONNECT, 1, b'a']].concat();
     assert_eq!(both.exchange(&again), b"\x20\x0aoverloaded");

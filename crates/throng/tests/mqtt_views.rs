@@ -21,15 +21,15 @@ fn serve(settings: &[(&str, &str)]) -> Server {
 
 #[track_caller]
 fn good(server: &Server, method: &str, target: &str) -> Value {
-    let (status, answer) = server.api(method, target, None);
-    assert_eq!(status, 200, "{method} {target}: {answer}");
-    answer
+    let (status, reply) = server.api(method, target, None);
+    assert_eq!(status, 200, "{method} {target}: {reply}");
+    reply
 }
 
 #[track_caller]
 fn bad(server: &Server, method: &str, target: &str) -> String {
-    let (status, answer) = server.api(method, target, None);
-    let code = answer["error"]["code"].as_str().unwrap_or_default();
+    let (status, reply) = server.api(method, target, None);
+    let code = reply["error"]["code"].as_str().unwrap_or_default();
     format!("{status} {code}")
 }
 

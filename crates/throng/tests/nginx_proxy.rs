@@ -174,8 +174,8 @@ fn serve(how: How, more: &[(&str, &str)]) -> Server {
 fn address(server: &Server, user: &str) -> String {
     let mut found = String::new();
     server.until("the user is connected", |server| {
-        let (_, answer) = server.api("GET", &format!("/api/users/{user}"), None);
-        found = answer["connections"][0]["address"].as_str().unwrap_or_default().to_string();
+        let (_, reply) = server.api("GET", &format!("/api/users/{user}"), None);
+        found = reply["connections"][0]["address"].as_str().unwrap_or_default().to_string();
         !found.is_empty()
     });
     match found.parse::<SocketAddr>() {

@@ -439,7 +439,7 @@ fn a_topic_without_joins_is_closed_to_every_transport() {
         );
         let mut stream = Stream::new(server.connect());
         stream.send(&request);
-        assert_eq!(stream.answer().0, status);
+        assert_eq!(stream.read_reply().0, status);
         let mut socket = websocket(&server, "");
         let reply = command(&mut socket, json!({"type":"subscribe","id":1,"topic":topic}));
         assert_eq!(reply["error"]["code"], code);

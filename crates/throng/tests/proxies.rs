@@ -20,9 +20,9 @@ fn open(server: &Server, first: &[u8], headers: &str, user: &str) -> (Stream, St
 
 /// Where the server says that a user is.
 fn address(server: &Server, user: &str) -> String {
-    let (status, answer) = server.api("GET", &format!("/api/users/{user}"), None);
-    assert_eq!((status, answer["count"].as_u64()), (200, Some(1)), "{answer}");
-    answer["connections"][0]["address"].as_str().unwrap().to_string()
+    let (status, reply) = server.api("GET", &format!("/api/users/{user}"), None);
+    assert_eq!((status, reply["count"].as_u64()), (200, Some(1)), "{reply}");
+    reply["connections"][0]["address"].as_str().unwrap().to_string()
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_connection_of_a_proxy_may_carry_requests_of_several_clients() {
     let ask = |stream: &mut Stream, client: &str| {
         let head = format!("GET /healthz HTTP/1.1\r\nHost: t\r\nX-Forwarded-For: {client}\r\n\r\n");
         stream.send(&head);
-        stream.answer().0
+        stream.read_reply().0
     };
     let (mut one, mut two) = (Stream::new(server.connect()), Stream::new(server.connect()));
     assert_eq!(ask(&mut one, "192.0.2.1"), 200);

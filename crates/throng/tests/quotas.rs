@@ -68,9 +68,10 @@ fn what_a_user_publishes_counts_on_all_of_its_connections() {
     let publish = json!({"type": "publish", "id": "1", "topic": "a", "data": 1});
     let begun = Instant::now();
     sockets.iter_mut().for_each(|socket| send_burst(socket, &publish, 100));
-    let answers: Vec<Value> = sockets.iter_mut().flat_map(|socket| replies(socket, 100)).collect();
-    let refused: Vec<_> = answers.iter().filter(|answer| !answer["error"].is_null()).collect();
-    assert_rate(answers.len() - refused.len(), 20, begun);
+    let responses: Vec<Value> =
+        sockets.iter_mut().flat_map(|socket| replies(socket, 100)).collect();
+    let refused: Vec<_> = responses.iter().filter(|outcome| !outcome["error"].is_null()).collect();
+    assert_rate(responses.len() - refused.len(), 20, begun);
     let text = refused[0].to_string();
     assert!(text.contains("rate_limited"), "{text}");
     assert!(text.contains("limits.publishes_per_second_per_user_max"), "{text}");
@@ -78,8 +79,8 @@ fn what_a_user_publishes_counts_on_all_of_its_connections() {
     // By HTTP it is the same user.
     let request =
         "POST /publish?user=alice&topic=a HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\n{}";
-    let answers = pipelined(&server, &vec![request.to_string(); 400]);
-    let last = answers.last().unwrap();
+    let responses = pipelined(&server, &vec![request.to_string(); 400]);
+    let last = responses.last().unwrap();
     assert!(last.starts_with("429 ") && last.contains("rate_limited"), "{last}");
     assert!(header(last, "retry-after").is_some(), "{last}");
     assert!(limited(&server, "publishes_per_second_per_user_max") > refused.len() as f64);
@@ -102,9 +103,9 @@ fn a_phoenix_client_gets_its_own_protocols_error() {
         socket.write(message(&format!("room:{at}"), "phx_join")).unwrap();
     }
     socket.flush().unwrap();
-    let answers: Vec<_> = (0..60).map(|_| receive(&mut socket)[4].clone()).collect();
-    let refused: Vec<_> = answers.iter().filter(|answer| answer["status"] == "error").collect();
-    assert_rate(answers.len() - refused.len(), 3, begun);
+    let responses: Vec<_> = (0..60).map(|_| receive(&mut socket)[4].clone()).collect();
+    let refused: Vec<_> = responses.iter().filter(|outcome| outcome["status"] == "error").collect();
+    assert_rate(responses.len() - refused.len(), 3, begun);
     let reason = refused[0]["response"]["reason"].as_str().unwrap();
     assert!(
         reason.starts_with("rate_limited: too many joins in a second by this user"),
@@ -156,10 +157,10 @@ fn an_address_is_limited_to_its_rates_and_honest_users_of_others_are_not() {
     let requests: Vec<_> = (0..400).map(|at| poll("192.0.2.1", &format!("u{at}"))).collect();
     let (begun, mut passed) = (Instant::now(), 0);
     for _ in 0..5 {
-        let answers = pipelined(&server, &requests);
-        let (last, before) = answers.split_last().unwrap();
+        let responses = pipelined(&server, &requests);
+        let (last, before) = responses.split_last().unwrap();
         assert!(last.starts_with("429 "), "{last}");
-        assert!(before.iter().all(|answer| answer.starts_with("200 ")), "{before:?}");
+        assert!(before.iter().all(|outcome| outcome.starts_with("200 ")), "{before:?}");
         passed += before.len();
     }
     assert_rate(passed, 10, begun);
@@ -173,8 +174,8 @@ fn an_address_is_limited_to_its_rates_and_honest_users_of_others_are_not() {
         let mut socket = websocket(server, "");
         // The server finds out the address of a connection with its first command.
         command(&mut socket, publish.clone());
-        let answers = burst(&mut socket, &publish, 100);
-        answers.iter().any(|it| it.to_string().contains("per_address_max"))
+        let responses = burst(&mut socket, &publish, 100);
+        responses.iter().any(|it| it.to_string().contains("per_address_max"))
     });
     let healthy = b"GET /healthz HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
     (0..30).for_each(|_| assert!(server.exchange(healthy).starts_with("HTTP/1.1 200")));
@@ -188,8 +189,8 @@ fn too_many_bytes_are_left_unread_for_a_while() {
     let data = "x".repeat(16 << 10);
     let publish = json!({"type": "publish", "id": "1", "topic": "a", "data": data});
     let started = Instant::now();
-    let answers = burst(&mut socket, &publish, 16);
-    assert!(answers.iter().all(|answer| answer["error"].is_null()), "{answers:?}");
+    let responses = burst(&mut socket, &publish, 16);
+    assert!(responses.iter().all(|outcome| outcome["error"].is_null()), "{responses:?}");
     // 256 KiB at 64 KiB a second, of which the first go at once.
     let took = started.elapsed();
     assert!(took > Duration::from_millis(1_500), "{took:?}");
@@ -225,10 +226,10 @@ fn a_user_has_so_many_connections_and_topics() {
     for (socket, topic) in [(1, "a"), (1, "b"), (1, "c"), (2, "a"), (2, "b"), (2, "c")] {
         assert!(join(socket, topic)["error"].is_null(), "{topic}");
     }
-    let answer = join(2, "d").to_string();
+    let outcome = join(2, "d").to_string();
     assert!(
-        answer.contains("too_many_topics") && answer.contains("topics_per_user_max"),
-        "{answer}"
+        outcome.contains("too_many_topics") && outcome.contains("topics_per_user_max"),
+        "{outcome}"
     );
     assert!(join(2, "a")["error"].is_null(), "it is in this one already");
     command(&mut one, json!({"type": "unsubscribe", "id": "1", "topic": "a"}));
@@ -298,7 +299,7 @@ fn a_crowd_of_which_each_does_a_little_is_named_by_its_address_alone() {
         if Instant::now() >= next {
             sockets.iter_mut().for_each(|socket| send_burst(socket, &publish, 6));
             for socket in &mut sockets {
-                assert!(replies(socket, 6).iter().all(|answer| answer["error"].is_null()));
+                assert!(replies(socket, 6).iter().all(|outcome| outcome["error"].is_null()));
             }
             next = Instant::now() + Duration::from_secs(3);
         }

@@ -70,8 +70,8 @@ fn a_subscription_graph_is_imported_and_applied() {
         assert_eq!(stream.data(), "hello");
     }
     let body = json!({"user": "u7", "remove": [topic]});
-    let (status, answer) = server.api("POST", "/api/subscriptions", Some(body));
-    assert_eq!((status, &answer["removed"], &answer["connections"]), (200, &json!(1), &json!(2)));
+    let (status, reply) = server.api("POST", "/api/subscriptions", Some(body));
+    assert_eq!((status, &reply["removed"], &reply["connections"]), (200, &json!(1), &json!(2)));
     server.until_members(topic, 0);
     let (_, said, _) = run(throng(&["followers", topic], Some(server.admin)), "");
     assert!(said.lines().eq(users.into_iter().filter(|user| *user != "u7")), "{said}");

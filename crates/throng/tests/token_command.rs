@@ -133,8 +133,8 @@ fn a_server_takes_a_token_for_what_it_says() {
     server.publish("room:1", json!("for those within"));
     while stream.next_object()["data"] != "for those within" {}
     for user in ["al", "bo"] {
-        let (_, answer) = server.api("GET", &format!("/api/users/{user}"), None);
-        assert_eq!(answer["count"], 1, "{answer}");
+        let (_, reply) = server.api("GET", &format!("/api/users/{user}"), None);
+        assert_eq!(reply["count"], 1, "{reply}");
     }
 
     let said = claims(folder, &token);

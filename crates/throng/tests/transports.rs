@@ -72,10 +72,10 @@ fn a_poll_waits_and_gets_exactly_the_new_messages() {
         server.publish("a", json!(round * 2));
         server.publish("elsewhere", json!("x"));
         server.publish("a", json!(round * 2 + 1));
-        let (_, answer) = server.get(&format!("/poll?topic=a&since={since}"));
-        assert_eq!(answer["recovered"], true);
-        got.extend(answer["messages"].as_array().unwrap().iter().map(|m| m["data"].clone()));
-        since = answer["since"].as_str().unwrap().to_string();
+        let (_, response) = server.get(&format!("/poll?topic=a&since={since}"));
+        assert_eq!(response["recovered"], true);
+        got.extend(response["messages"].as_array().unwrap().iter().map(|m| m["data"].clone()));
+        since = response["since"].as_str().unwrap().to_string();
     }
     assert_eq!(got, (0..40).map(|n| json!(n)).collect::<Vec<_>>());
     // A message or a broadcast wakes a waiting poll, and its connection stays usable.
@@ -89,15 +89,15 @@ fn a_poll_waits_and_gets_exactly_the_new_messages() {
             _ => json!({"data": wake}),
         };
         server.post(wake, body);
-        let answer: serde_json::Value = serde_json::from_str(&stream.answer().1).unwrap();
-        assert_eq!(answer["messages"][0]["data"], wake);
-        assert_eq!(answer.get("recovered"), None);
+        let response: serde_json::Value = serde_json::from_str(&stream.read_reply().1).unwrap();
+        assert_eq!(response["messages"][0]["data"], wake);
+        assert_eq!(response.get("recovered"), None);
     }
     // A token of another epoch gets an answer at once, which says so.
-    let (_, answer) = server.get("/poll?topic=a&since=00000000:1&timeout=20");
-    assert_eq!(answer["recovered"], false);
-    let (_, answer) = server.get("/poll?topic=quiet&timeout=1");
-    assert_eq!(answer["messages"], json!([]));
+    let (_, response) = server.get("/poll?topic=a&since=00000000:1&timeout=20");
+    assert_eq!(response["recovered"], false);
+    let (_, response) = server.get("/poll?topic=quiet&timeout=1");
+    assert_eq!(response["messages"], json!([]));
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn clients_publish_by_post_only_where_rules_allow_it() {
             "POST {target} HTTP/1.1\r\nHost: t\r\nContent-Type: {media}\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         ));
-        stream.answer()
+        stream.read_reply()
     };
     assert_eq!(post("/publish?topic=open/1", "text/plain", "hi").0, 200);
     assert_eq!(stream.data(), "hi");
@@ -192,8 +192,8 @@ fn a_batch_to_one_connection_arrives_in_order() {
     let publish = |topic: &str, n: u32| json!({"publish": {"topic": topic, "data": n}});
     let commands: Vec<_> =
         (0..300).map(|n| publish(if n % 2 == 0 { "a" } else { "b" }, n)).collect();
-    let answer = server.post("/api/batch", json!({"commands": commands}));
-    assert_eq!(answer["results"].as_array().unwrap().len(), 300);
+    let response = server.post("/api/batch", json!({"commands": commands}));
+    assert_eq!(response["results"].as_array().unwrap().len(), 300);
     let mut last = [None; 2];
     for _ in 0..300 {
         let n: u32 = stream.data().parse().unwrap();
@@ -231,11 +231,11 @@ fn a_request_without_a_topic_gets_what_is_missing() {
     }
     let url = |path: &str| format!("ws://{}{path}", server.client);
     let refused = tungstenite::client(url("/ws?channel=news"), server.connect());
-    let Err(tungstenite::HandshakeError::Failure(tungstenite::Error::Http(answer))) = refused
+    let Err(tungstenite::HandshakeError::Failure(tungstenite::Error::Http(response))) = refused
     else {
         panic!("it opened")
     };
-    assert_eq!(answer.status(), 400);
+    assert_eq!(response.status(), 400);
     // What others add, and all that a Phoenix client passes, is none of our business.
     drop(server.listen("/sse?topic=news&utm_source=x&_=1&tab=2"));
     let phoenix = url("/socket/websocket?vsn=2.0.0&topics=a&channel=b&users=c");

@@ -136,9 +136,9 @@ fn the_recipe_with_nginx_lets_in_whom_the_login_knows() {
     let (mut socket, _) = tungstenite::client(ws, connect(nginx.address)).unwrap();
     let welcome = crate::support::receive(&mut socket);
     assert_eq!(welcome["users"], json!(["alice"]), "{welcome}");
-    let answer =
+    let reply =
         crate::support::command(&mut socket, json!({"type": "login", "id": 1, "user": "mallory"}));
-    assert_eq!(answer["error"]["code"], "forbidden", "{answer}");
+    assert_eq!(reply["error"]["code"], "forbidden", "{reply}");
     // A message says whose it is.
     let post = |target: &str, headers: &str| {
         request(nginx.address, "POST", target, Some(json!("hi")), headers)
@@ -169,8 +169,8 @@ fn the_recipe_with_nginx_lets_in_whom_the_login_knows() {
         );
     }
     // Phoenix, by its socket and its long poll.
-    let (status, answer) = call("GET", "/socket/longpoll?vsn=2.0.0&user=mallory", None, &cookie);
-    assert!(status == 403 || answer["status"] == 403, "{status} {answer}");
+    let (status, reply) = call("GET", "/socket/longpoll?vsn=2.0.0&user=mallory", None, &cookie);
+    assert!(status == 403 || reply["status"] == 403, "{status} {reply}");
     // Without a login nothing comes through, and guests have no name.
     let (head, _) = nginx.open("/sse", FORGED);
     assert!(head.starts_with("HTTP/1.1 401 "), "{head}");

@@ -34,8 +34,8 @@ fn an_event_source_receives_all_topics_of_a_filter() {
     assert_eq!(welcome["topics"], json!(["sensors/#"]), "{welcome}");
     let request = b"GET /sse?topic=a/%23&filter=mqtt&since=start HTTP/1.1\r\nHost: a\r\n\
                     Connection: close\r\n\r\n";
-    let answer = server.exchange(request);
-    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("bad_since"), "{answer}");
+    let outcome = server.exchange(request);
+    assert!(outcome.starts_with("HTTP/1.1 400") && outcome.contains("bad_since"), "{outcome}");
     // Without filter=mqtt it is a topic like any other.
     let mut plain = server.listen("/sse?topic=sensors/%2B/temp&format=json");
     until_connections(&server, 3.0);
@@ -112,7 +112,7 @@ fn a_websocket_subscribes_and_unsubscribes_by_filter() {
     let none = json!({});
     assert_eq!(ask("subscribe", "a/+", none.clone())["ok"], json!({"topic": "a/+"}));
     assert_eq!(ask("subscribe", "a/+", none.clone())["ok"], json!({"topic": "a/+"}));
-    let code = |answer: Value| answer["error"]["code"].as_str().unwrap_or("none").to_string();
+    let code = |outcome: Value| outcome["error"]["code"].as_str().unwrap_or("none").to_string();
     assert_eq!(code(ask("subscribe", "a/b+", none.clone())), "bad_filter");
     assert_eq!(code(ask("subscribe", "$share/g/a", none.clone())), "bad_filter");
     assert_eq!(code(ask("subscribe", "a/#", json!({"filter": "glob"}))), "bad_filter");
@@ -200,16 +200,19 @@ fn wildcards_are_off_until_they_are_on() {
         let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
         server.exchange(request.as_bytes())
     };
-    let answer = get("/sse?topic=a/%23&filter=mqtt");
-    assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("wildcards_off"), "{answer}");
+    let outcome = get("/sse?topic=a/%23&filter=mqtt");
+    assert!(outcome.starts_with("HTTP/1.1 403") && outcome.contains("wildcards_off"), "{outcome}");
     for (target, code) in [
         ("/sse?topic=a/b%23&filter=mqtt", "bad_filter"),
         ("/sse?topic=a/%23&filter=glob", "bad_filter"),
         ("/poll?topic=a/%23&filter=mqtt", "bad_filter"),
         ("/sse?topic=a&filters=mqtt", "bad_parameter"),
     ] {
-        let answer = get(target);
-        assert!(answer.starts_with("HTTP/1.1 400") && answer.contains(code), "{target}: {answer}");
+        let outcome = get(target);
+        assert!(
+            outcome.starts_with("HTTP/1.1 400") && outcome.contains(code),
+            "{target}: {outcome}"
+        );
     }
     let mut socket = websocket(&server, "topic=a");
     let ask = json!({"type": "subscribe", "id": 1, "topic": "a/#", "filter": "mqtt"});

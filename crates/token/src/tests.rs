@@ -390,14 +390,14 @@ fn published_keys_are_fetched_when_they_are_needed_and_not_more_often() {
     let fetches = (0..60)
         .map(|second| {
             let forged = signed_by("9", "ES256", OTHER_P256, &json!({ "n": second }));
-            let answer = verify(&forged, 200 + second);
+            let reply = verify(&forged, 200 + second);
             let begun = jwks.begin(200 + second).len();
             if begun > 0 {
-                assert_eq!(answer, Err(TokenError::KeysComing));
+                assert_eq!(reply, Err(TokenError::KeysComing));
                 jwks.fetched(&url, &both).unwrap();
                 jwks.end(200 + second);
             } else {
-                assert_eq!(answer, Err(TokenError::UnknownKey));
+                assert_eq!(reply, Err(TokenError::UnknownKey));
             }
             begun
         })
@@ -449,7 +449,7 @@ fn a_token_is_not_refused_while_its_key_arrives() {
 }
 
 #[test]
-fn what_an_issuer_publishes_by_now_is_not_known_while_it_answers_with_errors() {
+fn what_an_issuer_publishes_by_now_is_not_known_while_it_replies_with_errors() {
     let url = "https://a.example/keys".to_string();
     let jwks = Arc::new(Jwks::new(std::slice::from_ref(&url), &[], 300));
     let authority =

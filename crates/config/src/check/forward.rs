@@ -24,8 +24,8 @@ pub(super) fn check(config: &Config, read: &mut Read) {
             let message = format!("there may be {FORWARDS_MAX} rules, and this is one more");
             add_error("filter", message);
         }
-        let answers = rule.answer_filters.iter().map(|filter| ("answer_filters", filter));
-        for (at, filter) in answers.chain([("filter", &rule.filter)]) {
+        let replies = rule.answer_filters.iter().map(|filter| ("answer_filters", filter));
+        for (at, filter) in replies.chain([("filter", &rule.filter)]) {
             match Filter::parse(filter) {
                 Ok(Filter { group: None, .. }) => {}
                 Ok(_) => {

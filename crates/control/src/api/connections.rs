@@ -11,7 +11,7 @@ use shard::Target;
 use utoipa::ToSchema;
 
 use crate::http::{Body, Rejection};
-use crate::node::{Answers, AskError, Node};
+use crate::node::{Node, ShardReplies, ShardRequestError};
 
 /// Which connections to close: a user's, or one.
 #[derive(Deserialize, ToSchema)]
@@ -56,9 +56,9 @@ pub(crate) struct Subscribed {
 /// Counts of shards that have not all come.
 pub(crate) enum PendingCount {
     /// To close connections.
-    Disconnect(Answers<u32>),
+    Disconnect(ShardReplies<u32>),
     /// To change who is in a topic.
-    Membership(Answers<u32>),
+    Membership(ShardReplies<u32>),
 }
 
 /// What the shards did.
@@ -73,26 +73,26 @@ pub(crate) enum Done {
 
 impl PendingCount {
     /// Waits for the shards.
-    pub async fn done(self) -> Result<Done, AskError> {
+    pub async fn done(self) -> Result<Done, ShardRequestError> {
         Ok(match self {
-            PendingCount::Disconnect(answers) => {
-                Done::Disconnected(Disconnected { disconnected: sum(answers).await? })
+            PendingCount::Disconnect(replies) => {
+                Done::Disconnected(Disconnected { disconnected: sum(replies).await? })
             }
-            PendingCount::Membership(answers) => {
-                Done::Subscribed(Subscribed { connections: sum(answers).await? })
+            PendingCount::Membership(replies) => {
+                Done::Subscribed(Subscribed { connections: sum(replies).await? })
             }
         })
     }
 }
 
-async fn sum(answers: Answers<u32>) -> Result<u64, AskError> {
-    Ok(answers.all().await?.into_iter().map(u64::from).sum())
+async fn sum(replies: ShardReplies<u32>) -> Result<u64, ShardRequestError> {
+    Ok(replies.all().await?.into_iter().map(u64::from).sum())
 }
 
 impl Disconnect {
     pub fn start(&self, node: &Node) -> Result<PendingCount, Rejection> {
         let close = CloseReason::ByApplication;
-        let answers = match (&self.user, &self.connection) {
+        let replies = match (&self.user, &self.connection) {
             (Some(user), None) => {
                 check_name(user).map_err(|error| Rejection::bad_request("bad_user", error))?;
                 node.ask_all(|reply| {
@@ -114,7 +114,7 @@ impl Disconnect {
                         shard::Command::Disconnect { target, close, reply }
                     })
                 } else {
-                    Answers::none()
+                    ShardReplies::none()
                 }
             }
             _ => {
@@ -124,7 +124,7 @@ impl Disconnect {
                 ));
             }
         };
-        Ok(PendingCount::Disconnect(answers))
+        Ok(PendingCount::Disconnect(replies))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ::history::{Answer, Asker, Completion, HistoryError, Page, PageFrom, PageQuery};
+use ::history::{Asker, Completion, HistoryError, HistoryReply, Page, PageFrom, PageQuery};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -173,11 +173,11 @@ async fn disk_has_some(node: &Node, topic: &str) -> bool {
     let (hash, topic) = (node.broker.hash(topic), topic.into());
     let (from, backwards, limit, bytes_max) = (PageFrom::End, false, 1, PAGE_BYTES);
     let query = PageQuery { hash, topic, from, backwards, limit, bytes_max };
-    let page = answer(|completion| node.history().page(query, completion)).await;
+    let page = reply(|completion| node.history().page(query, completion)).await;
     !matches!(
         page,
-        Err(AnswerError::NotTaken(HistoryError::NoHistory)
-            | AnswerError::Error(HistoryError::NoHistory))
+        Err(HistoryReplyError::NotTaken(HistoryError::NoHistory)
+            | HistoryReplyError::Error(HistoryError::NoHistory))
     )
 }
 
@@ -192,46 +192,46 @@ async fn read_page(
     let hash = node.broker.hash(topic);
     let (topic, backwards, bytes_max) = (topic.into(), reverse, PAGE_BYTES);
     let query = PageQuery { hash, topic, from, backwards, limit, bytes_max };
-    let page = answer(|completion| node.history().page(query, completion)).await;
+    let page = reply(|completion| node.history().page(query, completion)).await;
     page.map_err(|error| match error {
-        AnswerError::NotTaken(_) => {
+        HistoryReplyError::NotTaken(_) => {
             let message = "too many read from the store already: try again after a second";
             Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "store_busy", message)
         }
-        AnswerError::Late => {
+        HistoryReplyError::Late => {
             let message = "the disk did not answer in 20 seconds: try again later";
             Rejection::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message)
         }
-        AnswerError::Gone => Rejection::going_down(),
-        AnswerError::Error(error) => PublishError::from(error).into(),
+        HistoryReplyError::Gone => Rejection::going_down(),
+        HistoryReplyError::Error(error) => PublishError::from(error).into(),
     })
 }
 
-/// Why the history has not answered.
-enum AnswerError {
+/// Why there is no reply of the history.
+enum HistoryReplyError {
     /// It did not take the request.
     NotTaken(HistoryError),
-    /// It answered with this.
+    /// It replied with this error.
     Error(HistoryError),
-    /// It did not answer in time.
+    /// It did not reply in time.
     Late,
     /// It ends.
     Gone,
 }
 
 /// Asks the history, and waits for its answer as long as for a disk.
-async fn answer<T: Send + 'static>(
-    ask: impl FnOnce(Completion<T>) -> Result<Answer<T>, HistoryError>,
-) -> Result<T, AnswerError> {
+async fn reply<T: Send + 'static>(
+    ask: impl FnOnce(Completion<T>) -> Result<HistoryReply<T>, HistoryError>,
+) -> Result<T, HistoryReplyError> {
     let (sender, receiver) = oneshot::channel();
     // If nobody waits any more, the caller went away.
     let asker = Asker::default();
-    let completion = Completion::of(&asker, move |answer| _ = sender.send(answer));
-    if let Answer::Now(now) = ask(completion).map_err(AnswerError::NotTaken)? {
+    let completion = Completion::of(&asker, move |reply| _ = sender.send(reply));
+    if let HistoryReply::Now(now) = ask(completion).map_err(HistoryReplyError::NotTaken)? {
         return Ok(now);
     }
-    let answer = timeout(DISK_TIMEOUT, receiver).await.map_err(|_| AnswerError::Late)?;
-    answer.map_err(|_| AnswerError::Gone)?.map_err(AnswerError::Error)
+    let reply = timeout(DISK_TIMEOUT, receiver).await.map_err(|_| HistoryReplyError::Late)?;
+    reply.map_err(|_| HistoryReplyError::Gone)?.map_err(HistoryReplyError::Error)
 }
 
 /// `/api/history` was the path of the node's samples once: callers from then learn the new one.
@@ -280,15 +280,15 @@ pub(crate) async fn delete(
     }
     let through = history.top().to_string();
     let hash = node.broker.hash(&topic);
-    let deleted = answer(|completion| history.delete(hash, &topic, completion)).await;
+    let deleted = reply(|completion| history.delete(hash, &topic, completion)).await;
     deleted.map_err(|error| match error {
-        AnswerError::Late => {
+        HistoryReplyError::Late => {
             let message = "the disk did not answer in 20 seconds: the history may be deleted or \
                            not; do it again later, which does no harm";
             Rejection::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message)
         }
-        AnswerError::Gone => Rejection::going_down(),
-        AnswerError::NotTaken(error) | AnswerError::Error(error) => {
+        HistoryReplyError::Gone => Rejection::going_down(),
+        HistoryReplyError::NotTaken(error) | HistoryReplyError::Error(error) => {
             let error = PublishError::from(error);
             let message = format!("the history is not deleted from the disk: {error}");
             Rejection::new(StatusCode::SERVICE_UNAVAILABLE, error.code(), message)

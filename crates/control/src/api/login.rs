@@ -69,9 +69,9 @@ impl Identity {
         if shard >= node.shards.count() {
             return Err(LoginError::NoConnection.into());
         }
-        let answers = node.ask(shard, |reply| command(connection, &self.user, reply)).all().await?;
-        let answer = answers.into_iter().next().unwrap_or(Err(LoginError::NoConnection));
-        Ok(answer?)
+        let replies = node.ask(shard, |reply| command(connection, &self.user, reply)).all().await?;
+        let response = replies.into_iter().next().unwrap_or(Err(LoginError::NoConnection));
+        Ok(response?)
     }
 }
 

@@ -47,7 +47,7 @@ use crate::http::guard::{Guard, OPEN_FOLDER, guard};
 use crate::http::middleware::{Around, surround};
 use crate::http::trace::RequestIds;
 use crate::monitor::Monitor;
-use crate::node::{AskError, Node};
+use crate::node::{Node, ShardRequestError};
 
 /// What each of the node's calls needs: the one place that says it.
 fn calls() -> Calls<Arc<Node>> {
@@ -167,11 +167,11 @@ pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
         .with_state(node)
 }
 
-impl From<AskError> for Rejection {
-    fn from(error: AskError) -> Self {
+impl From<ShardRequestError> for Rejection {
+    fn from(error: ShardRequestError) -> Self {
         match error {
-            AskError::Ended => Rejection::going_down(),
-            AskError::Timeout => Rejection::no_answer(),
+            ShardRequestError::Ended => Rejection::going_down(),
+            ShardRequestError::Timeout => Rejection::no_reply(),
         }
     }
 }

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use presence::{Answer, List, Snapshot};
+use presence::{List, PresenceReply, Snapshot};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use utoipa::ToSchema;
 
 use crate::http::{ErrorBody, Rejection, path_name};
-use crate::node::{AskError, Node, SHARD_TIMEOUT};
+use crate::node::{Node, SHARD_TIMEOUT, ShardRequestError};
 
 /// Who is in a topic.
 #[derive(Serialize, ToSchema)]
@@ -55,17 +55,21 @@ pub(crate) async fn presence(
 }
 
 /// Who is in a topic; an error when the answer does not come within [`SHARD_TIMEOUT`].
-pub(crate) async fn list(presence: &dyn presence::Presence, topic: &str) -> Result<List, AskError> {
+pub(crate) async fn list(
+    presence: &dyn presence::Presence,
+    topic: &str,
+) -> Result<List, ShardRequestError> {
     let (sender, receiver) = oneshot::channel();
     let later = Box::new(move |list| {
         // Not received when the caller went away.
         let _ = sender.send(list);
     });
     match presence.list(topic, None, later) {
-        Answer::Now(list) => Ok(list),
-        Answer::Later => {
-            let list = timeout(SHARD_TIMEOUT, receiver).await.map_err(|_| AskError::Timeout)?;
-            list.map_err(|_| AskError::Ended)
+        PresenceReply::Now(list) => Ok(list),
+        PresenceReply::Later => {
+            let list =
+                timeout(SHARD_TIMEOUT, receiver).await.map_err(|_| ShardRequestError::Timeout)?;
+            list.map_err(|_| ShardRequestError::Ended)
         }
     }
 }

@@ -58,7 +58,7 @@ pub(crate) async fn topics(
     QueryParams(query): QueryParams<TopicsQuery>,
 ) -> Result<Json<Topics>, Rejection> {
     let limit = checked_limit(query.limit, TOPICS, TOPICS_MAX)?;
-    let answers = node.ask_all(|reply| Command::Topics {
+    let replies = node.ask_all(|reply| Command::Topics {
         prefix: query.prefix.clone(),
         after: query.after.clone(),
         // One more than the page shows whether there is a next page.
@@ -66,7 +66,7 @@ pub(crate) async fn topics(
         reply,
     });
     let mut all: BTreeMap<Name, u64> = BTreeMap::new();
-    for info in answers.all().await?.into_iter().flatten() {
+    for info in replies.all().await?.into_iter().flatten() {
         *all.entry(info.topic).or_default() += u64::from(info.members);
     }
     let more = all.len() > limit;
@@ -88,7 +88,7 @@ pub(crate) async fn topic(
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Topic>, Rejection> {
     let topic = path_name(name)?;
-    let answers = node.ask_all(|reply| Command::Topic { topic: topic.as_str().into(), reply });
-    let members = answers.all().await?.into_iter().map(u64::from).sum();
+    let replies = node.ask_all(|reply| Command::Topic { topic: topic.as_str().into(), reply });
+    let members = replies.all().await?.into_iter().map(u64::from).sum();
     Ok(Json(Topic { topic, members }))
 }

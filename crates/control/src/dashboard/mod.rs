@@ -131,18 +131,18 @@ mod tests {
         for name in names.map(|name| name.into_string().unwrap()) {
             let path =
                 if name == "index.html" { "/".into() } else { format!("{OPEN_FOLDER}{name}") };
-            let answer = bench.get(&path).await;
-            assert_eq!(answer.status, 200, "{path}");
-            assert_eq!(answer.headers["cache-control"], "no-cache", "{path}");
-            assert_eq!(answer.headers["x-content-type-options"], "nosniff", "{path}");
+            let reply = bench.get(&path).await;
+            assert_eq!(reply.status, 200, "{path}");
+            assert_eq!(reply.headers["cache-control"], "no-cache", "{path}");
+            assert_eq!(reply.headers["x-content-type-options"], "nosniff", "{path}");
             let kind = match name.rsplit_once('.').unwrap().1 {
                 "html" => "text/html; charset=utf-8",
                 "css" => CSS,
                 "svg" => SVG,
                 _ => JS,
             };
-            assert_eq!(answer.headers["content-type"], kind, "{path}");
-            let policy = answer.headers["content-security-policy"].to_str().unwrap();
+            assert_eq!(reply.headers["content-type"], kind, "{path}");
+            let policy = reply.headers["content-security-policy"].to_str().unwrap();
             assert!(policy.starts_with("default-src 'self';"), "{policy}");
             served += 1;
         }

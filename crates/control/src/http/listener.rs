@@ -190,7 +190,7 @@ impl AsyncRead for Timed {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.peer().head_bytes() > HEAD_BYTES_MAX {
-            if !self.peer().has_answers() {
+            if !self.peer().has_replies() {
                 let _ = self.stream.try_write(HEAD_TOO_LARGE);
             }
             self.permit.connections.count(CloseReason::HeadTooLarge);
@@ -269,9 +269,9 @@ mod tests {
     }
 
     #[test]
-    fn answers_without_a_server_are_whole() {
-        for answer in [NO_PLACE, HEAD_TOO_LARGE] {
-            let text = std::str::from_utf8(answer).unwrap();
+    fn replies_without_a_server_are_whole() {
+        for reply in [NO_PLACE, HEAD_TOO_LARGE] {
+            let text = std::str::from_utf8(reply).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
             assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())), "{text}");
             let body: serde_json::Value = serde_json::from_str(body).unwrap();
@@ -329,9 +329,9 @@ mod tests {
         }
         let mut other = TcpStream::connect(address).await.unwrap();
         tokio::spawn(async move { bounded.accept().await });
-        let mut answer = Vec::new();
-        soon(other.read_to_end(&mut answer)).await.unwrap();
-        assert_eq!(answer, NO_PLACE);
+        let mut reply = Vec::new();
+        soon(other.read_to_end(&mut reply)).await.unwrap();
+        assert_eq!(reply, NO_PLACE);
     }
 
     #[tokio::test]
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_gives_the_next_request_its_full_time() {
+    async fn an_reply_gives_the_next_request_its_full_time() {
         let (mut bounded, address) = bounded(timeouts(500, 10_000)).await;
         tokio::spawn(dribble(TcpStream::connect(address).await.unwrap()));
         let (mut accepted, _) = bounded.accept().await;
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_without_end_goes_on_while_something_moves() {
+    async fn an_reply_without_end_goes_on_while_something_moves() {
         let (mut bounded, address) = bounded(timeouts(300, 300)).await;
         let mut peer = TcpStream::connect(address).await.unwrap();
         peer.write_all(b"x").await.unwrap();

@@ -119,7 +119,7 @@ impl Rejection {
     }
 
     /// A shard did not answer in time.
-    pub fn no_answer() -> Self {
+    pub fn no_reply() -> Self {
         let message = "a shard is so busy that it did not answer in 5 seconds: what was asked may \
                        still be done; try again later";
         Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "no_answer", message)

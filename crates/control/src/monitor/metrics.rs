@@ -134,7 +134,7 @@ impl Reading {
         counter(encoder, "slow_consumers_closed", help, None, value)?;
         let rows = (1..=5)
             .map(|class| {
-                let value = self.sum(|metrics| metrics.answers[class].get());
+                let value = self.sum(|metrics| metrics.replies[class].get());
                 ("class", format!("{class}xx"), value)
             })
             .collect();

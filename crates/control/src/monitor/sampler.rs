@@ -142,7 +142,7 @@ fn read(node: &Node) -> Reading {
         counters.bytes_in += metrics.bytes_in.get();
         counters.bytes_out += metrics.bytes_out.get();
         counters.refused += metrics.refused.iter().map(shard::Counter::get).sum::<u64>();
-        counters.answers += metrics.answers.iter().map(shard::Counter::get).sum::<u64>();
+        counters.answers += metrics.replies.iter().map(shard::Counter::get).sum::<u64>();
         for close in CloseReason::ALL {
             counters.closed[close as usize] += metrics.closed[close as usize].get();
         }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use super::samples::Figure;
-use crate::node::{AskError, Node};
+use crate::node::{Node, ShardRequestError};
 
 /// Topics that a scan lists at least: the next caller may want more than this one.
 const SCAN_MIN: usize = 20;
@@ -59,12 +59,17 @@ pub(crate) struct Tops {
 struct Found {
     at: Instant,
     limit: usize,
-    topics: Result<Vec<TopTopic>, AskError>,
+    topics: Result<Vec<TopTopic>, ShardRequestError>,
 }
 
 impl Tops {
     /// The topics on top, from a scan that is at most 2 seconds old.
-    pub async fn get(&self, node: &Node, by: By, limit: usize) -> Result<Vec<TopTopic>, AskError> {
+    pub async fn get(
+        &self,
+        node: &Node,
+        by: By,
+        limit: usize,
+    ) -> Result<Vec<TopTopic>, ShardRequestError> {
         let cache = if by == By::Members { &self.biggest } else { &self.busiest };
         // One scan at a time: who comes meanwhile waits for what it finds.
         let mut found = cache.lock().await;
@@ -88,7 +93,7 @@ impl Tops {
 
 /// The biggest topics. Connections are spread over the shards by chance, so those of the node are
 /// among twice as many of each shard; one that is left out is hardly bigger than the last.
-async fn biggest(node: &Node, limit: usize) -> Result<Vec<TopTopic>, AskError> {
+async fn biggest(node: &Node, limit: usize) -> Result<Vec<TopTopic>, ShardRequestError> {
     let per_shard = 2 * limit;
     let lists = node.ask_all(|reply| Command::Biggest { limit: per_shard, reply }).all().await?;
     // A list that is not full leaves out no topic that has members on its shard.
@@ -124,7 +129,7 @@ async fn biggest(node: &Node, limit: usize) -> Result<Vec<TopTopic>, AskError> {
 }
 
 /// The topics with the most messages in the recent window, users' own and everyone's included.
-async fn busiest(node: &Node, limit: usize) -> Result<Vec<TopTopic>, AskError> {
+async fn busiest(node: &Node, limit: usize) -> Result<Vec<TopTopic>, ShardRequestError> {
     let mut activity = node.broker.activity(ACTIVITY_SECONDS_MAX);
     let mut topics: Vec<_> = activity.topics.drain().map(|(_, topic)| topic).collect();
     topics.sort_unstable_by(|a, b| b.messages.cmp(&a.messages).then_with(|| a.topic.cmp(&b.topic)));
@@ -142,7 +147,7 @@ async fn busiest(node: &Node, limit: usize) -> Result<Vec<TopTopic>, AskError> {
 }
 
 /// How many connections are in each of the topics. It asks for all before it waits for any.
-async fn members_of(node: &Node, topics: Vec<Name>) -> Result<Vec<u64>, AskError> {
+async fn members_of(node: &Node, topics: Vec<Name>) -> Result<Vec<u64>, ShardRequestError> {
     let ask = |topic: Name| node.ask_all(|reply| Command::Topic { topic: topic.clone(), reply });
     let waiting: Vec<_> = topics.into_iter().map(ask).collect();
     let mut members = Vec::with_capacity(waiting.len());

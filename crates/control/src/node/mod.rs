@@ -21,7 +21,7 @@ use crate::upgrade::Upgrades;
 use crate::webhook;
 
 pub use shards::Shards;
-pub(crate) use shards::{Answers, AskError, SHARD_TIMEOUT};
+pub(crate) use shards::{SHARD_TIMEOUT, ShardReplies, ShardRequestError};
 pub(crate) use turns::Turn;
 pub use turns::Turns;
 
@@ -145,16 +145,16 @@ impl<S: Shards + ?Sized> Node<S> {
         &self,
         shard: usize,
         command: impl Fn(Reply<T>) -> Command,
-    ) -> Answers<T> {
-        Answers::of(&self.shards, shard..shard + 1, command)
+    ) -> ShardReplies<T> {
+        ShardReplies::of(&self.shards, shard..shard + 1, command)
     }
 
     /// Asks every shard.
     pub(crate) fn ask_all<T: Send + 'static>(
         &self,
         command: impl Fn(Reply<T>) -> Command,
-    ) -> Answers<T> {
-        Answers::of(&self.shards, 0..self.shards.count(), command)
+    ) -> ShardReplies<T> {
+        ShardReplies::of(&self.shards, 0..self.shards.count(), command)
     }
 
     /// The counters of all shards.

@@ -36,9 +36,9 @@ impl Shards for Vec<shard::Handle> {
     }
 }
 
-/// Why a shard's answer can't be had.
+/// Why a shard has not replied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum AskError {
+pub(crate) enum ShardRequestError {
     /// The shard has ended.
     #[error("a shard has ended")]
     Ended,
@@ -47,13 +47,13 @@ pub(crate) enum AskError {
     Timeout,
 }
 
-/// Answers of shards that have not all come.
-pub(crate) struct Answers<T> {
+/// Replies of shards that have not all come.
+pub(crate) struct ShardReplies<T> {
     waiting: Vec<oneshot::Receiver<T>>,
     until: Instant,
 }
 
-impl<T: Send + 'static> Answers<T> {
+impl<T: Send + 'static> ShardReplies<T> {
     /// Asks these shards.
     pub fn of<S: Shards + ?Sized>(
         all: &S,
@@ -61,26 +61,27 @@ impl<T: Send + 'static> Answers<T> {
         command: impl Fn(Reply<T>) -> Command,
     ) -> Self {
         let ask = |shard| {
-            let (reply, answer) = reply();
+            let (reply, response) = reply();
             all.send(shard, command(reply));
-            answer
+            response
         };
-        Answers { waiting: shards.map(ask).collect(), until: Instant::now() + SHARD_TIMEOUT }
+        ShardReplies { waiting: shards.map(ask).collect(), until: Instant::now() + SHARD_TIMEOUT }
     }
 
     /// No answers, from no shard.
     pub fn none() -> Self {
-        Answers { waiting: Vec::new(), until: Instant::now() }
+        ShardReplies { waiting: Vec::new(), until: Instant::now() }
     }
 
     /// All answers, by shard. Fails when a shard has ended or is silent for [`SHARD_TIMEOUT`].
-    pub async fn all(self) -> Result<Vec<T>, AskError> {
-        let mut answers = Vec::with_capacity(self.waiting.len());
-        for answer in self.waiting {
-            let answer = timeout_at(self.until, answer).await.map_err(|_| AskError::Timeout)?;
-            answers.push(answer.map_err(|_| AskError::Ended)?);
+    pub async fn all(self) -> Result<Vec<T>, ShardRequestError> {
+        let mut replies = Vec::with_capacity(self.waiting.len());
+        for response in self.waiting {
+            let response =
+                timeout_at(self.until, response).await.map_err(|_| ShardRequestError::Timeout)?;
+            replies.push(response.map_err(|_| ShardRequestError::Ended)?);
         }
-        Ok(answers)
+        Ok(replies)
     }
 }
 

@@ -13,10 +13,10 @@ async fn an_application_acknowledges_for_its_users() {
     bench.post("/api/publish", json!({"topic": "job:1", "data": 1})).await;
     let own = json!({"user": "keen", "topic": "@keen", "acknowledged": null, "given_up": null});
     assert_eq!(bench.get("/api/cursors/keen").await.json(), own);
-    let answer = bench.post("/api/ack", json!({"user": "keen", "id": "0badcafe:2"})).await;
+    let reply = bench.post("/api/ack", json!({"user": "keen", "id": "0badcafe:2"})).await;
     let own =
         json!({"user": "keen", "topic": "@keen", "acknowledged": "0badcafe:2", "given_up": null});
-    assert_eq!((answer.status, answer.json()), (200, own.clone()));
+    assert_eq!((reply.status, reply.json()), (200, own.clone()));
     let back = bench.post("/api/ack", json!({"user": "keen", "id": "0badcafe:1"})).await;
     assert_eq!(back.json(), own, "it never goes back");
     assert_eq!(bench.get("/api/cursors/keen?topic=%40keen").await.json(), own);
@@ -53,9 +53,9 @@ async fn what_cannot_be_acknowledged_is_rejected() {
         (json!({"user": "", "topic": "job:1", "id": "0badcafe:1"}), 400, "bad_user"),
         (json!({"user": "a", "topic": "job:1"}), 400, "bad_request"),
     ] {
-        let answer = bench.post("/api/ack", &body).await;
-        assert_eq!((answer.status, answer.code().as_str()), (status, code), "{body}");
-        let epoch = &answer.json()["error"]["epoch"];
+        let reply = bench.post("/api/ack", &body).await;
+        assert_eq!((reply.status, reply.code().as_str()), (status, code), "{body}");
+        let epoch = &reply.json()["error"]["epoch"];
         assert_eq!(epoch == "0badcafe", status == 409, "{body}");
     }
     for (path, code) in [
@@ -65,7 +65,7 @@ async fn what_cannot_be_acknowledged_is_rejected() {
         ("a%0Ab", "bad_user"),
         ("keen?user=x", "bad_query"),
     ] {
-        let answer = bench.get(&format!("/api/cursors/{path}")).await;
-        assert_eq!((answer.status, answer.code().as_str()), (400, code), "{path}");
+        let reply = bench.get(&format!("/api/cursors/{path}")).await;
+        assert_eq!((reply.status, reply.code().as_str()), (400, code), "{path}");
     }
 }

@@ -57,7 +57,7 @@ impl Shards for FakeShards {
             Mood::Ended => drop(command),
             Mood::Silent => self.pending.lock().unwrap().push(command),
             Mood::Willing | Mood::Overloaded => {
-                let line = answer(shard, command);
+                let line = reply_text(shard, command);
                 self.commands.lock().unwrap().push(format!("{shard} {line}"));
             }
         }
@@ -68,7 +68,7 @@ impl Shards for FakeShards {
     }
 }
 
-fn answer(shard: usize, command: Command) -> String {
+fn reply_text(shard: usize, command: Command) -> String {
     match command {
         Command::Disconnect { target: Target::User(user), close, reply } => {
             reply(2);
@@ -341,13 +341,13 @@ pub struct Bench {
 }
 
 /// An answer.
-pub struct Answer {
+pub struct TestReply {
     pub status: u16,
     pub headers: HeaderMap,
     pub text: String,
 }
 
-impl Answer {
+impl TestReply {
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
     }
@@ -609,23 +609,23 @@ impl Bench {
         router.oneshot(Request::from_parts(parts, body)).await.unwrap()
     }
 
-    pub async fn call(&self, request: Request<Body>) -> Answer {
+    pub async fn call(&self, request: Request<Body>) -> TestReply {
         let response = self.open(request).await;
         let (parts, body) = response.into_parts();
         let bytes = to_bytes(body, 8 << 20).await.unwrap();
         let text = String::from_utf8(bytes.to_vec()).unwrap();
-        Answer { status: parts.status.as_u16(), headers: parts.headers, text }
+        TestReply { status: parts.status.as_u16(), headers: parts.headers, text }
     }
 
-    pub async fn get(&self, path: &str) -> Answer {
+    pub async fn get(&self, path: &str) -> TestReply {
         self.call(Request::get(path).body(Body::empty()).unwrap()).await
     }
 
-    pub async fn delete(&self, path: &str) -> Answer {
+    pub async fn delete(&self, path: &str) -> TestReply {
         self.call(Request::delete(path).body(Body::empty()).unwrap()).await
     }
 
-    pub async fn post(&self, path: &str, body: impl ToString) -> Answer {
+    pub async fn post(&self, path: &str, body: impl ToString) -> TestReply {
         self.call(Request::post(path).body(body.to_string().into()).unwrap()).await
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::fake::{Bench, HISTORY_EPOCH, Mood, bench, stored};
 
-async fn publish(bench: &Bench, body: Value) -> super::fake::Answer {
+async fn publish(bench: &Bench, body: Value) -> super::fake::TestReply {
     bench.post("/api/publish", body).await
 }
 
@@ -87,8 +87,8 @@ async fn invalid_options_are_rejected_and_nothing_is_published() {
     ] {
         let mut body = json!({"topic": "log:a", "data": 1});
         body.as_object_mut().unwrap().extend(option.as_object().unwrap().clone());
-        let answer = publish(&bench, body).await;
-        assert_eq!((answer.status, answer.code().as_str()), (400, code), "{option}");
+        let reply = publish(&bench, body).await;
+        assert_eq!((reply.status, reply.code().as_str()), (400, code), "{option}");
     }
     let broadcast = json!({"data": 1, "tags": ["x"]});
     assert_eq!(bench.post("/api/broadcast", broadcast).await.status, 400);
@@ -104,10 +104,10 @@ async fn a_store_that_is_behind_or_broken_is_503() {
         ("log:full", "store_busy", "nothing was published"),
         ("log:broken", "store_failed", "the disk is full"),
     ] {
-        let answer = publish(&bench, json!({"topic": topic, "data": 1})).await;
-        assert_eq!((answer.status, answer.code().as_str()), (503, code));
-        assert_eq!(answer.headers["retry-after"], "1");
-        assert!(answer.text.contains(words), "{}", answer.text);
+        let reply = publish(&bench, json!({"topic": topic, "data": 1})).await;
+        assert_eq!((reply.status, reply.code().as_str()), (503, code));
+        assert_eq!(reply.headers["retry-after"], "1");
+        assert!(reply.text.contains(words), "{}", reply.text);
     }
 }
 
@@ -118,9 +118,9 @@ async fn a_silent_disk_leaves_it_open_whether_it_is_published() {
     let bench = bench(Mood::Willing);
     let began = tokio::time::Instant::now();
     let body = json!({"topic": "log:silent", "data": 1});
-    let answer = publish(&bench, body.clone()).await;
-    assert_eq!((answer.status, answer.code().as_str()), (504, "timeout"));
-    assert!(answer.text.contains("idempotency_key"), "{}", answer.text);
+    let reply = publish(&bench, body.clone()).await;
+    assert_eq!((reply.status, reply.code().as_str()), (504, "timeout"));
+    assert!(reply.text.contains("idempotency_key"), "{}", reply.text);
     let commands = vec![json!({"publish": body}), json!({"broadcast": {"data": 1}})];
     let results = bench.post("/api/batch", json!({"commands": commands})).await.json();
     assert_eq!(results["results"][0]["error"]["code"], "timeout");
@@ -192,11 +192,11 @@ async fn a_page_says_that_messages_before_it_are_gone() {
         ("news", 404, "no_history"),
         ("%FF", 400, "bad_path"),
     ] {
-        let answer = bench.get(&format!("/api/history/{path}")).await;
-        assert_eq!((answer.status, answer.code().as_str()), (status, code), "{path}");
+        let reply = bench.get(&format!("/api/history/{path}")).await;
+        assert_eq!((reply.status, reply.code().as_str()), (status, code), "{path}");
     }
-    let answer = bench.get("/api/history/log:a?since=5f3a91c2:1").await.json();
-    assert_eq!(answer["error"]["epoch"], "0badcafe");
+    let reply = bench.get("/api/history/log:a?since=5f3a91c2:1").await.json();
+    assert_eq!(reply["error"]["epoch"], "0badcafe");
     for (query, message) in [
         ("reverse=yes", "reverse is true or false, not \"yes\""),
         ("limit=2&reverse=", "reverse is true or false, not \"\""),
@@ -212,11 +212,11 @@ async fn a_page_says_that_messages_before_it_are_gone() {
         ),
         ("limit=1&limit=2", "duplicate field `limit`"),
     ] {
-        let answer = bench.get(&format!("/api/history/log:a?{query}")).await.json();
-        assert_eq!(answer["error"]["message"], message, "{query}");
+        let reply = bench.get(&format!("/api/history/log:a?{query}")).await.json();
+        assert_eq!(reply["error"]["message"], message, "{query}");
     }
-    let answer = bench.get("/api/top?by=x").await.json();
-    let message = answer["error"]["message"].as_str().unwrap();
+    let reply = bench.get("/api/top?by=x").await.json();
+    let message = reply["error"]["message"].as_str().unwrap();
     assert!(message.starts_with("by can't be \"x\": unknown variant"), "{message}");
 }
 
@@ -253,10 +253,10 @@ async fn a_deleted_history_is_gone_for_a_client_that_comes_back() {
     assert_eq!((offsets(&page), &page["complete"]), (vec![4], &json!(false)));
     let page = bench.get("/api/history/log:a?since=0badcafe:3").await.json();
     assert_eq!((offsets(&page), &page["complete"]), (vec![4], &json!(true)));
-    let answer = bench.delete("/api/history/news").await;
-    assert_eq!((answer.status, answer.code().as_str()), (404, "no_history"));
-    let answer = bench.delete("/api/history").await;
-    assert_eq!((answer.status, answer.code().as_str()), (405, "method_not_allowed"));
+    let reply = bench.delete("/api/history/news").await;
+    assert_eq!((reply.status, reply.code().as_str()), (404, "no_history"));
+    let reply = bench.delete("/api/history").await;
+    assert_eq!((reply.status, reply.code().as_str()), (405, "method_not_allowed"));
 }
 
 /// A store in a directory of its own, which ends with the test.
@@ -292,11 +292,8 @@ async fn what_memory_has_not_comes_from_the_disk() {
     let disk = Disk::new("pages");
     let before = stored(disk.0.clone(), 0);
     for n in 1..=3 {
-        let answer = publish(&before, json!({"topic": "log:a", "data": n, "tags": ["x"]})).await;
-        assert_eq!(
-            answer.json(),
-            json!({"id": format!("0badcafe:{n}"), "offset": n, "members": 4})
-        );
+        let reply = publish(&before, json!({"topic": "log:a", "data": n, "tags": ["x"]})).await;
+        assert_eq!(reply.json(), json!({"id": format!("0badcafe:{n}"), "offset": n, "members": 4}));
     }
     // Another process: its memory is empty.
     let bench = stored(disk.0.clone(), 3);
@@ -319,8 +316,8 @@ async fn what_memory_has_not_comes_from_the_disk() {
 async fn a_reply_before_the_disk_waits_for_no_members() {
     let disk = Disk::new("queued");
     let bench = stored(disk.0.clone(), 0);
-    let answer = publish(&bench, json!({"topic": "bulk:a", "data": 1})).await;
-    assert_eq!(answer.json(), json!({"id": "0badcafe:1", "offset": 1, "queued": true}));
+    let reply = publish(&bench, json!({"topic": "bulk:a", "data": 1})).await;
+    assert_eq!(reply.json(), json!({"id": "0badcafe:1", "offset": 1, "queued": true}));
     let live = json!({"topic": "bulk:a", "data": 1, "no_history": true});
     assert_eq!(publish(&bench, live).await.json()["members"], 4);
 }

@@ -8,10 +8,10 @@ use super::fake::{Mood, bench};
 async fn a_login_is_requested_of_the_connections_shard() {
     let bench = bench(Mood::Willing);
     let body = json!({"connection": "00000009-1-12-345", "user": "alice"});
-    let answer = bench.post("/api/login", &body).await;
-    assert_eq!(answer.json(), json!({"user": "alice", "users": 2, "already": false}));
-    let answer = bench.post("/api/logout", &body).await;
-    assert_eq!(answer.json(), json!({"user": "alice", "users": 1}));
+    let reply = bench.post("/api/login", &body).await;
+    assert_eq!(reply.json(), json!({"user": "alice", "users": 2, "already": false}));
+    let reply = bench.post("/api/logout", &body).await;
+    assert_eq!(reply.json(), json!({"user": "alice", "users": 1}));
     assert_eq!(
         *bench.commands.lock().unwrap(),
         ["1 login 00000009-1-12-345 alice", "1 logout 00000009-1-12-345 alice"]
@@ -33,12 +33,12 @@ async fn what_can_not_be_is_named() {
         (409, "not_logged_in", json!({"connection": "00000009-0-1-2", "user": "nobody"})),
     ] {
         for call in ["/api/login", "/api/logout"] {
-            let answer = bench.post(call, &body).await;
-            assert_eq!((answer.status, answer.code().as_str()), (status, code), "{call} {body}");
+            let reply = bench.post(call, &body).await;
+            assert_eq!((reply.status, reply.code().as_str()), (status, code), "{call} {body}");
         }
     }
     let ended = super::fake::bench(Mood::Ended);
-    let answer =
+    let reply =
         ended.post("/api/login", json!({"connection": "00000009-0-1-2", "user": "a"})).await;
-    assert_eq!(answer.status, 503);
+    assert_eq!(reply.status, 503);
 }

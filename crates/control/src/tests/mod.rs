@@ -32,8 +32,8 @@ async fn users_are_moved_and_disconnected_on_every_shard() {
     let body = json!({"user": "alice", "topic": "news"});
     assert_eq!(bench.post("/api/subscribe", &body).await.json(), json!({"connections": 4}));
     assert_eq!(bench.post("/api/unsubscribe", &body).await.json(), json!({"connections": 2}));
-    let answer = bench.post("/api/disconnect", json!({"user": "alice"})).await;
-    assert_eq!(answer.json(), json!({"disconnected": 4}));
+    let reply = bench.post("/api/disconnect", json!({"user": "alice"})).await;
+    assert_eq!(reply.json(), json!({"disconnected": 4}));
     let want = [
         "0 subscribe alice news",
         "1 subscribe alice news",
@@ -49,8 +49,8 @@ async fn users_are_moved_and_disconnected_on_every_shard() {
 async fn a_connection_is_sought_on_its_own_shard() {
     let bench = bench(Mood::Willing);
     for (connection, disconnected) in [("00000009-1-12-345", 1), ("00000009-7-12-345", 0)] {
-        let answer = bench.post("/api/disconnect", json!({"connection": connection})).await;
-        assert_eq!(answer.json(), json!({"disconnected": disconnected}));
+        let reply = bench.post("/api/disconnect", json!({"connection": connection})).await;
+        assert_eq!(reply.json(), json!({"disconnected": disconnected}));
     }
     assert_eq!(*bench.commands.lock().unwrap(), ["1 disconnect 00000009-1-12-345"]);
     for (body, code) in [
@@ -59,8 +59,8 @@ async fn a_connection_is_sought_on_its_own_shard() {
         (json!({"user": "a", "connection": "00000009-0-1-2"}), "bad_request"),
         (json!({"user": ""}), "bad_user"),
     ] {
-        let answer = bench.post("/api/disconnect", body).await;
-        assert_eq!((answer.status, answer.code().as_str()), (400, code));
+        let reply = bench.post("/api/disconnect", body).await;
+        assert_eq!((reply.status, reply.code().as_str()), (400, code));
     }
 }
 
@@ -75,9 +75,9 @@ async fn topics_are_merged_over_shards_and_paged() {
     let page = bench.get("/api/topics?prefix=c").await.json();
     assert_eq!(page, json!({"topics": [topic("c", 6)], "next": null}));
     for query in ["limit=0", "limit=1001", "limit=x", "page=2"] {
-        let answer = bench.get(&format!("/api/topics?{query}")).await;
-        assert_eq!(answer.status, 400, "{query}");
-        assert!(answer.code().starts_with("bad_"), "{query}");
+        let reply = bench.get(&format!("/api/topics?{query}")).await;
+        assert_eq!(reply.status, 400, "{query}");
+        assert!(reply.code().starts_with("bad_"), "{query}");
     }
 }
 
@@ -96,9 +96,9 @@ async fn topics_and_users_are_found_by_percent_encoded_names() {
     assert_eq!(connection["outbox_bytes"], 7);
     assert!(connection["opened_at"].as_u64().unwrap() > 1_600_000_000);
     for path in ["/api/users/a%0Ab", "/api/users/%FF", "/api/topics/%FF"] {
-        let answer = bench.get(path).await;
-        assert_eq!(answer.status, 400, "{path}");
-        answer.code();
+        let reply = bench.get(path).await;
+        assert_eq!(reply.status, 400, "{path}");
+        reply.code();
     }
 }
 
@@ -107,12 +107,12 @@ async fn shards_that_ended_or_are_silent_are_503() {
     for (mood, code) in [(Mood::Ended, "going_down"), (Mood::Silent, "no_answer")] {
         let bench = bench(mood);
         for path in ["/api/topics", "/api/topics/a", "/api/users/a"] {
-            let answer = bench.get(path).await;
-            assert_eq!((answer.status, answer.code().as_str()), (503, code), "{path}");
-            assert_eq!(answer.headers["retry-after"], "1");
+            let reply = bench.get(path).await;
+            assert_eq!((reply.status, reply.code().as_str()), (503, code), "{path}");
+            assert_eq!(reply.headers["retry-after"], "1");
         }
-        let answer = bench.post("/api/disconnect", json!({"user": "a"})).await;
-        assert_eq!((answer.status, answer.code().as_str()), (503, code));
+        let reply = bench.post("/api/disconnect", json!({"user": "a"})).await;
+        assert_eq!((reply.status, reply.code().as_str()), (503, code));
     }
 }
 
@@ -155,8 +155,8 @@ async fn stats_add_the_shards_up() {
 async fn metrics_have_help_and_units_and_end_with_eof() {
     let bench = bench(Mood::Willing);
     count(&bench);
-    let answer = bench.get("/metrics").await;
-    let media = answer.headers["content-type"].to_str().unwrap();
+    let reply = bench.get("/metrics").await;
+    let media = reply.headers["content-type"].to_str().unwrap();
     assert!(media.starts_with("application/openmetrics-text; version=1.0.0"), "{media}");
     for line in [
         "throng_connections{transport=\"sse\"} 2.0",
@@ -175,12 +175,12 @@ async fn metrics_have_help_and_units_and_end_with_eof() {
         "# UNIT throng_process_cpu_seconds seconds",
         "# EOF",
     ] {
-        assert!(answer.text.lines().any(|have| have == line), "{line} in\n{}", answer.text);
+        assert!(reply.text.lines().any(|have| have == line), "{line} in\n{}", reply.text);
     }
-    for line in answer.text.lines() {
+    for line in reply.text.lines() {
         let Some(kind) = line.strip_prefix("# TYPE ") else { continue };
         let name = kind.split(' ').next().unwrap();
-        assert!(answer.text.contains(&format!("# HELP {name} ")), "{name}");
+        assert!(reply.text.contains(&format!("# HELP {name} ")), "{name}");
     }
 }
 
@@ -189,8 +189,8 @@ async fn readiness_ends_with_the_drain() {
     let bench = bench(Mood::Willing);
     assert_eq!(bench.get("/readyz").await.status, 200);
     bench.node.shared.draining.store(true, Ordering::Relaxed);
-    let answer = bench.get("/readyz").await;
-    assert_eq!((answer.status, answer.code().as_str()), (503, "going_down"));
+    let reply = bench.get("/readyz").await;
+    assert_eq!((reply.status, reply.code().as_str()), (503, "going_down"));
     assert_eq!(bench.get("/healthz").await.status, 200);
 }
 
@@ -198,9 +198,9 @@ async fn readiness_ends_with_the_drain() {
 async fn readiness_ends_at_the_memory_limit() {
     let bench = bench(Mood::Willing);
     bench.node.shared.memory_full.store(true, Ordering::Relaxed);
-    let answer = bench.get("/readyz").await;
-    assert_eq!((answer.status, answer.code().as_str()), (503, "memory_full"));
-    assert!(answer.text.contains("limits.memory_bytes_max"), "{}", answer.text);
+    let reply = bench.get("/readyz").await;
+    assert_eq!((reply.status, reply.code().as_str()), (503, "memory_full"));
+    assert!(reply.text.contains("limits.memory_bytes_max"), "{}", reply.text);
     assert!(bench.get("/metrics").await.text.contains("\nthrong_ready 0"));
     assert_eq!(bench.get("/healthz").await.status, 200);
     bench.node.shared.memory_full.store(false, Ordering::Relaxed);
@@ -217,12 +217,12 @@ async fn a_key_guards_all_but_page_and_health_from_the_moment_it_is_set() {
         assert_eq!(bench.get(path).await.status, 200, "{path}");
     }
     for path in ["/metrics", "/api/stats", "/api/openapi.json", "/api/nothing", "/nothing"] {
-        let answer = bench.get(path).await;
-        assert_eq!((answer.status, answer.code().as_str()), (401, "no_key"), "{path}");
-        assert_eq!(answer.headers["www-authenticate"], "Bearer");
+        let reply = bench.get(path).await;
+        assert_eq!((reply.status, reply.code().as_str()), (401, "no_key"), "{path}");
+        assert_eq!(reply.headers["www-authenticate"], "Bearer");
         let request = Request::get(path).header("authorization", "Bearer wrong");
-        let answer = bench.call(request.body(Body::empty()).unwrap()).await;
-        assert_eq!((answer.status, answer.code().as_str()), (401, "bad_key"), "{path}");
+        let reply = bench.call(request.body(Body::empty()).unwrap()).await;
+        assert_eq!((reply.status, reply.code().as_str()), (401, "bad_key"), "{path}");
     }
     let request = Request::get("/metrics").header("authorization", "Bearer horsehorse");
     assert_eq!(bench.call(request.body(Body::empty()).unwrap()).await.status, 200);
@@ -244,15 +244,15 @@ async fn web_pages_of_others_are_rejected_before_anything_is_done() {
         if let Some(origin) = origin {
             request = request.header("origin", origin);
         }
-        let answer = bench.call(request.body("{\"data\":1}".into()).unwrap()).await;
-        assert_eq!(answer.status, 403, "{host} {origin:?}");
-        answer.code();
+        let reply = bench.call(request.body("{\"data\":1}".into()).unwrap()).await;
+        assert_eq!(reply.status, 403, "{host} {origin:?}");
+        reply.code();
     }
     assert!(bench.published.lock().unwrap().is_empty());
 }
 
 #[tokio::test]
-async fn no_answer_is_cached_or_guessed_at_by_a_browser() {
+async fn no_reply_is_cached_or_guessed_at_by_a_browser() {
     let bench = bench(Mood::Willing);
     for (path, status) in [
         ("/healthz", 200),
@@ -268,10 +268,10 @@ async fn no_answer_is_cached_or_guessed_at_by_a_browser() {
         ("/api/nothing", 404),
         ("/api/topics?limit=0", 400),
     ] {
-        let answer = bench.get(path).await;
-        assert_eq!(answer.status, status, "{path}");
-        assert_eq!(answer.headers["cache-control"], "no-store", "{path}");
-        assert_eq!(answer.headers["x-content-type-options"], "nosniff", "{path}");
+        let reply = bench.get(path).await;
+        assert_eq!(reply.status, status, "{path}");
+        assert_eq!(reply.headers["cache-control"], "no-store", "{path}");
+        assert_eq!(reply.headers["x-content-type-options"], "nosniff", "{path}");
     }
     bench.node.access.set(crate::tests::fake::access(&[("horse", &["admin"])]));
     let rejected = bench.get("/api/stats").await;
@@ -293,13 +293,13 @@ async fn bodies_have_a_bound_together_and_each_its_own() {
     let whole = r#"{"topic":"news","data":"in pieces"}"#;
     let pieces = || whole.chars().map(String::from).collect();
     assert_eq!(bench.call(publish(pieces())).await.status, 200);
-    let answer = bench.call(publish(vec!["x".repeat(4000), "x".repeat(97)])).await;
-    assert_eq!((answer.status, answer.code().as_str()), (413, "body_too_large"));
+    let reply = bench.call(publish(vec!["x".repeat(4000), "x".repeat(97)])).await;
+    assert_eq!((reply.status, reply.code().as_str()), (413, "body_too_large"));
     let limits = crate::http::admission::tests::limits(9);
     bench.node.connections.set(crate::ConnectionLimits { bodies_bytes_max: 20, ..limits });
-    let answer = bench.call(publish(pieces())).await;
-    assert_eq!((answer.status, answer.code().as_str()), (503, "overloaded"));
-    assert_eq!(answer.headers["retry-after"], "1");
+    let reply = bench.call(publish(pieces())).await;
+    assert_eq!((reply.status, reply.code().as_str()), (503, "overloaded"));
+    assert_eq!(reply.headers["retry-after"], "1");
     let metrics = bench.get("/metrics").await.text;
     for line in ["throng_admin_bodies_bytes 0.0", "throng_admin_bodies_refused_total 1.0"] {
         assert!(metrics.lines().any(|have| have == line), "{line} in\n{metrics}");
@@ -309,15 +309,15 @@ async fn bodies_have_a_bound_together_and_each_its_own() {
 #[tokio::test]
 async fn what_is_not_there_is_replied_in_json() {
     let bench = bench(Mood::Willing);
-    let answer = bench.get("/api/nothing").await;
-    assert_eq!((answer.status, answer.code().as_str()), (404, "not_found"));
+    let reply = bench.get("/api/nothing").await;
+    assert_eq!((reply.status, reply.code().as_str()), (404, "not_found"));
     for (path, allowed) in [("/api/publish", "POST"), ("/api/broadcast", "POST")] {
-        let answer = bench.get(path).await;
-        assert_eq!((answer.status, answer.code().as_str()), (405, "method_not_allowed"));
-        assert_eq!(answer.headers["allow"], allowed);
+        let reply = bench.get(path).await;
+        assert_eq!((reply.status, reply.code().as_str()), (405, "method_not_allowed"));
+        assert_eq!(reply.headers["allow"], allowed);
     }
-    let answer = bench.post("/api/stats", "{}").await;
-    assert_eq!((answer.status, &answer.headers["allow"]), (405, &"GET,HEAD".parse().unwrap()));
+    let reply = bench.post("/api/stats", "{}").await;
+    assert_eq!((reply.status, &reply.headers["allow"]), (405, &"GET,HEAD".parse().unwrap()));
 }
 
 #[tokio::test]

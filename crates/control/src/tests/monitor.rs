@@ -50,7 +50,7 @@ async fn live_figures_begin_with_the_newest_and_end_with_the_sampler() {
     shard.delivered.add(100);
     shard.delivery_latency.record(1000, 100);
     shard.refused[0].add(1);
-    shard.answers[2].add(1);
+    shard.replies[2].add(1);
     bench.node.shared.connections.store(2, Ordering::Relaxed);
     let mut early = live(&bench).await;
     bench.sampler.sample();
@@ -95,8 +95,8 @@ async fn only_so_many_read_the_live_figures() {
     for _ in 0..READERS_MAX {
         readers.push(live(&bench).await);
     }
-    let answer = bench.get("/api/live").await;
-    assert_eq!((answer.status, answer.code().as_str()), (503, "too_many_readers"));
+    let reply = bench.get("/api/live").await;
+    assert_eq!((reply.status, reply.code().as_str()), (503, "too_many_readers"));
     readers.pop();
     assert_eq!(sample(&next(&mut live(&bench).await).await.unwrap())["connections"], 0);
 }
@@ -107,16 +107,13 @@ async fn the_samples_say_what_node_they_are_of() {
     for _ in 0..3 {
         bench.sampler.sample();
     }
-    let answer = bench.get("/api/samples").await.json();
-    assert_eq!(answer["epoch"], "5f3a91c2");
-    assert_eq!(answer["version"], env!("CARGO_PKG_VERSION"));
-    assert_eq!(
-        (&answer["interval_seconds"], &answer["connections_max"]),
-        (&json!(1), &json!(5000))
-    );
-    assert!(answer["cores"].as_u64().unwrap() > 0);
-    assert!(answer["started_at"].as_u64().unwrap() > 1_600_000_000);
-    let samples = &answer["samples"];
+    let reply = bench.get("/api/samples").await.json();
+    assert_eq!(reply["epoch"], "5f3a91c2");
+    assert_eq!(reply["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!((&reply["interval_seconds"], &reply["connections_max"]), (&json!(1), &json!(5000)));
+    assert!(reply["cores"].as_u64().unwrap() > 0);
+    assert!(reply["started_at"].as_u64().unwrap() > 1_600_000_000);
+    let samples = &reply["samples"];
     for column in [
         "at",
         "connections",
@@ -152,10 +149,10 @@ async fn the_samples_say_what_node_they_are_of() {
 async fn history_without_a_topic_is_rejected_and_names_the_samples() {
     let bench = bench(Mood::Willing);
     for path in ["/api/history", "/api/history?limit=3"] {
-        let answer = bench.get(path).await;
-        assert_eq!((answer.status, answer.code().as_str()), (400, "no_topic"), "{path}");
-        assert!(answer.text.contains("/api/history/{topic}"), "{}", answer.text);
-        assert!(answer.text.contains("/api/samples"), "{}", answer.text);
+        let reply = bench.get(path).await;
+        assert_eq!((reply.status, reply.code().as_str()), (400, "no_topic"), "{path}");
+        assert!(reply.text.contains("/api/history/{topic}"), "{}", reply.text);
+        assert!(reply.text.contains("/api/samples"), "{}", reply.text);
     }
     assert_eq!(bench.post("/api/samples", "{}").await.status, 405);
 }
@@ -183,9 +180,9 @@ async fn the_biggest_topics_are_counted_exactly_and_for_all_who_ask_in_two_secon
     bench.get("/api/top").await;
     assert_eq!(sent("biggest"), 6);
     for query in ["limit=0", "limit=101", "by=size", "x=1"] {
-        let answer = bench.get(&format!("/api/top?{query}")).await;
-        assert_eq!(answer.status, 400, "{query}");
-        answer.code();
+        let reply = bench.get(&format!("/api/top?{query}")).await;
+        assert_eq!(reply.status, 400, "{query}");
+        reply.code();
     }
 }
 
@@ -218,8 +215,8 @@ async fn top_topics_of_silent_shards_are_503_for_all_who_wait() {
     let bench = bench(Mood::Silent);
     let began = tokio::time::Instant::now();
     for _ in 0..5 {
-        let answer = bench.get("/api/top").await;
-        assert_eq!((answer.status, answer.code().as_str()), (503, "no_answer"));
+        let reply = bench.get("/api/top").await;
+        assert_eq!((reply.status, reply.code().as_str()), (503, "no_answer"));
     }
     assert!(began.elapsed().as_secs_f64() < 5.1, "{:?}", began.elapsed());
 }
@@ -227,9 +224,9 @@ async fn top_topics_of_silent_shards_are_503_for_all_who_wait() {
 #[tokio::test]
 async fn members_of_a_topic_are_counted_and_some_described() {
     let bench = bench(Mood::Willing);
-    let answer = bench.get("/api/topics/a%2Fb/members?limit=7").await.json();
-    assert_eq!((&answer["topic"], &answer["members"]), (&json!("a/b"), &json!(10)));
-    let connections = answer["connections"].as_array().unwrap();
+    let reply = bench.get("/api/topics/a%2Fb/members?limit=7").await.json();
+    assert_eq!((&reply["topic"], &reply["members"]), (&json!("a/b"), &json!(10)));
+    let connections = reply["connections"].as_array().unwrap();
     assert_eq!(connections.len(), 7);
     let user = bench.get("/api/users/alice?limit=6").await.json();
     assert_eq!(user["count"], 10);
@@ -243,9 +240,9 @@ async fn members_of_a_topic_are_counted_and_some_described() {
     assert_eq!(bench.commands.lock().unwrap()[4..], ["0 members @bob 100", "1 members @bob 100"]);
     for path in ["topics/a/members", "users/a"] {
         for query in ["limit=0", "limit=1001", "limit=x", "page=1", "limit=%FF"] {
-            let answer = bench.get(&format!("/api/{path}?{query}")).await;
-            assert_eq!(answer.status, 400, "{path} {query}");
-            assert!(["bad_limit", "bad_query"].contains(&answer.code().as_str()));
+            let reply = bench.get(&format!("/api/{path}?{query}")).await;
+            assert_eq!(reply.status, 400, "{path} {query}");
+            assert!(["bad_limit", "bad_query"].contains(&reply.code().as_str()));
         }
     }
 }
@@ -263,11 +260,11 @@ async fn messages_come_newest_first_as_they_were_published() {
     ] {
         assert_eq!(bench.post(&format!("/api/{path}"), body).await.status, 200);
     }
-    let answer = bench.get("/api/messages").await;
-    assert!(answer.text.contains("{\"a\":1.50}"), "digits stay: {}", answer.text);
-    let answer = answer.json();
+    let reply = bench.get("/api/messages").await;
+    assert!(reply.text.contains("{\"a\":1.50}"), "digits stay: {}", reply.text);
+    let reply = reply.json();
     let message = |n: usize| {
-        let mut message = answer["messages"][n].clone();
+        let mut message = reply["messages"][n].clone();
         let at = message.as_object_mut().unwrap().remove("published_at").unwrap();
         assert!(at.as_u64().unwrap() > 1_600_000_000_000);
         message
@@ -278,7 +275,7 @@ async fn messages_come_newest_first_as_they_were_published() {
         json!({"id": "5f3a91c2:2", "offset": 2, "topic": "news", "event": "note", "data": "hi"});
     let number = json!({"id": "5f3a91c2:1", "offset": 1, "topic": "news", "event": "message", "data": {"a": 1.5}});
     assert_eq!([message(0), message(1), message(2)], [bytes, text, number]);
-    let at = |n: usize| answer["messages"][n]["published_at"].as_u64().unwrap();
+    let at = |n: usize| reply["messages"][n]["published_at"].as_u64().unwrap();
     assert_eq!(at(0) - at(1), 1000);
     let one = bench.get("/api/messages?topic=news&limit=1").await.json();
     assert_eq!(
@@ -292,8 +289,8 @@ async fn messages_come_newest_first_as_they_were_published() {
     }
     // What is no UTF-8 is rejected, and not taken for a name with U+FFFD in it.
     for path in ["messages?topic=%FF", "topics?prefix=%C3", "messages?%80=1"] {
-        let answer = bench.get(&format!("/api/{path}")).await;
-        assert_eq!((answer.status, answer.code().as_str()), (400, "bad_query"), "{path}");
+        let reply = bench.get(&format!("/api/{path}")).await;
+        assert_eq!((reply.status, reply.code().as_str()), (400, "bad_query"), "{path}");
     }
     assert_eq!(bench.get("/api/messages?topic=%EF%BF%BD").await.status, 200);
 }
@@ -337,11 +334,11 @@ fn live_figures_come_every_second_and_end_with_the_stop() {
 #[tokio::test]
 async fn the_kernels_stats_and_findings_are_replied_and_measured() {
     let bench = bench(Mood::Willing);
-    let answer = bench.get("/api/kernel").await.json();
-    assert!(answer["seconds"].is_u64() && answer["findings"].is_array(), "{answer}");
+    let reply = bench.get("/api/kernel").await.json();
+    assert!(reply["seconds"].is_u64() && reply["findings"].is_array(), "{reply}");
     // This kernel has counters of TCP.
-    assert!(answer["stats"]["listen_drops"].is_u64(), "{answer}");
-    assert!(answer["kernel_id"].as_str().is_some_and(|id| id.contains(':')), "{answer}");
+    assert!(reply["stats"]["listen_drops"].is_u64(), "{reply}");
+    assert!(reply["kernel_id"].as_str().is_some_and(|id| id.contains(':')), "{reply}");
     let metrics = bench.get("/metrics").await.text;
     for name in ["listen_overflows", "tcp_aborts_on_memory", "tcp_segments_out", "softnet_dropped"]
     {

@@ -63,8 +63,8 @@ async fn sessions_of_connected_clients_and_of_those_away_are_one_list_in_pages()
     let commands = std::mem::take(&mut *bench.commands.lock().unwrap());
     assert!(commands.contains(&"1 clients \"\" Some(\"phone\\tal\") 4".into()), "{commands:?}");
     for query in ["limit=0", "limit=1001", "connected=x", "user=al"] {
-        let answer = bench.get(&format!("{PATH}?{query}")).await;
-        assert!(answer.status == 400 && answer.code().starts_with("bad_"), "{query}");
+        let reply = bench.get(&format!("{PATH}?{query}")).await;
+        assert!(reply.status == 400 && reply.code().starts_with("bad_"), "{query}");
     }
 }
 
@@ -88,8 +88,8 @@ async fn a_session_is_described_connected_or_away() {
         "position": "0badcafe:5", "connection": null, "filters": []});
     assert_eq!(bench.get(&format!("{PATH}/c")).await.json(), want);
     for path in ["never", "c?owner=al"] {
-        let answer = bench.get(&format!("{PATH}/{path}")).await;
-        assert_eq!((answer.status, answer.code().as_str()), (404, "no_mqtt_session"), "{path}");
+        let reply = bench.get(&format!("{PATH}/{path}")).await;
+        assert_eq!((reply.status, reply.code().as_str()), (404, "no_mqtt_session"), "{path}");
     }
 }
 
@@ -101,29 +101,29 @@ async fn a_session_is_ended_connected_or_away() {
     let _ = sessions.claim(Claim { key: "b", by: id(1), clean: true });
     // The shard has another one in its place.
     let _ = sessions.claim(Claim { key: "other", by: id(0), clean: true });
-    let answer = bench.delete(&format!("{PATH}/b")).await.json();
+    let reply = bench.delete(&format!("{PATH}/b")).await.json();
     let want = json!({"client": "b", "owner": null, "ended": true, "disconnected": true});
-    assert_eq!(answer, want);
-    let answer = bench.delete(&format!("{PATH}/phone?owner=bob")).await.json();
+    assert_eq!(reply, want);
+    let reply = bench.delete(&format!("{PATH}/phone?owner=bob")).await.json();
     let want = json!({"client": "phone", "owner": "bob", "ended": true, "disconnected": false});
-    assert_eq!(answer, want);
+    assert_eq!(reply, want);
     let wills =
         bench.published.lock().unwrap().iter().map(|it| it.topic.to_string()).collect::<Vec<_>>();
     assert_eq!(wills, ["gone"]);
     for path in ["phone?owner=bob", "phone", "other"] {
-        let answer = bench.delete(&format!("{PATH}/{path}")).await;
-        assert_eq!((answer.status, answer.code().as_str()), (404, "no_mqtt_session"), "{path}");
+        let reply = bench.delete(&format!("{PATH}/{path}")).await;
+        assert_eq!((reply.status, reply.code().as_str()), (404, "no_mqtt_session"), "{path}");
     }
     let commands = bench.commands.lock().unwrap();
     assert_eq!(*commands, ["1 end 12 b", "0 end 12 other", "0 end 12 other", "0 end 12 other"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn shards_that_do_not_answer_are_no_empty_list() {
+async fn shards_that_do_not_reply_are_no_empty_list() {
     for (mood, code) in [(Mood::Ended, "going_down"), (Mood::Silent, "no_answer")] {
         let bench = bench(mood);
-        let answer = bench.get(&format!("{PATH}?connected=true")).await;
-        assert_eq!((answer.status, answer.code().as_str()), (503, code));
+        let reply = bench.get(&format!("{PATH}?connected=true")).await;
+        assert_eq!((reply.status, reply.code().as_str()), (503, code));
     }
 }
 
@@ -160,8 +160,8 @@ async fn retained_messages_are_listed_shown_and_deleted() {
     assert_eq!(topics(&page), ["a/b", "a/c"]);
     assert_eq!(topics(&bench.get(&format!("{path}?filter=$SYS/%23")).await.json()).len(), 1);
     for filter in ["a/%23/b", "", "$share/g/a"] {
-        let answer = bench.get(&format!("{path}?filter={filter}")).await;
-        assert_eq!((answer.status, answer.code().as_str()), (400, "bad_filter"), "{filter}");
+        let reply = bench.get(&format!("{path}?filter={filter}")).await;
+        assert_eq!((reply.status, reply.code().as_str()), (400, "bad_filter"), "{filter}");
     }
 
     let one = bench.get(&format!("{path}/a%2Fb")).await.json();
@@ -170,10 +170,10 @@ async fn retained_messages_are_listed_shown_and_deleted() {
     assert_eq!(one, want);
     let want = json!({"topic": "a/b", "deleted": true});
     assert_eq!(bench.delete(&format!("{path}/a%2Fb")).await.json(), want);
-    for answer in
+    for reply in
         [bench.get(&format!("{path}/a%2Fb")).await, bench.delete(&format!("{path}/a%2Fb")).await]
     {
-        assert_eq!((answer.status, answer.code().as_str()), (404, "no_retained"));
+        assert_eq!((reply.status, reply.code().as_str()), (404, "no_retained"));
     }
     let stats = bench.get("/api/stats").await.json();
     assert_eq!(

@@ -1,6 +1,8 @@
 //! Who is in a topic, over the API.
 
-use presence::{Answer, Batch, Completion, Counts, Limits, List, NodeId, Presence, Ref, Stats};
+use presence::{
+    Batch, Completion, Counts, Limits, List, NodeId, Presence, PresenceReply, Ref, Stats,
+};
 use serde_json::{Value, json};
 
 use super::fake::{Mood, bench};
@@ -38,16 +40,21 @@ async fn presence_lists_users_up_to_the_cap() {
 
 /// Presence of which another node knows the lists.
 struct Remote {
-    answers: bool,
+    replies: bool,
 }
 
 impl Presence for Remote {
-    fn list(&self, _: &str, _: Option<(&str, Ref)>, later: Completion<List>) -> Answer<List> {
-        if self.answers {
+    fn list(
+        &self,
+        _: &str,
+        _: Option<(&str, Ref)>,
+        later: Completion<List>,
+    ) -> PresenceReply<List> {
+        if self.replies {
             let counts = Counts { users: 7, connections: 9, listed: false };
             std::thread::spawn(move || later(List { counts, users: None }));
         }
-        Answer::Later
+        PresenceReply::Later
     }
 
     fn enter(&self, _: &str, _: &str, _: &str, _: u64) -> Ref {
@@ -89,10 +96,10 @@ impl Presence for Remote {
 
 #[tokio::test]
 async fn a_list_may_come_later_or_not_at_all() {
-    let Ok(list) = crate::api::list_presence(&Remote { answers: true }, "room:1").await else {
+    let Ok(list) = crate::api::list_presence(&Remote { replies: true }, "room:1").await else {
         panic!("the answer came");
     };
     assert_eq!((list.counts.users, list.counts.connections), (7, 9));
-    let gone = crate::api::list_presence(&Remote { answers: false }, "room:1").await;
+    let gone = crate::api::list_presence(&Remote { replies: false }, "room:1").await;
     assert!(gone.is_err(), "nobody will answer");
 }

@@ -11,9 +11,9 @@ use super::fake::{Mood, bench};
 #[tokio::test]
 async fn a_message_gets_its_topic_event_and_data() {
     let bench = bench(Mood::Willing);
-    let answer = bench.post("/api/publish", json!({"topic": "news", "data": {"a": 1}})).await;
-    assert_eq!(answer.status, 200);
-    assert_eq!(answer.json(), json!({"id": "5f3a91c2:1", "offset": 1, "members": 4}));
+    let reply = bench.post("/api/publish", json!({"topic": "news", "data": {"a": 1}})).await;
+    assert_eq!(reply.status, 200);
+    assert_eq!(reply.json(), json!({"id": "5f3a91c2:1", "offset": 1, "members": 4}));
     bench.post("/api/send", json!({"user": "alice", "data": "hi", "event": "note"})).await;
     let body = json!({"data": "AP8=", "encoding": "base64", "event": "message"});
     bench.post("/api/broadcast", body).await;
@@ -58,9 +58,9 @@ async fn an_invalid_body_is_rejected_with_the_reason() {
             "control",
         ),
     ] {
-        let answer = bench.post("/api/publish", body).await;
-        assert_eq!((answer.status, answer.code().as_str()), (400, code), "{body}");
-        assert!(answer.text.contains(words), "{body}: {}", answer.text);
+        let reply = bench.post("/api/publish", body).await;
+        assert_eq!((reply.status, reply.code().as_str()), (400, code), "{body}");
+        assert!(reply.text.contains(words), "{body}: {}", reply.text);
     }
     assert!(bench.published.lock().unwrap().is_empty());
 }
@@ -86,9 +86,9 @@ async fn an_event_that_clients_take_for_the_servers_is_not_published() {
         for (call, body) in
             [("/api/publish", publish), ("/api/send", send), ("/api/broadcast", broadcast)]
         {
-            let answer = bench.post(call, body).await;
-            assert_eq!((answer.status, answer.code().as_str()), (400, "reserved_event"), "{event}");
-            assert!(answer.text.contains(event), "{}", answer.text);
+            let reply = bench.post(call, body).await;
+            assert_eq!((reply.status, reply.code().as_str()), (400, "reserved_event"), "{event}");
+            assert!(reply.text.contains(event), "{}", reply.text);
         }
         let results = bench.post("/api/batch", batch).await.json();
         for at in [0, 1] {
@@ -97,8 +97,8 @@ async fn an_event_that_clients_take_for_the_servers_is_not_published() {
     }
     assert!(bench.published.lock().unwrap().is_empty());
     for event in ["update", "close", "message", "heartbeat"] {
-        let answer = bench.post("/api/broadcast", json!({"data": 1, "event": event})).await;
-        assert_eq!(answer.status, 200, "{event}");
+        let reply = bench.post("/api/broadcast", json!({"data": 1, "event": event})).await;
+        assert_eq!(reply.status, 200, "{event}");
     }
 }
 
@@ -117,12 +117,12 @@ async fn bodies_are_json_whatever_tools_call_them() {
         ("multipart/form-data; boundary=x", 415),
     ] {
         let request = Request::post("/api/broadcast").header("content-type", media);
-        let answer = bench.call(request.body(Body::from("{\"data\":1}")).unwrap()).await;
-        assert_eq!(answer.status, status, "{media}");
+        let reply = bench.call(request.body(Body::from("{\"data\":1}")).unwrap()).await;
+        assert_eq!(reply.status, status, "{media}");
         if status == 415 {
-            assert_eq!(answer.code(), "bad_media_type");
+            assert_eq!(reply.code(), "bad_media_type");
             let header = "send the header Content-Type: application/json";
-            assert!(answer.text.contains(header), "{}", answer.text);
+            assert!(reply.text.contains(header), "{}", reply.text);
         }
     }
 }
@@ -132,17 +132,17 @@ async fn what_is_too_large_is_413() {
     let bench = bench(Mood::Willing);
     let data = |bytes| json!({"data": "x".repeat(bytes)});
     assert_eq!(bench.post("/api/broadcast", data(100)).await.status, 200);
-    let answer = bench.post("/api/broadcast", data(101)).await;
-    assert_eq!((answer.status, answer.code().as_str()), (413, "message_too_large"));
-    let answer = bench.post("/api/broadcast", data(5000)).await;
-    assert_eq!((answer.status, answer.code().as_str()), (413, "body_too_large"));
+    let reply = bench.post("/api/broadcast", data(101)).await;
+    assert_eq!((reply.status, reply.code().as_str()), (413, "message_too_large"));
+    let reply = bench.post("/api/broadcast", data(5000)).await;
+    assert_eq!((reply.status, reply.code().as_str()), (413, "body_too_large"));
 }
 
 #[tokio::test]
 async fn an_overloaded_node_publishes_nothing_and_says_when_to_come_back() {
-    let answer = bench(Mood::Overloaded).post("/api/broadcast", "{\"data\":1}").await;
-    assert_eq!((answer.status, answer.code().as_str()), (503, "overloaded"));
-    assert_eq!(answer.headers["retry-after"], "1");
+    let reply = bench(Mood::Overloaded).post("/api/broadcast", "{\"data\":1}").await;
+    assert_eq!((reply.status, reply.code().as_str()), (503, "overloaded"));
+    assert_eq!(reply.headers["retry-after"], "1");
 }
 
 #[tokio::test]
@@ -161,9 +161,9 @@ async fn each_command_of_a_batch_is_replied_and_a_rejected_one_stops_nothing() {
         {"disconnect": {"user": "alice"}},
         {"publish": {"topic": "$SYS/broker/uptime", "data": 1}},
     ]});
-    let answer = bench.post("/api/batch", commands).await;
-    assert_eq!(answer.status, 200);
-    let results = answer.json();
+    let reply = bench.post("/api/batch", commands).await;
+    assert_eq!(reply.status, 200);
+    let results = reply.json();
     let results = results["results"].as_array().unwrap();
     let codes =
         ["", "bad_topic", "bad_request", "bad_request", "bad_request", "", "message_too_large"];
@@ -181,8 +181,8 @@ async fn each_command_of_a_batch_is_replied_and_a_rejected_one_stops_nothing() {
     assert_eq!(results.len(), 11);
     // What the server says of itself, no key of the application says.
     let body = json!({"topic": "$SYS", "data": 1, "mqtt": {"retain": true}});
-    let answer = bench.post("/api/publish", body).await;
-    assert_eq!((answer.status, answer.code().as_str()), (403, "forbidden"));
+    let reply = bench.post("/api/publish", body).await;
+    assert_eq!((reply.status, reply.code().as_str()), (403, "forbidden"));
 }
 
 #[tokio::test]
@@ -190,8 +190,8 @@ async fn a_command_has_one_name_and_none_is_lost() {
     let bench = bench(Mood::Willing);
     let publish = "\"publish\":{\"topic\":\"a\",\"data\":1}";
     for command in [format!("{{{publish},{publish}}}"), "{}".into(), format!("[{{{publish}}}]")] {
-        let answer = bench.post("/api/batch", format!("{{\"commands\":[{command}]}}")).await;
-        let error = &answer.json()["results"][0]["error"];
+        let reply = bench.post("/api/batch", format!("{{\"commands\":[{command}]}}")).await;
+        let error = &reply.json()["results"][0]["error"];
         assert_eq!(error["code"], "bad_request", "{command}");
         assert!(error["message"].as_str().unwrap().contains("one field"), "{error}");
     }
@@ -203,8 +203,8 @@ async fn a_batch_has_a_thousand_commands_at_most() {
     let bench = bench(Mood::Willing);
     let batch = |count: usize| format!("{{\"commands\":[{}0]}}", "0,".repeat(count - 1));
     assert_eq!(bench.post("/api/batch", batch(1000)).await.status, 200);
-    let answer = bench.post("/api/batch", batch(1001)).await;
-    assert_eq!((answer.status, answer.code().as_str()), (400, "batch_too_long"));
+    let reply = bench.post("/api/batch", batch(1001)).await;
+    assert_eq!((reply.status, reply.code().as_str()), (400, "batch_too_long"));
 }
 
 /// A whole batch waits as long as one message: a silent shard doesn't add the waits up.
@@ -212,11 +212,11 @@ async fn a_batch_has_a_thousand_commands_at_most() {
 async fn members_are_left_out_when_they_cannot_be_counted_in_time() {
     let bench = bench(Mood::Silent);
     let began = tokio::time::Instant::now();
-    let answer = bench.post("/api/broadcast", "{\"data\":1}").await;
-    assert_eq!(answer.json(), json!({"id": "5f3a91c2:1", "offset": 1}));
+    let reply = bench.post("/api/broadcast", "{\"data\":1}").await;
+    assert_eq!(reply.json(), json!({"id": "5f3a91c2:1", "offset": 1}));
     let commands = vec![json!({"broadcast": {"data": 1}}); 20];
-    let answer = bench.post("/api/batch", json!({"commands": commands})).await;
-    assert_eq!(answer.json()["results"][19]["ok"].get("members"), None);
+    let reply = bench.post("/api/batch", json!({"commands": commands})).await;
+    assert_eq!(reply.json()["results"][19]["ok"].get("members"), None);
     assert!(began.elapsed().as_secs_f64() < 10.1, "{:?}", began.elapsed());
 }
 
@@ -226,8 +226,8 @@ async fn a_silent_shard_is_waited_for_once_in_a_batch() {
     let bench = bench(Mood::Silent);
     let began = tokio::time::Instant::now();
     let commands = vec![json!({"subscribe": {"user": "a", "topic": "b"}}); 20];
-    let answer = bench.post("/api/batch", json!({"commands": commands})).await.json();
-    for result in answer["results"].as_array().unwrap() {
+    let reply = bench.post("/api/batch", json!({"commands": commands})).await.json();
+    for result in reply["results"].as_array().unwrap() {
         assert_eq!(result["error"]["code"], "no_answer");
     }
     assert!(began.elapsed().as_secs_f64() < 5.1, "{:?}", began.elapsed());
@@ -247,10 +247,10 @@ proptest! {
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let request = Request::post(format!("/api/{path}")).body(Body::from(bytes)).unwrap();
-        let answer = runtime.block_on(bench(Mood::Willing).call(request));
-        match answer.status {
-            200 => prop_assert!(answer.json().is_object()),
-            400 | 413 => prop_assert!(!answer.code().is_empty()),
+        let reply = runtime.block_on(bench(Mood::Willing).call(request));
+        match reply.status {
+            200 => prop_assert!(reply.json().is_object()),
+            400 | 413 => prop_assert!(!reply.code().is_empty()),
             other => prop_assert!(false, "{other}"),
         }
     }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::fake::{Mood, bench};
 use crate::api::ReplyPublisher;
-use crate::webhook::{AnswerCounts, Answers, ReplyTo};
+use crate::webhook::{PublishReplies, ReplyCounts, ReplyTo};
 
 /// Where the answer to the message "1" goes.
 fn reply_to(id: &str) -> Option<ReplyTo> {
@@ -23,7 +23,7 @@ fn reply_to(id: &str) -> Option<ReplyTo> {
 /// Publishes an answer: its topics, how many could not be published, and why not.
 fn publish(body: &[u8]) -> (Vec<String>, u64, String) {
     let bench = bench(Mood::Willing);
-    let counts = Arc::new(AnswerCounts::default());
+    let counts = Arc::new(ReplyCounts::default());
     let result = ReplyPublisher(bench.node.clone()).publish(body, &reply_to, &counts);
     let published = bench.published.lock().unwrap();
     assert_eq!(published.len() as u64, counts.published.load(Ordering::Relaxed));
@@ -71,13 +71,13 @@ async fn each_message_is_checked_by_itself() {
 }
 
 #[tokio::test]
-async fn an_answer_has_that_by_which_its_client_knows_it() {
+async fn an_reply_has_that_by_which_its_client_knows_it() {
     let bench = bench(Mood::Willing);
     let body = json!({"messages": [
         {"reply_to": "1", "data": 1},
         {"reply_to": "1", "data": 1, "mqtt": {"correlation_data": "CQ=="}},
     ]});
-    let counts = Arc::new(AnswerCounts::default());
+    let counts = Arc::new(ReplyCounts::default());
     let body = body.to_string();
     ReplyPublisher(bench.node.clone()).publish(body.as_bytes(), &reply_to, &counts).unwrap();
     let published = bench.published.lock().unwrap();

@@ -8,11 +8,11 @@ use axum::http::Request;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::fake::{Answer, Bench, Mood, bench, with_subscription_store, without_followers};
+use super::fake::{Bench, Mood, TestReply, bench, with_subscription_store, without_followers};
 
 const PATH: &str = "/api/subscriptions";
 
-async fn import(bench: &Bench, text: impl Into<Vec<u8>>) -> Answer {
+async fn import(bench: &Bench, text: impl Into<Vec<u8>>) -> TestReply {
     let request = Request::post("/api/subscriptions/import").header("content-type", "text/csv");
     bench.call(request.body(text.into().into()).unwrap()).await
 }
@@ -62,17 +62,17 @@ async fn a_user_is_subscribed_listed_and_forgotten() {
         })
     );
     let body = json!({"user": "alice", "add": ["feed:eve", "feed:bob", "feed:bob"]});
-    let answer = bench.post(PATH, body).await.json();
+    let reply = bench.post(PATH, body).await.json();
     let want = json!({"user": "alice", "added": 2, "removed": 0, "count": 2, "connections": 4});
-    assert_eq!(answer, want);
+    assert_eq!(reply, want);
     let body = json!({"user": "alice", "add": ["news"], "remove": ["feed:eve", "none"]});
-    let answer = bench.post(PATH, body).await.json();
+    let reply = bench.post(PATH, body).await.json();
     let want = json!({"user": "alice", "added": 1, "removed": 1, "count": 2, "connections": 4});
-    assert_eq!(answer, want);
+    assert_eq!(reply, want);
     assert_eq!(topics(&bench, "alice").await, json!(["feed:bob", "news"]));
-    let answer = bench.delete("/api/subscriptions/alice").await.json();
+    let reply = bench.delete("/api/subscriptions/alice").await.json();
     let want = json!({"user": "alice", "added": 0, "removed": 2, "count": 0, "connections": 4});
-    assert_eq!(answer, want);
+    assert_eq!(reply, want);
     assert_eq!(topics(&bench, "alice").await, json!([]));
     let commands = bench.commands.lock().unwrap();
     let changes: Vec<_> = commands.iter().filter(|line| !line.contains(" topic ")).collect();
@@ -129,12 +129,12 @@ async fn a_topics_subscribers_are_listed_in_pages_by_name() {
 }
 
 #[tokio::test]
-async fn without_the_table_by_topic_the_answer_says_what_to_set() {
+async fn without_the_table_by_topic_the_reply_says_what_to_set() {
     let bench = without_followers(Mood::Willing);
     bench.post(PATH, json!({"user": "alice", "add": ["a"]})).await;
-    let answer = bench.get("/api/topics/a/subscribers").await;
-    assert_eq!((answer.status, answer.code().as_str()), (400, "not_by_topic"));
-    assert!(answer.text.contains("set subscriptions.by_topic = true"), "{}", answer.text);
+    let reply = bench.get("/api/topics/a/subscribers").await;
+    assert_eq!((reply.status, reply.code().as_str()), (400, "not_by_topic"));
+    assert!(reply.text.contains("set subscriptions.by_topic = true"), "{}", reply.text);
 }
 
 #[tokio::test]
@@ -149,24 +149,24 @@ async fn names_and_limits_are_checked() {
         (json!({"user": "a", "topics": ["a"]}), "bad_request"),
         (json!({"changes": vec![json!({}); 1001]}), "batch_too_long"),
     ] {
-        let answer = bench.post(PATH, &body).await;
-        assert_eq!((answer.status, answer.code().as_str()), (400, code), "{body}");
+        let reply = bench.post(PATH, &body).await;
+        assert_eq!((reply.status, reply.code().as_str()), (400, code), "{body}");
     }
     for path in ["/api/subscriptions/a%0Ab", "/api/subscriptions/%FF"] {
         assert_eq!(bench.get(path).await.status, 400);
         assert_eq!(bench.delete(path).await.status, 400);
     }
     let body = json!({"user": "alice", "add": ["1", "2", "3", "4", "5", "6"]});
-    let answer = bench.post(PATH, body).await;
-    assert_eq!((answer.status, answer.code().as_str()), (409, "too_many_subscriptions"));
-    assert!(answer.text.contains("would have 6 subscriptions; a user may have 5"));
+    let reply = bench.post(PATH, body).await;
+    assert_eq!((reply.status, reply.code().as_str()), (409, "too_many_subscriptions"));
+    assert!(reply.text.contains("would have 6 subscriptions; a user may have 5"));
     assert_eq!(bench.node.subscriptions.users(), 0);
 }
 
 #[tokio::test]
 async fn many_changes_are_replied_one_by_one() {
     let bench = bench(Mood::Willing);
-    let answer = bench.post(
+    let reply = bench.post(
         PATH,
         json!({"changes": [
             {"user": "alice", "add": ["a"]},
@@ -176,8 +176,8 @@ async fn many_changes_are_replied_one_by_one() {
             {"user": "alice", "add": ["b"], "remove": ["a"]},
         ]}),
     );
-    let answer = answer.await.json();
-    let results = answer["results"].as_array().unwrap();
+    let reply = reply.await.json();
+    let results = reply["results"].as_array().unwrap();
     assert_eq!(results.len(), 5);
     assert_eq!(results[0]["ok"]["connections"], 4);
     assert_eq!(results[1]["error"]["code"], "bad_topic");
@@ -197,13 +197,13 @@ async fn a_file_is_imported_whole_or_not_at_all() {
     assert_eq!(import(&bench, "").await.json(), json!({"rows": 0, "added": 0}));
     assert_eq!(topics(&bench, "alice").await, json!(["a", "b"]));
     assert!(bench.commands.lock().unwrap().contains(&"1 subscribe alice b".to_string()));
-    let answer = import(&bench, "carl,a\ncarl,b,c\n").await;
-    assert_eq!((answer.status, answer.code().as_str()), (400, "bad_line"));
-    assert!(answer.text.contains("line 2: it has more than two fields"), "{}", answer.text);
+    let reply = import(&bench, "carl,a\ncarl,b,c\n").await;
+    assert_eq!((reply.status, reply.code().as_str()), (400, "bad_line"));
+    assert!(reply.text.contains("line 2: it has more than two fields"), "{}", reply.text);
     let many: String = (0..6).map(|n| format!("dave,{n}\n")).collect();
-    let answer = import(&bench, format!("carl,a\n{many}")).await;
-    assert_eq!((answer.status, answer.code().as_str()), (409, "too_many_subscriptions"));
-    assert!(answer.text.contains("line 2: "), "{}", answer.text);
+    let reply = import(&bench, format!("carl,a\n{many}")).await;
+    assert_eq!((reply.status, reply.code().as_str()), (409, "too_many_subscriptions"));
+    assert!(reply.text.contains("line 2: "), "{}", reply.text);
     assert_eq!(bench.node.subscriptions.users(), 2);
     let request = Request::post("/api/subscriptions/import").header("content-type", "image/png");
     assert_eq!(bench.call(request.body("a,b".into()).unwrap()).await.status, 415);
@@ -227,28 +227,28 @@ async fn a_change_is_made_after_it_is_stored() {
         assert!(bench.commands.lock().unwrap().is_empty());
         done(Ok(()));
     };
-    let (answer, ()) = tokio::join!(called, watched);
-    assert_eq!(answer.json()["added"], 1);
+    let (reply, ()) = tokio::join!(called, watched);
+    assert_eq!(reply.json()["added"], 1);
     assert_eq!(topics(&bench, "alice").await, json!(["a"]));
     // What changes nothing is not stored.
     assert_eq!(bench.post(PATH, add("alice", "a")).await.json()["added"], 0);
     let failed = bench.post(PATH, add("alice", "b"));
-    let (answer, ()) = tokio::join!(failed, async {
+    let (reply, ()) = tokio::join!(failed, async {
         store.next().await.1(Err("the disk is full".into()));
     });
-    assert_eq!((answer.status, answer.code().as_str()), (503, "store_failed"));
-    assert!(answer.text.contains("the disk is full"));
+    assert_eq!((reply.status, reply.code().as_str()), (503, "store_failed"));
+    assert!(reply.text.contains("the disk is full"));
     assert_eq!(topics(&bench, "alice").await, json!(["a"]));
     let lost = bench.delete("/api/subscriptions/alice");
-    let (answer, ()) = tokio::join!(lost, async { drop(store.next().await) });
-    assert_eq!((answer.status, answer.code().as_str()), (503, "going_down"));
+    let (reply, ()) = tokio::join!(lost, async { drop(store.next().await) });
+    assert_eq!((reply.status, reply.code().as_str()), (503, "going_down"));
     let full = with_subscription_store(
         Mood::Willing,
         Arc::new(Store { is_full: true, ..Store::default() }),
     );
-    let answer = full.post(PATH, add("alice", "a")).await;
-    assert_eq!((answer.status, answer.code().as_str()), (503, "store_busy"));
-    assert_eq!(answer.headers["retry-after"], "1");
+    let reply = full.post(PATH, add("alice", "a")).await;
+    assert_eq!((reply.status, reply.code().as_str()), (503, "store_busy"));
+    assert_eq!(reply.headers["retry-after"], "1");
     assert_eq!(full.node.subscriptions.users(), 0);
 }
 
@@ -273,8 +273,8 @@ async fn a_caller_who_goes_away_leaves_nothing_half_done() {
 #[tokio::test(start_paused = true)]
 async fn silent_shards_get_the_commands_and_are_not_counted() {
     let bench = bench(Mood::Silent);
-    let answer = bench.post(PATH, json!({"user": "alice", "add": ["a"]})).await.json();
-    assert_eq!((&answer["added"], &answer["connections"]), (&json!(1), &Value::Null));
+    let reply = bench.post(PATH, json!({"user": "alice", "add": ["a"]})).await.json();
+    assert_eq!((&reply["added"], &reply["connections"]), (&json!(1), &Value::Null));
     assert_eq!(topics(&bench, "alice").await, json!(["a"]));
 }
 
@@ -348,8 +348,8 @@ async fn all_users_together_have_so_many() {
         json!({"user": user, "add": topics})
     };
     assert_eq!(bench.post(PATH, add("alice", 5)).await.status, 200);
-    let answer = bench.post(PATH, add("bob", 4)).await;
-    assert_eq!((answer.status, answer.code().as_str()), (409, "subscriptions_full"));
+    let reply = bench.post(PATH, add("bob", 4)).await;
+    assert_eq!((reply.status, reply.code().as_str()), (409, "subscriptions_full"));
     assert_eq!(bench.node.subscriptions.edges(), 5);
     assert_eq!(bench.post(PATH, add("bob", 3)).await.status, 200);
     // What takes away as much is no more, and what is there already is none.

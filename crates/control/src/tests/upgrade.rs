@@ -56,7 +56,7 @@ impl Client {
     /// The status of the answer.
     fn call(&mut self, method: &str, path: &str, body: &str) -> u16 {
         self.send(&request(method, path, body));
-        self.answer()
+        self.read_reply()
     }
 
     fn send(&mut self, text: &str) {
@@ -69,15 +69,15 @@ impl Client {
         stream.write_all(text.as_bytes()).unwrap();
     }
 
-    fn answer(&mut self) -> u16 {
+    fn read_reply(&mut self) -> u16 {
         let mut stream = self.stream.take().unwrap();
-        let mut answer = Vec::new();
+        let mut reply = Vec::new();
         let head = loop {
             let mut buffer = [0; 4096];
             let length = stream.read(&mut buffer).unwrap();
-            assert!(length > 0, "no answer: {}", String::from_utf8_lossy(&answer));
-            answer.extend_from_slice(&buffer[..length]);
-            let text = String::from_utf8_lossy(&answer).to_lowercase();
+            assert!(length > 0, "no answer: {}", String::from_utf8_lossy(&reply));
+            reply.extend_from_slice(&buffer[..length]);
+            let text = String::from_utf8_lossy(&reply).to_lowercase();
             let Some((head, rest)) = text.split_once("\r\n\r\n") else { continue };
             let length = head
                 .split_once("content-length: ")
@@ -250,7 +250,7 @@ fn a_request_with_half_a_body_delays_no_other_and_goes_on_at_the_new_process() {
     let new = Served::start(&listener, Some(forwarded));
     old.gate.forward(socket);
     for (client, _) in &mut pending_requests {
-        assert_eq!(client.answer(), 200);
+        assert_eq!(client.read_reply(), 200);
     }
     // The next process may be replaced as well.
     rest();
@@ -259,7 +259,7 @@ fn a_request_with_half_a_body_delays_no_other_and_goes_on_at_the_new_process() {
     new.gate.release();
     for (client, rest) in &mut later {
         client.send(rest);
-        assert_eq!((client.answer(), client.stream.is_none()), (200, true));
+        assert_eq!((client.read_reply(), client.stream.is_none()), (200, true));
     }
     assert_eq!((old.count(), new.count()), (0, 8));
     old.running.end_forwarding();
@@ -278,11 +278,11 @@ fn what_has_half_a_body_goes_on_here_when_nothing_has_moved() {
     assert_eq!((node.count(), node.gate.is_quiet()), (0, true));
     node.gate.release();
     for (client, _) in &mut pending_requests {
-        assert_eq!(client.answer(), 200);
+        assert_eq!(client.read_reply(), 200);
     }
     for (client, rest) in &mut later {
         client.send(rest);
-        assert_eq!((client.answer(), client.stream.is_some()), (200, true));
+        assert_eq!((client.read_reply(), client.stream.is_some()), (200, true));
     }
     assert_eq!(node.count(), 8);
     node.running.stop();
@@ -309,14 +309,14 @@ fn streams_of_figures_end_where_another_process_serves() {
     }
     // The next one ends at once, and its connection with it.
     stream.write_all(b"GET /api/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");
     old.running.end_forwarding();
 }
 
 #[test]
-fn a_new_process_that_does_not_answer_is_an_error() {
+fn a_new_process_that_does_not_reply_is_an_error() {
     let folder = Folder::new("nobody");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let old = Served::start(&listener, None);
@@ -382,10 +382,10 @@ async fn an_upgrade_is_reported_line_by_line() {
         tokio::time::sleep(Duration::from_millis(150)).await;
         set(UpgradeProgress { pause_us: Some(1_500), ..of(UpgradeStage::Done) });
     };
-    let (answer, ()) = tokio::join!(bench.post("/api/upgrade", r#"{"binary":"/b"}"#), steps);
-    assert_eq!(answer.headers["content-type"], "application/x-ndjson");
+    let (reply, ()) = tokio::join!(bench.post("/api/upgrade", r#"{"binary":"/b"}"#), steps);
+    assert_eq!(reply.headers["content-type"], "application/x-ndjson");
     let lines: Vec<Value> =
-        answer.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        reply.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let stages: Vec<_> = lines.iter().map(|line| line["stage"].as_str().unwrap()).collect();
     assert_eq!(stages, ["starting", "copying", "switching", "done"]);
     assert_eq!(lines[1]["text"], "shard 1 of 2, 5 of 9 connections, 0 lost");
@@ -406,7 +406,7 @@ async fn an_upgrade_is_reported_line_by_line() {
 #[tokio::test]
 async fn a_server_without_upgrades_says_so() {
     let bench = bench(Mood::Willing);
-    let answer = bench.post("/api/upgrade", "{}").await;
-    assert_eq!((answer.status, answer.code()), (501, "no_upgrade".into()));
+    let reply = bench.post("/api/upgrade", "{}").await;
+    assert_eq!((reply.status, reply.code()), (501, "no_upgrade".into()));
     assert_eq!(bench.get("/api/upgrade").await.json()["result"], "nothing_moved");
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use shard::{Changes, HookRefusal, WebhookResponse};
 use token::{INFO_BYTES_MAX, PATTERNS_MAX};
 
-use super::answer::{CODE_BYTES_MAX, Expects, MESSAGE_BYTES_MAX, USERS_MAX, read};
+use super::response::{CODE_BYTES_MAX, Expects, MESSAGE_BYTES_MAX, USERS_MAX, read};
 
 /// Users and topics of a connection, at the most.
 const TOPICS_MAX: usize = 10;
@@ -21,7 +21,7 @@ const EXPECTS: [Expects; 3] = [Expects::Changes, Expects::Connect(TOPICS_MAX), E
 ///
 /// # Panics
 /// If a check fails.
-pub fn check_answer(body: &[u8], events: usize) {
+pub fn check_response(body: &[u8], events: usize) {
     for first in 0..EXPECTS.len() {
         let kinds: Vec<Expects> = EXPECTS.into_iter().cycle().skip(first).take(events).collect();
         let Ok(responses) = read(body, &kinds) else { return };

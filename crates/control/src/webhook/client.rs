@@ -19,11 +19,11 @@ use crate::outgoing::{AGENT, Connector, chain, connector};
 /// request that meets their closing would fail.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 
-/// The largest answer in bytes: so much, and [`ANSWER_BYTES_PER_EVENT`] for each event.
-const ANSWER_BYTES: usize = 1 << 20;
+/// The largest answer in bytes: so much, and [`RESPONSE_BYTES_PER_EVENT`] for each event.
+const RESPONSE_BYTES: usize = 1 << 20;
 
-/// See [`ANSWER_BYTES`].
-const ANSWER_BYTES_PER_EVENT: usize = 16 << 10;
+/// See [`RESPONSE_BYTES`].
+const RESPONSE_BYTES_PER_EVENT: usize = 16 << 10;
 
 /// What proves to the application who sends.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -86,8 +86,8 @@ impl Client {
         body: Vec<u8>,
     ) -> Result<Vec<u8>, RequestError> {
         let request = request(url, id, proof, body)?;
-        let answer = self.0.request(request).await.map_err(|error| not_sent(&error))?;
-        read(answer, ANSWER_BYTES + events * ANSWER_BYTES_PER_EVENT, true).await
+        let response = self.0.request(request).await.map_err(|error| not_sent(&error))?;
+        read(response, RESPONSE_BYTES + events * RESPONSE_BYTES_PER_EVENT, true).await
     }
 }
 
@@ -101,8 +101,8 @@ impl Client {
         body: Vec<u8>,
     ) -> Result<(), RequestError> {
         let request = request(url, id, proof, body)?;
-        let answer = self.0.request(request).await.map_err(|error| not_sent(&error))?;
-        read(answer, ANSWER_BYTES, false).await.map(drop)
+        let response = self.0.request(request).await.map_err(|error| not_sent(&error))?;
+        read(response, RESPONSE_BYTES, false).await.map(drop)
     }
 }
 
@@ -117,9 +117,9 @@ impl Client {
         body: Vec<u8>,
     ) -> Result<Taken, RequestError> {
         let request = request(url, id, proof, body)?;
-        let answer = self.0.request(request).await.map_err(|error| not_sent(&error))?;
-        let bytes_max = ANSWER_BYTES + messages * ANSWER_BYTES_PER_EVENT;
-        match read(answer, bytes_max, false).await {
+        let response = self.0.request(request).await.map_err(|error| not_sent(&error))?;
+        let bytes_max = RESPONSE_BYTES + messages * RESPONSE_BYTES_PER_EVENT;
+        match read(response, bytes_max, false).await {
             Err(error) if error.kind == ErrorKind::Body => Ok(Err(error)),
             other => other.map(Ok),
         }
@@ -153,11 +153,11 @@ fn request(
 }
 
 async fn read(
-    mut answer: Response<Incoming>,
+    mut response: Response<Incoming>,
     bytes_max: usize,
     must_be_ok: bool,
 ) -> Result<Vec<u8>, RequestError> {
-    let status = answer.status();
+    let status = response.status();
     if status == StatusCode::NO_CONTENT {
         return Ok(Vec::new());
     }
@@ -170,7 +170,7 @@ async fn read(
         return Err(RequestError { is_passing, is_final, ..error });
     }
     let mut body = Vec::new();
-    while let Some(frame) = answer.frame().await {
+    while let Some(frame) = response.frame().await {
         let frame = frame.map_err(|error| RequestError::new(kind(&error), chain(&error)))?;
         let Some(data) = frame.data_ref() else { continue };
         if body.len() + data.len() > bytes_max {

@@ -21,7 +21,6 @@
 //! may have 1 MiB, and 16 KiB more for each event it answers; unused connections are closed after a
 //! second. A status of 200 or 204 is an answer, any other an error.
 
-mod answer;
 mod body;
 #[cfg(any(test, feature = "testing"))]
 mod checked;
@@ -34,6 +33,7 @@ mod gate;
 mod handover;
 mod queue;
 mod request_queue;
+mod response;
 mod retry;
 mod signature;
 #[cfg(test)]
@@ -57,11 +57,11 @@ use request_queue::{Counts, RequestQueue};
 
 pub use self::handover::{EventsPart, Forwarded, Hooks, ToShard};
 #[cfg(any(test, feature = "testing"))]
-pub use checked::check_answer;
+pub use checked::check_response;
 pub use error::ErrorKind;
 pub use event_sender::{EventSender, EventStart};
 pub use events::{EventLimits, EventStats, EventStore};
-pub use forward::{AnswerCounts, Answers, Forward, ForwardStats, Forwarder, ReplyTo};
+pub use forward::{Forward, ForwardStats, Forwarder, PublishReplies, ReplyCounts, ReplyTo};
 pub use request_queue::UrlStats;
 pub use signature::SigningKey;
 pub use worker::Worker;

@@ -9,12 +9,12 @@ use tokio::task::{self, JoinError, JoinSet};
 use tokio::time::Instant;
 use tracing::{Instrument, field};
 
-use super::answer::{self, Expects, Responses};
 use super::body;
 use super::client::LazyClient;
 use super::error::{ErrorKind, Log, RequestError, shown};
 use super::queue::{Queue, QueueKey};
 use super::request_queue::PendingRequest;
+use super::response::{self, Expects, Responses};
 use super::signature::RequestId;
 use super::{Dispatcher, Settings};
 
@@ -214,19 +214,19 @@ impl Worker {
             // What has not begun when all stands still is not begun.
             drop(dispatcher.counts.gate.turn().await);
             let began = Instant::now();
-            let mut answer = client.post(&of.url, &id, &proof, events, body.clone()).await;
+            let mut reply = client.post(&of.url, &id, &proof, events, body.clone()).await;
             for pause in retries {
-                let failed = answer.as_ref().is_err_and(|error| error.is_passing);
+                let failed = reply.as_ref().is_err_and(|error| error.is_passing);
                 // There is an error to tell: that no time is left for another try is none.
                 if !failed || late.is_some_and(|late| Instant::now() + *pause >= late) {
                     break;
                 }
                 tokio::time::sleep(*pause).await;
                 drop(dispatcher.counts.gate.turn().await);
-                answer = client.post(&of.url, &id, &proof, events, body.clone()).await;
+                reply = client.post(&of.url, &id, &proof, events, body.clone()).await;
             }
-            let result = answer.and_then(|body| {
-                answer::read(&body, &expected)
+            let result = reply.and_then(|body| {
+                response::read(&body, &expected)
                     .map_err(|error| RequestError::new(ErrorKind::Body, error.to_string()))
             });
             let duration_ms = began.elapsed().as_micros() as f64 / 1e3;

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_objects_whatever_the_user_is_called() {
+    fn replies_are_objects_whatever_the_user_is_called() {
         for user in ["alice", "a}", "\"}}", "é\\"] {
             let state = LoggedIn { users: 3, already: true };
             let read = |json: String| serde_json::from_str::<serde_json::Value>(&json).unwrap();

@@ -12,9 +12,9 @@ use protocol::request::TokenPurpose;
 use crate::auth::credentials::TokenDue;
 use crate::connection::PendingToken;
 use crate::core::Core;
-use crate::core::answer::Answer;
 use crate::core::command::Revocation;
-use crate::core::responses::{answer, refuse};
+use crate::core::reply_target::ReplyTarget;
+use crate::core::responses::{refuse, reply};
 use crate::engine::Engine;
 use crate::limits::quota::over_message;
 use crate::mqtt::author;
@@ -39,21 +39,19 @@ impl Engine {
             },
         };
         let entered = done.as_ref().map_or(&[][..], |(_, topics)| topics);
-        match &pending.answer {
-            Answer::Id(id) => {
+        match &pending.reply {
+            ReplyTarget::Id(id) => {
                 let result = match &done {
                     Ok((object, _)) => Ok(object.as_str()),
                     Err((code, message)) => Err((*code, message.as_str())),
                 };
                 protocol.reply(id, result, &mut self.core.codecs, out);
             }
-            Answer::Phoenix(message) => match &done {
-                Ok((object, _)) => {
-                    answer(protocol, message, Status::Ok, Content::Json(object), out)
-                }
+            ReplyTarget::Phoenix(message) => match &done {
+                Ok((object, _)) => reply(protocol, message, Status::Ok, Content::Json(object), out),
                 Err((_, why)) => refuse(protocol, message, why, out),
             },
-            Answer::MqttAuth(method) => {
+            ReplyTarget::MqttAuth(method) => {
                 if let Some(mqtt) = self.core.mqtt_protocol(slot) {
                     if done.is_err() {
                         mqtt.disconnect(
@@ -67,7 +65,7 @@ impl Engine {
                 }
             }
             // No request brings a token so, and no message.
-            Answer::Http(_) | Answer::Mqtt(_) => {}
+            ReplyTarget::Http(_) | ReplyTarget::Mqtt(_) => {}
         }
         self.catch_up_user(slot, entered, out);
     }

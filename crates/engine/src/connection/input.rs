@@ -73,7 +73,7 @@ impl Engine {
             let input = self.core.table.cold(slot).map_or(&[][..], |cold| &cold.input);
             let protocols = self.core.shared.protocols;
             http::reject_unread(protocols, input, &refused, http::Method::Post, &mut out);
-            self.core.count_answer(&out);
+            self.core.count_reply(&out);
         } else {
             out = self
                 .recover(|recovery, core| recovery.goodbye(core, slot, CloseReason::Overloaded));

@@ -65,8 +65,8 @@ impl Engine {
                 let rejection = Rejection::new(400, "bad_proxy_header", message);
                 let close = CloseReason::BadRequest;
                 if self.core.turn_away(slot, &[], &rejection, close, out) {
-                    self.core.count_answer(&out[from..]);
-                    self.core.log_answer(slot, &out[from..]);
+                    self.core.count_reply(&out[from..]);
+                    self.core.log_reply(slot, &out[from..]);
                 }
                 self.close_after(slot, close, out);
                 bytes.len()
@@ -97,7 +97,7 @@ impl Engine {
         let mut how = Refused::TurnedAway;
         if self.core.turn_away(slot, request, &refused, close, out) {
             how = Refused::Replied;
-            self.core.log_answer(slot, &out[from..]);
+            self.core.log_reply(slot, &out[from..]);
         }
         self.count_refusal(how, Refusal::Address);
         self.close_after(slot, close, out);

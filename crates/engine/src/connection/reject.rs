@@ -52,8 +52,8 @@ impl Engine {
         let metrics = &self.core.metrics;
         metrics.refused[refusal as usize].add(u64::from(refused != Refused::Healthy));
         match refused {
-            Refused::Healthy => metrics.answers[2].add(1),
-            Refused::Replied => metrics.answers[5].add(1),
+            Refused::Healthy => metrics.replies[2].add(1),
+            Refused::Replied => metrics.replies[5].add(1),
             Refused::TurnedAway => {}
         }
     }

@@ -3,14 +3,14 @@
 use minicbor::{Decode, Encode};
 use protocol::request::TokenPurpose;
 
-use crate::core::answer::Answer;
-use crate::handover::value::AnswerRecord;
+use crate::core::reply_target::ReplyTarget;
+use crate::handover::value::ReplyTargetRecord;
 
 /// A token that waits for the keys of its issuer.
 pub(crate) struct PendingToken {
     pub token: Box<str>,
     pub purpose: TokenPurpose,
-    pub answer: Answer,
+    pub reply: ReplyTarget,
 }
 
 /// The same on its way to another engine.
@@ -22,22 +22,22 @@ pub(crate) struct PendingTokenRecord {
     #[n(1)]
     refreshes: bool,
     #[n(2)]
-    answer: AnswerRecord,
+    reply: ReplyTargetRecord,
 }
 
 impl PendingToken {
     /// Writes it out.
     pub fn export(&self) -> PendingTokenRecord {
-        let PendingToken { token, purpose, answer } = self;
+        let PendingToken { token, purpose, reply } = self;
         let refreshes = *purpose == TokenPurpose::Refresh;
-        PendingTokenRecord { token: token.to_string(), refreshes, answer: answer.into() }
+        PendingTokenRecord { token: token.to_string(), refreshes, reply: reply.into() }
     }
 }
 
 impl From<PendingTokenRecord> for PendingToken {
     fn from(record: PendingTokenRecord) -> Self {
-        let PendingTokenRecord { token, refreshes, answer } = record;
+        let PendingTokenRecord { token, refreshes, reply } = record;
         let purpose = if refreshes { TokenPurpose::Refresh } else { TokenPurpose::Connect };
-        PendingToken { token: token.into(), purpose, answer: answer.into() }
+        PendingToken { token: token.into(), purpose, reply: reply.into() }
     }
 }

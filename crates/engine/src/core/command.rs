@@ -9,8 +9,8 @@ use model::{CloseReason, ConnectionId, Name};
 use protocol::phoenix::ClientMessage;
 use sessions::{Author, Listing, Token};
 
-use crate::core::answer::Answer;
 use crate::core::reply::Reply;
+use crate::core::reply_target::ReplyTarget;
 use crate::core::settings::Settings;
 use crate::mqtt::{MqttFound, MqttInfo};
 use crate::webhook::WebhookResponse;
@@ -125,17 +125,17 @@ pub enum Command {
         session: ConnectionId,
         /// What is asked of it.
         request: SessionRequest,
-        /// The request's connection, which waits for [`Command::SessionAnswer`].
+        /// The request's connection, which waits for [`Command::SessionReply`].
         from: ConnectionId,
     },
     /// The answer to a request of this shard's.
-    SessionAnswer {
+    SessionReply {
         /// The session.
         session: ConnectionId,
         /// The request's connection.
         to: ConnectionId,
         /// The answer.
-        answer: SessionAnswer,
+        reply: SessionReply,
     },
     /// The history knows from where a connection follows topics.
     Started {
@@ -186,7 +186,7 @@ pub enum Command {
         /// Which of those that had the slot.
         serial: u32,
         /// How it is to be answered.
-        answer: Answer,
+        reply: ReplyTarget,
         /// What became of it.
         result: Result<model::Position, broker::PublishError>,
     },
@@ -401,8 +401,8 @@ pub enum SessionRequest {
     Return(Box<[u8]>),
 }
 
-/// What a session answers.
-pub enum SessionAnswer {
+/// What a long-poll session replies.
+pub enum SessionReply {
     /// The messages of a POST were taken.
     Taken,
     /// What has come, as elements of the answer's `messages`; nothing when the wait is over.

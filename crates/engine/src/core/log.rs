@@ -28,18 +28,17 @@ impl Core {
     }
 
     /// A request was answered with this. Whether it was an error is seen here.
-    pub(crate) fn log_answer(&self, slot: u32, answer: &[u8]) {
-        if !matches!(answer.get(9), Some(b'4' | b'5')) || !tracing::enabled!(tracing::Level::DEBUG)
-        {
+    pub(crate) fn log_reply(&self, slot: u32, reply: &[u8]) {
+        if !matches!(reply.get(9), Some(b'4' | b'5')) || !tracing::enabled!(tracing::Level::DEBUG) {
             return;
         }
         let Some(connection) = self.table.get(slot) else { return };
         let Some(suppressed) = self.lines.rejected.pass(self.now_us, 1) else { return };
-        let status = answer.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok());
+        let status = reply.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok());
         tracing::debug!(
             connection = %self.id(slot, connection.serial),
             status = status.and_then(|digits| digits.parse::<u16>().ok()),
-            code = code_of(answer),
+            code = code_of(reply),
             suppressed,
             "request rejected"
         );
@@ -47,8 +46,8 @@ impl Core {
 }
 
 /// The code of an error, from the answer's body: `{"error":{"code":"…`.
-pub(crate) fn code_of(answer: &[u8]) -> Option<&str> {
-    let text = std::str::from_utf8(answer).ok()?;
+pub(crate) fn code_of(reply: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(reply).ok()?;
     let (code, _) = text.split_once("\"code\":\"")?.1.split_once('"')?;
     let is_code = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
     code.bytes().all(is_code).then_some(code)
@@ -60,11 +59,11 @@ mod tests {
 
     #[test]
     fn the_code_of_an_error_is_found() {
-        let answer = |body: &str| format!("HTTP/1.1 400 Bad Request\r\n\r\n{body}").into_bytes();
+        let reply = |body: &str| format!("HTTP/1.1 400 Bad Request\r\n\r\n{body}").into_bytes();
         let body = r#"{"error":{"code":"bad_topic","message":"\"code\":\"x\""}}"#;
-        assert_eq!(code_of(&answer(body)), Some("bad_topic"));
+        assert_eq!(code_of(&reply(body)), Some("bad_topic"));
         for body in ["", "not found", r#"{"error":{"code":"s3cret"}}"#, r#"{"code":"#] {
-            assert_eq!(code_of(&answer(body)), None, "{body}");
+            assert_eq!(code_of(&reply(body)), None, "{body}");
         }
     }
 }

@@ -275,10 +275,10 @@ pub struct Metrics {
     pub admitted: Counter,
     /// Failed calls of accept.
     pub accept_errors: Counter,
-    /// Short HTTP answers by class of status: index 2 is 2xx, 4 is 4xx, 5 is 5xx.
-    pub answers: [Counter; 6],
+    /// Short HTTP replies by class of status: index 2 is 2xx, 4 is 4xx, 5 is 5xx.
+    pub replies: [Counter; 6],
     /// The time that those took, from the turn that read the request, in microseconds.
-    pub answer_us: Counter,
+    pub reply_us: Counter,
     /// Messages taken from the mailbox.
     pub messages_in: Counter,
     /// Messages handed to a connection's socket or outbox, one for each member.

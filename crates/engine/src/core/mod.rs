@@ -1,7 +1,6 @@
 //! What every part of an engine uses: its connections and topics, the services that it calls, and the
 //! outputs that wait for its driver.
 
-pub(crate) mod answer;
 pub(crate) mod command;
 pub(crate) mod count;
 pub(crate) mod handle;
@@ -10,6 +9,7 @@ pub(crate) mod log_limit;
 pub(crate) mod metrics;
 pub(crate) mod output;
 pub(crate) mod reply;
+pub(crate) mod reply_target;
 pub(crate) mod responses;
 pub(crate) mod settings;
 pub(crate) mod shrink;
@@ -96,7 +96,7 @@ pub(crate) struct Core {
     /// Polls and sessions that something was published for.
     pub woken: Vec<u32>,
     /// Short answers since the driver last asked.
-    pub answers: u64,
+    pub replies: u64,
     /// The time of this turn, in microseconds of the node's clock.
     pub now_us: u64,
     /// What the application is to hear.

@@ -30,7 +30,7 @@ pub(crate) fn acknowledged_json(topic: &Name, position: Position) -> String {
 }
 
 /// Appends an answer, if one is wanted.
-pub(crate) fn answer(
+pub(crate) fn reply(
     protocol: ProtocolRef,
     message: &ClientMessage,
     status: Status,
@@ -55,7 +55,7 @@ pub(crate) fn refuse(
     protocol::json::string(reason, &mut response);
     response.push(b'}');
     let response = String::from_utf8_lossy(&response);
-    answer(protocol, message, Status::Error, Content::Json(&response), out);
+    reply(protocol, message, Status::Error, Content::Json(&response), out);
 }
 
 /// Tells a client what became of what it sent.
@@ -66,7 +66,7 @@ pub(crate) fn phoenix_published(
     out: &mut Vec<u8>,
 ) {
     match published {
-        Ok(_) => answer(protocol, message, Status::Ok, NOTHING, out),
+        Ok(_) => reply(protocol, message, Status::Ok, NOTHING, out),
         Err(error) => refuse(protocol, message, &error.to_string(), out),
     }
 }

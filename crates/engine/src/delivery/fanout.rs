@@ -150,7 +150,7 @@ impl Engine {
     }
 
     /// Answers the polls and the long-poll sessions for which something was published.
-    pub fn answer_woken(&mut self) {
+    pub fn reply_woken(&mut self) {
         let protocols = self.core.shared.protocols;
         for slot in std::mem::take(&mut self.core.woken) {
             if let Some(connection) = self.core.table.get_mut(slot) {

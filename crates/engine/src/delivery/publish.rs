@@ -10,10 +10,10 @@ use protocol::{ProtocolRef, data, http};
 
 use crate::connection::Phase;
 use crate::core::Core;
-use crate::core::answer::Answer;
 use crate::core::command::Command;
 use crate::core::metrics::Limited;
-use crate::core::responses::{acknowledged_json, answer, phoenix_published};
+use crate::core::reply_target::ReplyTarget;
+use crate::core::responses::{acknowledged_json, phoenix_published, reply};
 use crate::engine::Engine;
 use crate::mqtt::MqttAck;
 use crate::webhook::pending_hook::PendingHook;
@@ -46,7 +46,7 @@ impl Engine {
     ) {
         let topic = &publication.topic;
         if let Some(why) = self.rates.publish_refusal(&mut self.core, slot, topic) {
-            http::publish_answer(&respond, Err((503, "overloaded", why.into())), out);
+            http::publish_reply(&respond, Err((503, "overloaded", why.into())), out);
             return self.on_replied(slot, from, respond.keep_alive, out);
         }
         match consent {
@@ -55,13 +55,19 @@ impl Engine {
             {
                 let topic = publication.topic.clone();
                 let published = self.core.publish(publication).map_err(refused);
-                http::publish_answer(&respond, published, out);
+                http::publish_reply(&respond, published, out);
                 self.on_replied(slot, from, respond.keep_alive, out);
                 self.rates.has_published(&mut self.core, slot, &topic);
             }
             Consent::Given(_) | Consent::Requested(_) => {
-                if self.wait_for_answer(slot, out) {
-                    self.client_publish(slot, publication, consent, Answer::Http(respond), out);
+                if self.wait_for_reply(slot, out) {
+                    self.client_publish(
+                        slot,
+                        publication,
+                        consent,
+                        ReplyTarget::Http(respond),
+                        out,
+                    );
                 }
             }
         }
@@ -76,7 +82,7 @@ impl Engine {
         consent: Consent,
         out: &mut Vec<u8>,
     ) {
-        self.client_publish(slot, publication, consent, Answer::Id(id), out);
+        self.client_publish(slot, publication, consent, ReplyTarget::Id(id), out);
     }
 
     /// Publishes, or asks the application first. The answer goes to `out` if it is there at once; that to
@@ -86,17 +92,18 @@ impl Engine {
         slot: u32,
         publication: Publication,
         consent: Consent,
-        to: Answer,
+        to: ReplyTarget,
         out: &mut Vec<u8>,
     ) {
         let core = &mut self.core;
         let topic = publication.topic.clone();
         // A request has said whose it is.
         let publication = match to {
-            Answer::Http(_) => publication,
-            Answer::Id(_) | Answer::Phoenix(_) | Answer::Mqtt(_) | Answer::MqttAuth(_) => {
-                publication.sent_by(core.sender(slot))
-            }
+            ReplyTarget::Http(_) => publication,
+            ReplyTarget::Id(_)
+            | ReplyTarget::Phoenix(_)
+            | ReplyTarget::Mqtt(_)
+            | ReplyTarget::MqttAuth(_) => publication.sent_by(core.sender(slot)),
         };
         match consent {
             Consent::Given(permit) => {
@@ -122,7 +129,7 @@ impl Engine {
         slot: u32,
         hook: Hook,
         publication: Publication,
-        to: Answer,
+        to: ReplyTarget,
         out: &mut Vec<u8>,
     ) {
         let core = &mut self.core;
@@ -130,8 +137,11 @@ impl Engine {
             return;
         };
         let (users, transport): (Vec<Name>, _) = match to {
-            Answer::Http(_) => (publication.sender().cloned().into_iter().collect(), "http"),
-            Answer::Id(_) | Answer::Phoenix(_) | Answer::Mqtt(_) | Answer::MqttAuth(_) => {
+            ReplyTarget::Http(_) => (publication.sender().cloned().into_iter().collect(), "http"),
+            ReplyTarget::Id(_)
+            | ReplyTarget::Phoenix(_)
+            | ReplyTarget::Mqtt(_)
+            | ReplyTarget::MqttAuth(_) => {
                 (core.users(slot).map(Into::into).collect(), protocol.name())
             }
         };
@@ -141,8 +151,11 @@ impl Engine {
         let (topic, event) = (publication.topic.clone(), publication.event.clone());
         // Phoenix applications know each event by its name, the usual one as well.
         let event = match &to {
-            Answer::Phoenix(message) => Some(message.event.clone()),
-            Answer::Http(_) | Answer::Id(_) | Answer::Mqtt(_) | Answer::MqttAuth(_) => event,
+            ReplyTarget::Phoenix(message) => Some(message.event.clone()),
+            ReplyTarget::Http(_)
+            | ReplyTarget::Id(_)
+            | ReplyTarget::Mqtt(_)
+            | ReplyTarget::MqttAuth(_) => event,
         };
         let (payload, hook, kind) = match hook {
             Hook::Message => (publication.data, PendingHook::Message(to), kind(hook)),
@@ -180,7 +193,12 @@ impl Engine {
     }
 
     /// The application has answered a message.
-    pub(crate) fn on_publish_reply(&mut self, slot: u32, to: Answer, response: WebhookResponse) {
+    pub(crate) fn on_publish_reply(
+        &mut self,
+        slot: u32,
+        to: ReplyTarget,
+        response: WebhookResponse,
+    ) {
         let sent = match response.decided(false) {
             Ok((response, _)) => Sent::Replied(response),
             Err(refusal) => Sent::Refused(refusal),
@@ -194,7 +212,7 @@ impl Engine {
         &mut self,
         slot: Option<u32>,
         mut publication: Publication,
-        to: Answer,
+        to: ReplyTarget,
         response: WebhookResponse,
     ) {
         let settings = &self.core.settings;
@@ -229,7 +247,7 @@ impl Engine {
         &mut self,
         slot: Option<u32>,
         publication: Publication,
-        to: Answer,
+        to: ReplyTarget,
         out: &mut Vec<u8>,
     ) {
         if slot.is_none() && is_exactly_once(&to) {
@@ -249,7 +267,7 @@ impl Engine {
         &mut self,
         slot: Option<u32>,
         publication: Publication,
-        to: Answer,
+        to: ReplyTarget,
         out: &mut Vec<u8>,
     ) {
         let core = &mut self.core;
@@ -258,11 +276,14 @@ impl Engine {
             return core.broker.submit(Publish { publication, options }, None, Box::new(|_| ()));
         };
         let (to, durable) = match to {
-            Answer::Mqtt(ack) => {
+            ReplyTarget::Mqtt(ack) => {
                 let (ack, durable) = core.mqtt_arrived(slot, &publication, ack);
-                (Answer::Mqtt(ack), durable)
+                (ReplyTarget::Mqtt(ack), durable)
             }
-            Answer::Http(_) | Answer::Id(_) | Answer::Phoenix(_) | Answer::MqttAuth(_) => {
+            ReplyTarget::Http(_)
+            | ReplyTarget::Id(_)
+            | ReplyTarget::Phoenix(_)
+            | ReplyTarget::MqttAuth(_) => {
                 let topic = core.settings.session.policy.topic(&publication.topic);
                 (to, Permit::of(&topic).durable)
             }
@@ -279,14 +300,14 @@ impl Engine {
     pub(crate) fn on_published(
         &mut self,
         slot: u32,
-        to: Answer,
+        to: ReplyTarget,
         result: Result<Position, PublishError>,
     ) {
         self.send_publication(slot, to, Sent::Published(result));
     }
 
     /// Tells a client later what became of what it sent.
-    fn send_publication(&mut self, slot: u32, to: Answer, sent: Sent) {
+    fn send_publication(&mut self, slot: u32, to: ReplyTarget, sent: Sent) {
         let mut out = Vec::new();
         self.reply_published(slot, to, sent, &mut out);
         if !out.is_empty() {
@@ -295,23 +316,29 @@ impl Engine {
     }
 
     /// Tells a client what became of what it sent, in `out`; a request, which has waited, is answered.
-    pub(crate) fn reply_published(&mut self, slot: u32, to: Answer, sent: Sent, out: &mut Vec<u8>) {
+    pub(crate) fn reply_published(
+        &mut self,
+        slot: u32,
+        to: ReplyTarget,
+        sent: Sent,
+        out: &mut Vec<u8>,
+    ) {
         let Some(protocol) = self.core.protocol(slot) else {
             return;
         };
         match to {
-            Answer::Id(id) => self.reply_sent(protocol, &id, &sent, out),
-            Answer::Phoenix(message) => match &sent {
+            ReplyTarget::Id(id) => self.reply_sent(protocol, &id, &sent, out),
+            ReplyTarget::Phoenix(message) => match &sent {
                 Sent::Published(result) => phoenix_published(protocol, &message, result, out),
                 Sent::Replied(response) => {
-                    answer(protocol, &message, Status::Ok, Content::Json(response), out);
+                    reply(protocol, &message, Status::Ok, Content::Json(response), out);
                 }
                 Sent::Refused(refusal) | Sent::Unforwarded(refusal, _) => {
                     let response = Content::Json(&refusal.response);
-                    answer(protocol, &message, Status::Error, response, out);
+                    reply(protocol, &message, Status::Error, response, out);
                 }
             },
-            Answer::Mqtt(ack) => {
+            ReplyTarget::Mqtt(ack) => {
                 let result = match &sent {
                     Sent::Published(Ok(_)) | Sent::Replied(_) => Ok(()),
                     Sent::Published(Err(PublishError::KeyRequired)) => {
@@ -324,15 +351,15 @@ impl Engine {
                 self.mqtt_published(slot, ack, result, out);
             }
             // Nothing is published so.
-            Answer::MqttAuth(_) => {}
-            Answer::Http(respond) => {
+            ReplyTarget::MqttAuth(_) => {}
+            ReplyTarget::Http(respond) => {
                 let keep_alive = respond.keep_alive;
-                self.answer_late(slot, keep_alive, |out| match sent {
+                self.reply_late(slot, keep_alive, |out| match sent {
                     Sent::Published(result) => {
-                        http::publish_answer(&respond, result.map_err(refused), out);
+                        http::publish_reply(&respond, result.map_err(refused), out);
                     }
                     Sent::Replied(response) => {
-                        http::json_answer(&respond, response.as_bytes(), out);
+                        http::json_reply(&respond, response.as_bytes(), out);
                     }
                     Sent::Refused(refusal) | Sent::Unforwarded(refusal, _) => {
                         let Refusal { status, code, message, .. } = *refusal;
@@ -347,13 +374,13 @@ impl Engine {
 }
 
 /// Whether an MQTT client sends a message again of which it has not heard, and it must come once.
-pub(crate) fn is_exactly_once(to: &Answer) -> bool {
-    matches!(to, Answer::Mqtt(ack) if ack.qos == Qos::ExactlyOnce)
+pub(crate) fn is_exactly_once(to: &ReplyTarget) -> bool {
+    matches!(to, ReplyTarget::Mqtt(ack) if ack.qos == Qos::ExactlyOnce)
 }
 
 impl Engine {
-    /// Lets a request wait for [`Engine::answer_late`]. False when its connection has ended.
-    pub(crate) fn wait_for_answer(&mut self, slot: u32, out: &mut Vec<u8>) -> bool {
+    /// Lets a request wait for [`Engine::reply_late`]. False when its connection has ended.
+    pub(crate) fn wait_for_reply(&mut self, slot: u32, out: &mut Vec<u8>) -> bool {
         if !self.send_earlier(slot, out) {
             return false;
         }
@@ -366,7 +393,7 @@ impl Engine {
     }
 
     /// Answers a request that has waited, and goes on with what its connection sent meanwhile.
-    pub(crate) fn answer_late(
+    pub(crate) fn reply_late(
         &mut self,
         slot: u32,
         keep_alive: bool,
@@ -414,7 +441,7 @@ impl Engine {
         match done {
             Ok((topic, position)) => {
                 let body = acknowledged_json(&topic, position);
-                http::json_answer(respond, body.as_bytes(), out);
+                http::json_reply(respond, body.as_bytes(), out);
             }
             Err(error) => {
                 let status = match error {
@@ -439,11 +466,11 @@ impl Engine {
         done: Result<(Name, Position), history::AcknowledgeError>,
         out: &mut Vec<u8>,
     ) {
-        let answer = match done {
+        let reply = match done {
             Ok((topic, position)) => Ok(acknowledged_json(&topic, position)),
             Err(error) => Err((error.code(), error.to_string())),
         };
-        let result = answer.as_deref().map_err(|(code, message)| (*code, message.as_str()));
+        let result = reply.as_deref().map_err(|(code, message)| (*code, message.as_str()));
         protocol.reply(id, result, &mut self.core.codecs, out);
     }
 }
@@ -455,9 +482,10 @@ impl Core {
         slot: u32,
         publication: Publication,
         permit: Permit,
-        to: &Answer,
+        to: &ReplyTarget,
     ) -> Publication {
-        let leaves_out = permit.audience.leaves_sender_out() && matches!(to, Answer::Phoenix(_));
+        let leaves_out =
+            permit.audience.leaves_sender_out() && matches!(to, ReplyTarget::Phoenix(_));
         let connection = self.table.get(slot).filter(|_| leaves_out);
         let except = connection.map(|connection| self.id(slot, connection.serial));
         Publication { except: except.or(publication.except), ..publication }
@@ -472,16 +500,24 @@ impl Core {
     }
 
     /// Publishes; the answer comes when the message is on disk.
-    pub(crate) fn publish_durable(&mut self, slot: u32, publication: Publication, answer: Answer) {
+    pub(crate) fn publish_durable(
+        &mut self,
+        slot: u32,
+        publication: Publication,
+        reply: ReplyTarget,
+    ) {
         let Some(serial) = self.table.get(slot).map(|connection| connection.serial) else {
             return;
         };
         let (handle, under_way) = (self.handle.clone(), self.under_way.clone());
-        let with = match &answer {
-            Answer::Mqtt(ack) => self.mqtt_stored_with(slot, *ack),
-            Answer::Http(_) | Answer::Id(_) | Answer::Phoenix(_) | Answer::MqttAuth(_) => None,
+        let with = match &reply {
+            ReplyTarget::Mqtt(ack) => self.mqtt_stored_with(slot, *ack),
+            ReplyTarget::Http(_)
+            | ReplyTarget::Id(_)
+            | ReplyTarget::Phoenix(_)
+            | ReplyTarget::MqttAuth(_) => None,
         };
-        if let Answer::Mqtt(MqttAck { id, qos: Qos::ExactlyOnce, .. }) = &answer
+        if let ReplyTarget::Mqtt(MqttAck { id, qos: Qos::ExactlyOnce, .. }) = &reply
             && let Some(details) = self.mqtt.details_mut(slot)
         {
             details.writing.push(*id);
@@ -490,7 +526,7 @@ impl Core {
         let done = Box::new(move |result: Result<broker::Published, _>| {
             let _under_way = under_way;
             let result = result.map(|published| published.id);
-            handle.send(Command::Published { slot, serial, answer, result });
+            handle.send(Command::Published { slot, serial, reply, result });
         });
         self.broker.submit(Publish { publication, options }, None, done);
     }

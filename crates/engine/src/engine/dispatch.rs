@@ -13,10 +13,10 @@ use protocol::{Delivery, ProtocolRef, Reader, Recognised, Request, http};
 use crate::auth::principal::principal;
 use crate::connection::{Flag, PendingToken, Phase};
 use crate::core::Core;
-use crate::core::answer::Answer;
 use crate::core::count::count;
 use crate::core::log::code_of;
 use crate::core::metrics::{Counter, Limited, Metrics};
+use crate::core::reply_target::ReplyTarget;
 use crate::core::responses::NOT_SUBSCRIBED;
 use crate::engine::Engine;
 use crate::limits::reject::Refused;
@@ -130,8 +130,8 @@ impl Engine {
         match request {
             Request::Replied { keep_alive } => self.on_replied(slot, from, keep_alive, out),
             Request::Rejected => {
-                self.core.count_answer(&out[from..]);
-                self.core.log_answer(slot, &out[from..]);
+                self.core.count_reply(&out[from..]);
+                self.core.log_reply(slot, &out[from..]);
                 self.close_after(slot, CloseReason::BadRequest, out);
             }
             Request::Continue { bytes, interim } => {
@@ -187,8 +187,8 @@ impl Engine {
             }
             Request::History { page, members_only: _, to } => {
                 let to = match to {
-                    To::Http(respond) => Answer::Http(respond),
-                    To::Id(id) => Answer::Id(id),
+                    To::Http(respond) => ReplyTarget::Http(respond),
+                    To::Id(id) => ReplyTarget::Id(id),
                 };
                 self.read_page(slot, page, to, from, out);
             }
@@ -199,7 +199,7 @@ impl Engine {
                 self.on_mqtt_packet(slot, *incoming, out);
             }
             Request::Authenticate(Authenticate { token: Secret(token), purpose, id }) => {
-                let pending = PendingToken { token, purpose, answer: Answer::Id(id) };
+                let pending = PendingToken { token, purpose, reply: ReplyTarget::Id(id) };
                 self.authenticate(slot, pending, out);
             }
             Request::Pending(Pending::Keys) => self.wait_for_keys(slot),
@@ -237,7 +237,7 @@ impl Engine {
     }
 
     fn status_request(&mut self, slot: u32, respond: &Respond, from: usize, out: &mut Vec<u8>) {
-        http::json_answer(respond, self.status().as_bytes(), out);
+        http::json_reply(respond, self.status().as_bytes(), out);
         self.on_replied(slot, from, respond.keep_alive, out);
     }
 
@@ -249,8 +249,8 @@ impl Engine {
         format!(
             "{{\"connections\":{},\"answers\":{},\"answer_us\":{},\"uptime_ms\":{}}}",
             self.core.shared.connections.load(Ordering::Relaxed),
-            sum(&|metrics| metrics.answers[2..].iter().map(Counter::get).sum()),
-            sum(&|metrics| metrics.answer_us.get()),
+            sum(&|metrics| metrics.replies[2..].iter().map(Counter::get).sum()),
+            sum(&|metrics| metrics.reply_us.get()),
             self.core.now_us / 1_000
         )
     }
@@ -263,8 +263,8 @@ impl Engine {
         keep_alive: bool,
         out: &mut Vec<u8>,
     ) {
-        self.core.count_answer(&out[from..]);
-        self.core.log_answer(slot, &out[from..]);
+        self.core.count_reply(&out[from..]);
+        self.core.log_reply(slot, &out[from..]);
         self.rest_or_close(slot, keep_alive, out);
     }
 
@@ -333,24 +333,24 @@ impl Engine {
         let message = "the request did not arrive in time: send it whole, at once";
         let refused = http::Rejection::new(408, "request_timeout", message);
         http::reject(&refused, "", false, false, &mut out);
-        self.core.count_answer(&out);
+        self.core.count_reply(&out);
         self.close(slot, CloseReason::RequestTimeout, &out);
     }
 }
 
 impl Core {
     /// The class of an answer's status, from its own first line (`HTTP/1.1 200 …`).
-    pub(crate) fn count_answer(&mut self, answer: &[u8]) {
-        if let Some(class @ b'1'..=b'5') = answer.get(9) {
-            self.metrics.answers[usize::from(class - b'0')].add(1);
+    pub(crate) fn count_reply(&mut self, reply: &[u8]) {
+        if let Some(class @ b'1'..=b'5') = reply.get(9) {
+            self.metrics.replies[usize::from(class - b'0')].add(1);
             // What is over a limit of its user is counted for that.
             if *class == b'4'
-                && answer.get(9..12) != Some(b"429")
-                && let Some(limited) = code_of(answer).and_then(Limited::of_code)
+                && reply.get(9..12) != Some(b"429")
+                && let Some(limited) = code_of(reply).and_then(Limited::of_code)
             {
                 self.metrics.limited[limited as usize].add(1);
             }
-            self.answers += 1;
+            self.replies += 1;
         }
     }
 }

@@ -11,11 +11,11 @@ use protocol::Delivery;
 
 use super::sweep::Drain;
 use crate::core::Core;
-use crate::core::answer::Answer;
 use crate::core::command::{Command, ConnectionInfo, Target, TopicInfo};
 use crate::core::count::count;
 use crate::core::output::{Describe, Output};
 use crate::core::reply::Reply;
+use crate::core::reply_target::ReplyTarget;
 use crate::engine::Engine;
 use crate::handover::standstill;
 use crate::webhook::WebhookResponse;
@@ -344,7 +344,7 @@ fn run_command(engine: &mut Engine, command: Command) {
         }
         Command::WebhookResponded { slot, serial, hook, response } => {
             let here = is_same(&engine.core, slot, serial);
-            let is_counted = !matches!(hook, PendingHook::Forward(_, _, Answer::Mqtt(_)));
+            let is_counted = !matches!(hook, PendingHook::Forward(_, _, ReplyTarget::Mqtt(_)));
             if here && is_counted {
                 request::on_reply(&mut engine.core, slot);
             }
@@ -353,8 +353,8 @@ fn run_command(engine: &mut Engine, command: Command) {
         Command::Session { session, request, from } => {
             engine.session_request(session, request, from);
         }
-        Command::SessionAnswer { session, to, answer } => {
-            engine.on_session_reply(session, to, answer);
+        Command::SessionReply { session, to, reply } => {
+            engine.on_session_reply(session, to, reply);
         }
         Command::Started { slot, serial, query, start } => {
             if is_same(&engine.core, slot, serial) {
@@ -392,10 +392,10 @@ fn run_command(engine: &mut Engine, command: Command) {
         Command::Acknowledged { user, topic, offset } => {
             engine.recover(|recovery, core| recovery.acknowledged(core, &user, &topic, offset));
         }
-        Command::Published { slot, serial, answer, result } => {
+        Command::Published { slot, serial, reply, result } => {
             if is_same(&engine.core, slot, serial) {
-                engine.on_published(slot, answer, result);
-            } else if let Answer::Mqtt(ack) = answer {
+                engine.on_published(slot, reply, result);
+            } else if let ReplyTarget::Mqtt(ack) = reply {
                 engine.mqtt_written(slot, serial, ack, result.is_ok());
             }
         }

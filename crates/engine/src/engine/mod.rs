@@ -5,13 +5,13 @@
 //! - *getters* (`number`, `metrics`, `is_draining`, …) change nothing;
 //! - *inputs* (`on_*`, all in `inputs.rs`) say what a socket did;
 //! - *commands* (`open`, `set_now`, `run_commands`, `sweep`, `slice`, `pause`, …) have the engine do something;
-//! - *polls* (`poll_outputs`, `poll_answers`, `poll_due_us`) take what the driver is to do, or when.
+//! - *polls* (`poll_outputs`, `poll_replies`, `poll_due_us`) take what the driver is to do, or when.
 //!
 //! A turn of the driver's loop calls them in this order:
 //! 1. `set_now`, once, then `resume_waiters`, and `on_drained` for sockets that have sent everything;
 //! 2. an `on_*` for each thing that a socket did, and `take_commands` when another thread woke the shard;
 //! 3. `run_commands`, then `release_pending`;
-//! 4. `slice` while the turn's budget lasts, then `serve_due` and `answer_woken`;
+//! 4. `slice` while the turn's budget lasts, then `serve_due` and `reply_woken`;
 //! 5. `open` for each accepted connection: last, so that no event of this turn meets it in an old slot;
 //! 6. `sweep`, when it is due.
 //!
@@ -145,7 +145,7 @@ impl Engine {
             resumed: Vec::new(),
             draining: false,
             woken: Vec::new(),
-            answers: 0,
+            replies: 0,
             now_us: config.now_us,
             hook_events: Vec::new(),
             outputs: Default::default(),
@@ -304,8 +304,8 @@ impl Engine {
     }
 
     /// Short answers since this was last asked, for the time that they took.
-    pub fn poll_answers(&mut self) -> u64 {
-        std::mem::take(&mut self.core.answers)
+    pub fn poll_replies(&mut self) -> u64 {
+        std::mem::take(&mut self.core.replies)
     }
 
     /// Does what is still to be done because of an input, and goes on with what connections sent

@@ -298,7 +298,7 @@ fn due(core: &Core, slot: u32, pass: &Pass) -> Due {
     match connection.phase() {
         Phase::Request => request_due(core, connection, cold, silence_s),
         Phase::Idle => idle_due(core, silence_s),
-        Phase::Waiting => answer_due(core, cold, silence_s),
+        Phase::Waiting => reply_due(core, cold, silence_s),
         Phase::Open if core.delivery(connection) == Delivery::Gathered => Due::Session,
         Phase::Open => {
             let keep_alive_s = core.mqtt.row(slot).map_or(0, |row| row.keep_alive_s);
@@ -333,7 +333,7 @@ fn idle_due(core: &Core, silence_s: u32) -> Due {
 }
 
 /// The same of one that waits for an answer.
-fn answer_due(core: &Core, cold: Option<&ColdState>, silence_s: u32) -> Due {
+fn reply_due(core: &Core, cold: Option<&ColdState>, silence_s: u32) -> Due {
     match cold.and_then(|cold| cold.poll.as_ref()) {
         // The second in which it began is not counted.
         Some(poll) if poll.deadline_s < core.now_s() => Due::PollOver,

@@ -25,7 +25,7 @@ impl Engine {
     /// that comes from sockets (no bytes, no new connection, no word that bytes have left), and calls
     /// nothing of it but [`set_now`](Engine::set_now), [`take_commands`](Engine::take_commands),
     /// [`run_commands`](Engine::run_commands), and what performs its outputs: no [`slice`](Engine::slice),
-    /// `sweep`, `serve_due`, `answer_woken`, `release_pending` or `resume_waiters`. Fan-outs grow longer
+    /// `sweep`, `serve_due`, `reply_woken`, `release_pending` or `resume_waiters`. Fan-outs grow longer
     /// meanwhile, and [`Engine::take_owed`] takes what is left of them. Sockets that an output has the
     /// driver read on are read when it goes on, and so is it said then that bytes have left. That a socket
     /// has failed may be said.

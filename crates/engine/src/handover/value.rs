@@ -14,7 +14,7 @@ use model::{Name, Qos, RecoveryGap};
 use protocol::phoenix::ClientMessage;
 use protocol::request::Respond;
 
-use crate::core::answer::Answer;
+use crate::core::reply_target::ReplyTarget;
 use crate::mqtt::MqttAck;
 
 /// The version of the format of records.
@@ -206,7 +206,7 @@ impl From<Who> for Principal {
 
 /// Where an answer goes.
 #[derive(Encode, Decode)]
-pub(crate) enum AnswerRecord {
+pub(crate) enum ReplyTargetRecord {
     #[n(0)]
     Http(#[n(0)] RespondRecord),
     #[n(1)]
@@ -221,31 +221,31 @@ pub(crate) enum AnswerRecord {
     MqttAuth(#[n(0)] String),
 }
 
-impl From<&Answer> for AnswerRecord {
-    fn from(answer: &Answer) -> Self {
-        match answer {
-            Answer::Http(respond) => AnswerRecord::Http(respond.into()),
-            Answer::Id(id) => AnswerRecord::Id(id.to_string()),
-            Answer::Phoenix(message) => AnswerRecord::Phoenix((&**message).into()),
-            Answer::Mqtt(MqttAck { id, qos, with, retain }) => {
-                AnswerRecord::Mqtt(*id, qos.number(), *with, *retain)
+impl From<&ReplyTarget> for ReplyTargetRecord {
+    fn from(reply: &ReplyTarget) -> Self {
+        match reply {
+            ReplyTarget::Http(respond) => ReplyTargetRecord::Http(respond.into()),
+            ReplyTarget::Id(id) => ReplyTargetRecord::Id(id.to_string()),
+            ReplyTarget::Phoenix(message) => ReplyTargetRecord::Phoenix((&**message).into()),
+            ReplyTarget::Mqtt(MqttAck { id, qos, with, retain }) => {
+                ReplyTargetRecord::Mqtt(*id, qos.number(), *with, *retain)
             }
-            Answer::MqttAuth(method) => AnswerRecord::MqttAuth(method.to_string()),
+            ReplyTarget::MqttAuth(method) => ReplyTargetRecord::MqttAuth(method.to_string()),
         }
     }
 }
 
-impl From<AnswerRecord> for Answer {
-    fn from(record: AnswerRecord) -> Self {
+impl From<ReplyTargetRecord> for ReplyTarget {
+    fn from(record: ReplyTargetRecord) -> Self {
         match record {
-            AnswerRecord::Http(respond) => Answer::Http(respond.into()),
-            AnswerRecord::Id(id) => Answer::Id(id.into()),
-            AnswerRecord::Phoenix(message) => Answer::Phoenix(Box::new(message.into())),
-            AnswerRecord::Mqtt(id, qos, with, retain) => {
+            ReplyTargetRecord::Http(respond) => ReplyTarget::Http(respond.into()),
+            ReplyTargetRecord::Id(id) => ReplyTarget::Id(id.into()),
+            ReplyTargetRecord::Phoenix(message) => ReplyTarget::Phoenix(Box::new(message.into())),
+            ReplyTargetRecord::Mqtt(id, qos, with, retain) => {
                 let qos = Qos::from_number(qos).unwrap_or_default();
-                Answer::Mqtt(MqttAck { id, qos, with, retain })
+                ReplyTarget::Mqtt(MqttAck { id, qos, with, retain })
             }
-            AnswerRecord::MqttAuth(method) => Answer::MqttAuth(method.into()),
+            ReplyTargetRecord::MqttAuth(method) => ReplyTarget::MqttAuth(method.into()),
         }
     }
 }

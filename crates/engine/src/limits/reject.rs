@@ -86,8 +86,8 @@ impl Engine {
                 return self.say_goodbye(slot, CloseReason::RateLimited);
             }
             http::reject_unread(self.core.shared.protocols, bytes, &rejection, Method::Get, out);
-            self.core.count_answer(&out[from..]);
-            self.core.log_answer(slot, &out[from..]);
+            self.core.count_reply(&out[from..]);
+            self.core.log_reply(slot, &out[from..]);
             return self.close_after(slot, CloseReason::RateLimited, out);
         };
         protocol.reply(&id, Err((RATE_LIMITED, &message)), &mut self.core.codecs, out);

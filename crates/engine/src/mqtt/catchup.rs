@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use history::{
-    Answer, Asker, Completion, Gone, HistoryError, Matching, Piece, Pull, TopicCursor, TopicHash,
+    Asker, Completion, Gone, HistoryError, HistoryReply, Matching, Piece, Pull, TopicCursor,
+    TopicHash,
 };
 use model::filter::{check_name, has_wildcard};
 use model::{CloseReason, Envelope, Name};
@@ -290,7 +291,7 @@ impl Engine {
             }
         }
         let ask = |core: &mut Core, reading: &Reading| match filters.is_empty() {
-            true => Ok(Answer::Now(Found::Topics(Vec::new(), u64::MAX))),
+            true => Ok(HistoryReply::Now(Found::Topics(Vec::new(), u64::MAX))),
             false => find(core, slot, reading, &filters, after),
         };
         self.mqtt_ask(slot, Reads::Topics(topics), ask, out)
@@ -301,19 +302,19 @@ impl Engine {
         &mut self,
         slot: u32,
         reads: Reads,
-        ask: impl FnOnce(&mut Core, &Reading) -> Result<Answer<Found>, HistoryError>,
+        ask: impl FnOnce(&mut Core, &Reading) -> Result<HistoryReply<Found>, HistoryError>,
         out: &mut Vec<u8>,
     ) -> Step {
         let number = self.recovery.catchups.query();
         let reading = Reading { number, asker: Asker::default(), reads };
-        let answer = ask(&mut self.core, &reading);
+        let reply = ask(&mut self.core, &reading);
         let Some(details) = self.core.mqtt.details_mut(slot) else { return Step::Stop };
-        match answer {
-            Ok(Answer::Now(found)) => {
+        match reply {
+            Ok(HistoryReply::Now(found)) => {
                 self.mqtt_found(slot, reading.reads, found, out);
                 Step::More
             }
-            Ok(Answer::Later) => {
+            Ok(HistoryReply::Later) => {
                 details.work.reading = Some(reading);
                 Step::Stop
             }
@@ -480,9 +481,9 @@ fn read(
     slot: u32,
     reading: &Reading,
     pull: Pull,
-) -> Result<Answer<Found>, HistoryError> {
+) -> Result<HistoryReply<Found>, HistoryError> {
     let Some(serial) = core.table.get(slot).map(|connection| connection.serial) else {
-        return Ok(Answer::Later);
+        return Ok(HistoryReply::Later);
     };
     let (handle, number) = (core.handle.clone(), reading.number);
     let reads_source = matches!(reading.reads, Reads::Source);
@@ -494,8 +495,8 @@ fn read(
         handle.send(Command::MqttRead { slot, serial, number, found });
     });
     Ok(match core.history.read(pull, completion)? {
-        Answer::Now(piece) => Answer::Now(Found::Piece(piece)),
-        Answer::Later => Answer::Later,
+        HistoryReply::Now(piece) => HistoryReply::Now(Found::Piece(piece)),
+        HistoryReply::Later => HistoryReply::Later,
     })
 }
 
@@ -506,9 +507,9 @@ fn find(
     reading: &Reading,
     filters: &[Name],
     after: u64,
-) -> Result<Answer<Found>, HistoryError> {
+) -> Result<HistoryReply<Found>, HistoryError> {
     let Some(serial) = core.table.get(slot).map(|connection| connection.serial) else {
-        return Ok(Answer::Later);
+        return Ok(HistoryReply::Later);
     };
     let (handle, number) = (core.handle.clone(), reading.number);
     let broker = core.broker.clone();
@@ -518,8 +519,10 @@ fn find(
         handle.send(Command::MqttRead { slot, serial, number, found });
     });
     Ok(match core.history.matching(filters, after, completion, hash)? {
-        Answer::Now(Matching { topics, top }) => Answer::Now(Found::Topics(topics, top)),
-        Answer::Later => Answer::Later,
+        HistoryReply::Now(Matching { topics, top }) => {
+            HistoryReply::Now(Found::Topics(topics, top))
+        }
+        HistoryReply::Later => HistoryReply::Later,
     })
 }
 

@@ -58,7 +58,7 @@ impl Engine {
                     let key = key.clone();
                     engine.send(Command::MqttTakeOver { slot: old.slot, key });
                 }
-                match self.wait_for_answer(slot, out) {
+                match self.wait_for_reply(slot, out) {
                     true => drop(self.core.mqtt.waiters.insert(slot, Waiter { key, connect })),
                     false => self.core.mqtt_release(&key, by, Ended::default()),
                 }

@@ -10,8 +10,8 @@ use sessions::{Confirmed, Incoming as Arrival, Subscription};
 use super::ack::MqttAck;
 use crate::connection::PendingToken;
 use crate::core::Core;
-use crate::core::answer::Answer;
 use crate::core::metrics::Limited;
+use crate::core::reply_target::ReplyTarget;
 use crate::engine::Engine;
 
 impl Engine {
@@ -84,8 +84,8 @@ impl Engine {
         if details.and_then(|details| details.method.as_deref()) != Some(method) {
             return self.mqtt_break_off(slot, ReasonCode::BadAuthenticationMethod, out);
         }
-        let answer = Answer::MqttAuth(method.into());
-        let pending = PendingToken { token, purpose: TokenPurpose::Refresh, answer };
+        let reply = ReplyTarget::MqttAuth(method.into());
+        let pending = PendingToken { token, purpose: TokenPurpose::Refresh, reply };
         self.authenticate(slot, pending, out);
     }
 
@@ -143,7 +143,7 @@ impl Engine {
             }
             requested @ Consent::Requested(_) => requested,
         };
-        let to = Answer::Mqtt(ack);
+        let to = ReplyTarget::Mqtt(ack);
         self.client_publish(slot, publication, consent, to, out);
     }
 

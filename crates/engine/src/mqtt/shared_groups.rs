@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use broker::Passed;
-use history::{Answer, Completion, HistoryError, Piece, Pull};
+use history::{Completion, HistoryError, HistoryReply, Piece, Pull};
 use model::{CloseReason, Envelope, FilterKey, Name, Qos};
 use sessions::{Session, Source};
 
@@ -253,8 +253,10 @@ impl Core {
                 handle.send(Command::MqttRedispatch { number, source: later, found });
             });
             let goes_on = match self.history.read(pull, completion) {
-                Ok(Answer::Now(piece)) => self.mqtt_redispatch_found((number, source), Ok(piece)),
-                Ok(Answer::Later) => false,
+                Ok(HistoryReply::Now(piece)) => {
+                    self.mqtt_redispatch_found((number, source), Ok(piece))
+                }
+                Ok(HistoryReply::Later) => false,
                 Err(error) => self.mqtt_redispatch_found((number, source), Err(error)),
             };
             if !goes_on {

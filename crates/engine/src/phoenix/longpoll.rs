@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use auth::{Permit, Principal};
 use model::{CloseReason, ConnectionId, Encoding, Name};
-use protocol::http::{Rejection, json_answer};
+use protocol::http::{Rejection, json_reply};
 use protocol::phoenix::longpoll::{self, Status};
 use protocol::phoenix::longpoll_rejection;
 use protocol::request::{Entry, Longpoll, Op, Respond};
@@ -18,7 +18,7 @@ use protocol::{Delivery, Listener};
 use crate::connection::peers::Arrival;
 use crate::connection::reject::refused;
 use crate::connection::{Asking, Connection, Flag, Phase, Session, Waiter, wrapping_s};
-use crate::core::command::{Command, SessionAnswer, SessionRequest};
+use crate::core::command::{Command, SessionReply, SessionRequest};
 use crate::core::metrics::Refusal;
 use crate::core::output::Output;
 use crate::core::{Core, Effect};
@@ -34,7 +34,7 @@ const GRACE_SECONDS: u32 = 10;
 const UNPOLLED_SECONDS: u32 = 10;
 
 /// Beyond the longest wait, how long the answer of another shard is waited for, in seconds.
-const ANSWER_SECONDS: u32 = 10;
+const REPLY_SECONDS: u32 = 10;
 
 impl Engine {
     /// A request of a long poll.
@@ -60,14 +60,14 @@ impl Engine {
 
     fn longpoll_say(&mut self, slot: u32, status: Status, respond: &Respond, out: &mut Vec<u8>) {
         let mut body = Vec::new();
-        longpoll::answer(status, &mut body);
+        longpoll::reply(status, &mut body);
         self.longpoll_reply(slot, &body, respond, out);
     }
 
     fn longpoll_reply(&mut self, slot: u32, body: &[u8], respond: &Respond, out: &mut Vec<u8>) {
         let from = out.len();
         let keep_alive = respond.keep_alive && !self.core.draining;
-        json_answer(&Respond { keep_alive, ..respond.clone() }, body, out);
+        json_reply(&Respond { keep_alive, ..respond.clone() }, body, out);
         self.on_replied(slot, from, keep_alive, out);
     }
 
@@ -228,7 +228,7 @@ impl Engine {
         });
         let Some(connection) = found else {
             if matches!(request, SessionRequest::Poll | SessionRequest::Post(_)) {
-                self.core.answer_request(session, from, SessionAnswer::Gone);
+                self.core.reply_request(session, from, SessionReply::Gone);
             }
             return;
         };
@@ -238,7 +238,7 @@ impl Engine {
             SessionRequest::Withdraw => session_withdraw(&mut self.core, slot, from),
             SessionRequest::Return(elements) => self.core.session_return(slot, elements),
             SessionRequest::Post(_) if connection.is_closing() => {
-                self.core.answer_request(session, from, SessionAnswer::Gone);
+                self.core.reply_request(session, from, SessionReply::Gone);
             }
             SessionRequest::Post(messages) => {
                 let mut out = Vec::new();
@@ -250,7 +250,7 @@ impl Engine {
                     self.on_phoenix_message(slot, protocol, message, &mut out);
                     self.flush_if_large(slot, &mut out);
                 }
-                self.core.answer_request(session, from, SessionAnswer::Taken);
+                self.core.reply_request(session, from, SessionReply::Taken);
                 if !out.is_empty() {
                     self.send(slot, &out, 0);
                 }
@@ -276,8 +276,8 @@ impl Engine {
         let waiter = Waiter { request: from, deadline_s };
         if let Some(before) = session.waiter.replace(waiter) {
             // The client gave that one up.
-            let nothing = SessionAnswer::Messages([].into());
-            self.core.answer_request(self.core.id(slot, serial), before.request, nothing);
+            let nothing = SessionReply::Messages([].into());
+            self.core.reply_request(self.core.id(slot, serial), before.request, nothing);
         }
         self.session_wake(slot, false);
     }
@@ -287,7 +287,7 @@ impl Engine {
         &mut self,
         session: ConnectionId,
         to: ConnectionId,
-        answer: SessionAnswer,
+        reply: SessionReply,
     ) {
         let slot = to.slot;
         let is_here = self.core.table.get(slot).is_some_and(|found| found.serial == to.serial);
@@ -297,7 +297,7 @@ impl Engine {
             Some(asking)
         });
         let Some(asking) = found else {
-            if let SessionAnswer::Messages(elements) = answer
+            if let SessionReply::Messages(elements) = reply
                 && !elements.is_empty()
             {
                 self.core.ask_session(session, SessionRequest::Return(elements), to);
@@ -307,16 +307,16 @@ impl Engine {
         self.core.await_request(slot);
         let Asking { respond, anew, .. } = *asking;
         let mut out = Vec::new();
-        match (&answer, anew) {
-            (SessionAnswer::Gone, Some((_, None))) => {
+        match (&reply, anew) {
+            (SessionReply::Gone, Some((_, None))) => {
                 self.longpoll_say(slot, Status::Forbidden, &respond, &mut out);
             }
-            (SessionAnswer::Gone, Some((encoding, Some(principal)))) => {
+            (SessionReply::Gone, Some((encoding, Some(principal)))) => {
                 let session = (encoding, principal, Vec::new());
                 return self.longpoll_open(slot, session, respond, &mut out);
             }
             _ => {
-                let body = session_body(&self.core, session, &answer);
+                let body = session_body(&self.core, session, &reply);
                 self.longpoll_reply(slot, &body, &respond, &mut out);
             }
         }
@@ -462,8 +462,8 @@ impl Core {
         let taken = std::mem::take(&mut session.outbox);
         self.metrics.outbox_bytes.sub(taken.bytes() as u64);
         let elements: Vec<u8> = taken.parts().flatten().copied().collect();
-        let answer = SessionAnswer::Messages(elements.into());
-        self.answer_request(self.id(slot, serial), waiter.request, answer);
+        let reply = SessionReply::Messages(elements.into());
+        self.reply_request(self.id(slot, serial), waiter.request, reply);
         self.effects.push(Effect::SessionTaken { slot });
     }
 
@@ -496,15 +496,15 @@ impl Core {
     }
 
     /// Sends a session's answer to the shard of the request.
-    fn answer_request(&mut self, session: ConnectionId, to: ConnectionId, answer: SessionAnswer) {
-        self.send_to_engine(to.shard, Command::SessionAnswer { session, to, answer });
+    fn reply_request(&mut self, session: ConnectionId, to: ConnectionId, reply: SessionReply) {
+        self.send_to_engine(to.shard, Command::SessionReply { session, to, reply });
     }
 
     /// A session has ended: the poll that waits for it is told to come again, and finds it gone.
     pub(crate) fn session_ended(&mut self, id: ConnectionId, session: Session) {
         self.session_uncounted(&session);
         if let Some(waiter) = session.waiter {
-            self.answer_request(id, waiter.request, SessionAnswer::Messages([].into()));
+            self.reply_request(id, waiter.request, SessionReply::Messages([].into()));
         }
     }
 
@@ -518,27 +518,27 @@ impl Core {
         let polls = asking.anew.is_some();
         let status = if polls { Status::Error } else { Status::RequestTimeout };
         let mut body = Vec::new();
-        longpoll::answer(status, &mut body);
+        longpoll::reply(status, &mut body);
         let respond = Respond { keep_alive: false, ..asking.respond.clone() };
-        json_answer(&respond, &body, out);
+        json_reply(&respond, &body, out);
     }
 
     /// How long a request may wait for its session's answer, in seconds.
     pub(crate) fn asking_seconds_max(&self) -> u32 {
-        self.settings.longpoll_seconds + ANSWER_SECONDS
+        self.settings.longpoll_seconds + REPLY_SECONDS
     }
 }
 
-fn session_body(core: &Core, id: ConnectionId, answer: &SessionAnswer) -> Vec<u8> {
+fn session_body(core: &Core, id: ConnectionId, reply: &SessionReply) -> Vec<u8> {
     let token = core.settings.session.longpoll_key.sign(id);
     let mut body = Vec::new();
-    match answer {
-        SessionAnswer::Taken => longpoll::answer(Status::Ok, &mut body),
-        SessionAnswer::Gone => longpoll::answer(Status::Gone, &mut body),
-        SessionAnswer::Messages(elements) if elements.is_empty() => {
+    match reply {
+        SessionReply::Taken => longpoll::reply(Status::Ok, &mut body),
+        SessionReply::Gone => longpoll::reply(Status::Gone, &mut body),
+        SessionReply::Messages(elements) if elements.is_empty() => {
             longpoll::poll(Status::NoContent, &token, [], &mut body);
         }
-        SessionAnswer::Messages(elements) => {
+        SessionReply::Messages(elements) => {
             longpoll::poll(Status::Ok, &token, [&**elements], &mut body);
         }
     }

@@ -15,9 +15,9 @@ use protocol::request::{Acknowledgement, TokenPurpose};
 use protocol::{Delivery, ProtocolRef, wildcards};
 
 use crate::connection::PendingToken;
-use crate::core::answer::Answer;
 use crate::core::metrics::Limited;
-use crate::core::responses::{NO_USER, NOTHING, acknowledged_json, answer, refuse, say};
+use crate::core::reply_target::ReplyTarget;
+use crate::core::responses::{NO_USER, NOTHING, acknowledged_json, refuse, reply, say};
 use crate::engine::Engine;
 use crate::limits::quota::over_message;
 use crate::recovery::ReplyTo;
@@ -44,7 +44,7 @@ impl Engine {
             Err(wrong) => return refuse(protocol, &message, &wrong, out),
         }
         match message.kind() {
-            Event::Heartbeat => answer(protocol, &message, Status::Ok, NOTHING, out),
+            Event::Heartbeat => reply(protocol, &message, Status::Ok, NOTHING, out),
             Event::Join => self.phoenix_join(slot, protocol, message, out),
             Event::Leave => self.phoenix_leave(slot, protocol, &message, out),
             Event::Other => self.phoenix_event(slot, protocol, message, out),
@@ -238,7 +238,7 @@ impl Engine {
         // What was published before is the member's still, and leaves before the answer; after it
         // comes the end of the join.
         let end = self.phoenix_end_join(slot, protocol, &message.topic, hash, out);
-        answer(protocol, message, Status::Ok, NOTHING, out);
+        reply(protocol, message, Status::Ok, NOTHING, out);
         out.extend_from_slice(&end);
     }
 
@@ -335,8 +335,8 @@ impl Engine {
     ) {
         match phoenix::access_token(&message.payload) {
             Ok(token) => {
-                let answer = Answer::Phoenix(message.into());
-                let pending = PendingToken { token, purpose: TokenPurpose::Refresh, answer };
+                let reply = ReplyTarget::Phoenix(message.into());
+                let pending = PendingToken { token, purpose: TokenPurpose::Refresh, reply };
                 self.authenticate(slot, pending, out);
             }
             Err(wrong) => refuse(protocol, &message, wrong, out),
@@ -373,7 +373,7 @@ impl Engine {
             attributes: Attributes::of(Vec::new(), key),
             ..Publication::new(message.topic.clone(), data)
         };
-        let to = Answer::Phoenix(message.into());
+        let to = ReplyTarget::Phoenix(message.into());
         self.client_publish(slot, publication, consent, to, out);
     }
 
@@ -393,7 +393,7 @@ impl Engine {
         match core.acknowledge(Some(slot), &core.principal(slot), acknowledged) {
             Ok((topic, place)) => {
                 let response = acknowledged_json(&topic, place);
-                answer(protocol, message, Status::Ok, Content::Json(&response), out);
+                reply(protocol, message, Status::Ok, Content::Json(&response), out);
             }
             Err(error) => refuse(protocol, message, &error.to_string(), out),
         }
@@ -424,7 +424,7 @@ impl Engine {
             Ok(page) => {
                 // What waits for its turn is small: nothing counts it.
                 message.payload = model::Data::Binary([].into());
-                let (to, from) = (Answer::Phoenix(message.into()), out.len());
+                let (to, from) = (ReplyTarget::Phoenix(message.into()), out.len());
                 self.read_page(slot, page, to, from, out);
             }
             Err(wrong) => refuse(protocol, &message, &wrong, out),
@@ -454,7 +454,7 @@ impl Engine {
                     core.entries.update(slot, hash, &meta, core.now_us)
                 } =>
             {
-                answer(protocol, message, Status::Ok, NOTHING, out);
+                reply(protocol, message, Status::Ok, NOTHING, out);
             }
             Ok(_) => {
                 refuse(protocol, message, NO_USER, out);
@@ -536,7 +536,7 @@ impl Engine {
             Err(refusal) => {
                 core.joins.remove(slot, hash);
                 let response = Content::Json(&refusal.response);
-                answer(protocol, &message, Status::Error, response, out);
+                reply(protocol, &message, Status::Error, response, out);
             }
         }
     }

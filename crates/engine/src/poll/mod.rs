@@ -1,13 +1,13 @@
 //! Long polls: answered from what was published, and woken when more is.
 
 use broker::Recent;
-use history::{Answer, Completion, Piece, Pull, Start, TopicCursor};
+use history::{Completion, HistoryReply, Piece, Pull, Start, TopicCursor};
 use model::{
     Behind, CloseReason, Frontier, Name, Position, RecoveryGap, ResumeRequest, ResumeToken,
     TopicKind,
 };
 use protocol::Protocol;
-use protocol::http::json_answer;
+use protocol::http::json_reply;
 use protocol::poll::{self, LongPoll};
 use protocol::request;
 
@@ -18,7 +18,7 @@ use crate::engine::Engine;
 use crate::recovery::has_gap_notice;
 
 /// Messages with history in one answer; the next poll gets more.
-const ANSWER_MESSAGES: usize = if cfg!(test) { 4 } else { 256 };
+const REPLY_MESSAGES: usize = if cfg!(test) { 4 } else { 256 };
 
 impl Engine {
     /// A poll enters its topics first and then scans: whatever is published after the scan wakes
@@ -87,7 +87,7 @@ impl Engine {
     fn poll_history(&mut self, slot: u32, request: &ResumeRequest) -> Option<PollHistory> {
         let topics: Vec<Name> = self.core.hub.topics_of(slot).cloned().collect();
         let (mut hashed, mut acknowledged) = (Vec::new(), Vec::new());
-        let mut messages_max = ANSWER_MESSAGES;
+        let mut messages_max = REPLY_MESSAGES;
         for topic in &topics {
             let Some(keep) = self.core.history().rule(topic) else { continue };
             let hash = self.core.broker.hash(topic);
@@ -184,7 +184,7 @@ impl Engine {
         {
             return self.scan_poll(slot, Some(recent), true, Some(gap));
         }
-        self.answer_if(slot, &recent, piece, now, gap);
+        self.reply_if(slot, &recent, piece, now, gap);
     }
 
     /// The next piece for a poll, if it is to be had at once.
@@ -195,8 +195,8 @@ impl Engine {
             handle.send(Command::Pulled { slot, serial, numbers, piece: piece.ok() });
         });
         match self.core.history.read(pull, completion) {
-            Ok(Answer::Now(piece)) => return Some(piece),
-            Ok(Answer::Later) => {
+            Ok(HistoryReply::Now(piece)) => return Some(piece),
+            Ok(HistoryReply::Later) => {
                 if let Some(history) = self.poll_history_mut(slot) {
                     (history.reading, history.woken, history.now) = (Some(query), false, now);
                 }
@@ -297,11 +297,11 @@ impl Engine {
                 }
             }
             if piece.caught_up && !woken {
-                return self.answer_if(slot, &recent, Some(piece), now, None);
+                return self.reply_if(slot, &recent, Some(piece), now, None);
             }
             return self.scan_poll(slot, Some(recent), now || gap.is_some(), gap);
         }
-        self.answer_if(slot, &recent, Some(piece), false, gap);
+        self.reply_if(slot, &recent, Some(piece), false, gap);
     }
 
     /// True while a poll waits for the answer to this query.
@@ -314,7 +314,7 @@ impl Engine {
     }
 
     /// Answers when there is something to say.
-    fn answer_if(
+    fn reply_if(
         &mut self,
         slot: u32,
         recent: &Recent,
@@ -325,7 +325,7 @@ impl Engine {
         let found = piece.as_ref().is_some_and(|piece| !piece.messages.is_empty());
         let has_reply = now || gap.is_some() || found;
         if has_reply || !recent.messages.is_empty() || !recent.complete {
-            self.answer_poll(slot, recent, piece, gap);
+            self.reply_poll(slot, recent, piece, gap);
         }
     }
 
@@ -366,7 +366,7 @@ impl Engine {
         Frontier { through: Position { epoch, offset: ahead }, behind }
     }
 
-    fn answer_poll(
+    fn reply_poll(
         &mut self,
         slot: u32,
         recent: &Recent,
@@ -403,19 +403,19 @@ impl Engine {
         };
         let since = ResumeToken { id: recent.top, frontier: position };
         let messages_of = messages.iter().map(|message| &message.message);
-        let body = poll::answer(messages_of, &since, recovered, gap, &states);
-        let mut answer = Vec::with_capacity(body.len() + 256);
-        json_answer(&poll.respond, &body, &mut answer);
+        let body = poll::reply(messages_of, &since, recovered, gap, &states);
+        let mut reply = Vec::with_capacity(body.len() + 256);
+        json_reply(&poll.respond, &body, &mut reply);
         self.leave_topics(slot);
         self.core.metrics.delivered.add(messages.len() as u64);
         self.core.await_request(slot);
-        self.core.count_answer(&answer);
+        self.core.count_reply(&reply);
         if poll.respond.keep_alive {
-            self.send(slot, &answer, count(messages.len()));
+            self.send(slot, &reply, count(messages.len()));
             self.rest_or_close(slot, true, &mut Vec::new());
             self.core.resumed.push(slot);
         } else {
-            self.close(slot, CloseReason::Replied, &answer);
+            self.close(slot, CloseReason::Replied, &reply);
         }
     }
 

@@ -7,7 +7,7 @@ pub(crate) mod snapshot;
 mod tests;
 
 use model::{Data, Name, Publication, TopicKind};
-use presence::{Answer, Completion, List, Snapshot};
+use presence::{Completion, List, PresenceReply, Snapshot};
 use protocol::request::{ReplyTo, Respond};
 use protocol::{Delivery, ProtocolRef, data, http};
 
@@ -55,8 +55,8 @@ impl Engine {
             }
             PresenceQuery::Http { topic, respond } => {
                 let json = presence_json(&topic, list);
-                self.answer_late(slot, respond.keep_alive, |out| {
-                    http::json_answer(&respond, json.as_bytes(), out);
+                self.reply_late(slot, respond.keep_alive, |out| {
+                    http::json_reply(&respond, json.as_bytes(), out);
                 });
             }
             PresenceQuery::Id { topic, id } => {
@@ -97,7 +97,7 @@ impl Engine {
         self.rates.has_joined(&mut self.core, slot);
         let query = PresenceQuery::Id { topic: topic.clone(), id: id.clone() };
         let later = listed_later(&self.core, slot, query);
-        if let Answer::Now(list) = self.core.shared.presence.list(&topic, None, later) {
+        if let PresenceReply::Now(list) = self.core.shared.presence.list(&topic, None, later) {
             let json = presence_json(&topic, list);
             protocol.reply(&id, Ok(&json), &mut self.core.codecs, out);
         }
@@ -148,12 +148,12 @@ impl Engine {
     ) {
         let query = PresenceQuery::Http { topic: topic.clone(), respond: respond.clone() };
         match self.core.shared.presence.list(&topic, None, listed_later(&self.core, slot, query)) {
-            Answer::Now(list) => {
-                http::json_answer(&respond, presence_json(&topic, list).as_bytes(), out);
+            PresenceReply::Now(list) => {
+                http::json_reply(&respond, presence_json(&topic, list).as_bytes(), out);
                 self.on_replied(slot, from, respond.keep_alive, out);
             }
-            Answer::Later => {
-                self.wait_for_answer(slot, out);
+            PresenceReply::Later => {
+                self.wait_for_reply(slot, out);
             }
         }
     }
@@ -166,8 +166,8 @@ impl Core {
         let own = self.entries.own(slot, topic);
         let query = PresenceQuery::Join { topic: topic.into(), join_ref: join_ref.into() };
         match self.shared.presence.list(topic, own, listed_later(self, slot, query)) {
-            Answer::Now(list) => Some(list),
-            Answer::Later => None,
+            PresenceReply::Now(list) => Some(list),
+            PresenceReply::Later => None,
         }
     }
 

@@ -11,7 +11,7 @@ use protocol::phoenix::{ClientMessage, Content, Status};
 use protocol::{Delivery, ProtocolRef};
 
 use crate::core::Core;
-use crate::core::responses::{answer, say};
+use crate::core::responses::{reply, say};
 
 /// A list of presence that goes out whatever else waits, in bytes.
 const SHORT_LIST_BYTES: usize = 16 << 10;
@@ -26,7 +26,7 @@ impl Core {
         response: &str,
         out: &mut Vec<u8>,
     ) {
-        answer(protocol, message, Status::Ok, Content::Json(response), out);
+        reply(protocol, message, Status::Ok, Content::Json(response), out);
         self.send_list_of(slot, protocol, &message.topic, out);
     }
 

@@ -39,11 +39,16 @@ impl Presence for Late {
         self.local.leave(topic, user, of, now_us);
     }
 
-    fn list(&self, topic: &str, own: Option<(&str, Ref)>, later: Completion<List>) -> Answer<List> {
-        if let Answer::Now(list) = self.local.list(topic, own, Box::new(|_| ())) {
+    fn list(
+        &self,
+        topic: &str,
+        own: Option<(&str, Ref)>,
+        later: Completion<List>,
+    ) -> PresenceReply<List> {
+        if let PresenceReply::Now(list) = self.local.list(topic, own, Box::new(|_| ())) {
             self.pending.lock().unwrap().push((later, list));
         }
-        Answer::Later
+        PresenceReply::Later
     }
 
     fn take(&self, now_us: u64, topics_max: usize) -> Vec<Batch> {
@@ -233,9 +238,9 @@ fn members_on_other_transports_get_a_list_that_comes_later() {
     world.exchange(&mut socket, &frame(r#"{"type":"unsubscribe","id":2,"topic":"room:1"}"#));
     world.exchange(&mut socket, &frame(r#"{"type":"presence","id":3,"topic":"room:1"}"#));
     assert_eq!(world.presence.release(), 2);
-    let answer = world.exchange(&mut socket, b"");
+    let reply = world.exchange(&mut socket, b"");
     let want = r#"{"type":"reply","id":3,"ok":{"topic":"room:1","users":1,"connections":1,"#;
-    assert!(answer.contains(want) && !answer.contains("presence_state"), "{answer}");
+    assert!(reply.contains(want) && !reply.contains("presence_state"), "{reply}");
     // What comes for who is gone harms nobody.
     world.exchange(&mut socket, &subscribe);
     world.exchange(&mut socket, &frame(r#"{"type":"presence","id":4,"topic":"room:1"}"#));

@@ -7,8 +7,8 @@ use protocol::phoenix::{Content, Status};
 use protocol::request::PageRequest;
 
 use crate::core::Core;
-use crate::core::answer::Answer;
-use crate::core::responses::{answer, refuse};
+use crate::core::reply_target::ReplyTarget;
+use crate::core::responses::{refuse, reply};
 use crate::engine::Engine;
 use crate::recovery::pages::PageResult;
 
@@ -23,14 +23,17 @@ impl Engine {
         &mut self,
         slot: u32,
         request: PageRequest,
-        to: Answer,
+        to: ReplyTarget,
         from: usize,
         out: &mut Vec<u8>,
     ) {
         self.rates.has_joined(&mut self.core, slot);
         let keep_alive = match &to {
-            Answer::Http(respond) => Some(respond.keep_alive),
-            Answer::Id(_) | Answer::Phoenix(_) | Answer::Mqtt(_) | Answer::MqttAuth(_) => None,
+            ReplyTarget::Http(respond) => Some(respond.keep_alive),
+            ReplyTarget::Id(_)
+            | ReplyTarget::Phoenix(_)
+            | ReplyTarget::Mqtt(_)
+            | ReplyTarget::MqttAuth(_) => None,
         };
         if let Err(to) = self.pages.push(slot, request, to) {
             let Some(protocol) = self.core.protocol(slot) else {
@@ -42,11 +45,11 @@ impl Engine {
         if let Some(keep_alive) = keep_alive {
             let query = self.recovery.catchups.query();
             match self.pages.next(&self.core, slot, query) {
-                Some((Answer::Http(respond), page)) => {
+                Some((ReplyTarget::Http(respond), page)) => {
                     write_http(&respond, page, out);
                     self.on_replied(slot, from, keep_alive, out);
                 }
-                _ => _ = self.wait_for_answer(slot, out),
+                _ => _ = self.wait_for_reply(slot, out),
             }
             return;
         }
@@ -82,9 +85,9 @@ impl Engine {
         }
     }
 
-    fn reply_page(&mut self, slot: u32, to: Answer, page: PageResult) {
-        if let Answer::Http(respond) = to {
-            return self.answer_late(slot, respond.keep_alive, |out| {
+    fn reply_page(&mut self, slot: u32, to: ReplyTarget, page: PageResult) {
+        if let ReplyTarget::Http(respond) = to {
+            return self.reply_late(slot, respond.keep_alive, |out| {
                 write_http(&respond, page, out);
             });
         }
@@ -101,26 +104,32 @@ impl Engine {
 }
 
 /// Appends the reply to a command or to a Phoenix client's message.
-fn write(core: &mut Core, protocol: ProtocolRef, to: Answer, page: PageResult, out: &mut Vec<u8>) {
+fn write(
+    core: &mut Core,
+    protocol: ProtocolRef,
+    to: ReplyTarget,
+    page: PageResult,
+    out: &mut Vec<u8>,
+) {
     match (to, page) {
-        (Answer::Id(id), page) => {
+        (ReplyTarget::Id(id), page) => {
             let result = page.as_deref().map_err(|(_, code, why)| (*code, why.as_str()));
             protocol.reply(&id, result, &mut core.codecs, out);
         }
-        (Answer::Phoenix(message), Ok(page)) => {
-            answer(protocol, &message, Status::Ok, Content::Json(&page), out);
+        (ReplyTarget::Phoenix(message), Ok(page)) => {
+            reply(protocol, &message, Status::Ok, Content::Json(&page), out);
         }
-        (Answer::Phoenix(message), Err((_, _, why))) => refuse(protocol, &message, &why, out),
-        (Answer::Http(respond), page) => write_http(&respond, page, out),
+        (ReplyTarget::Phoenix(message), Err((_, _, why))) => refuse(protocol, &message, &why, out),
+        (ReplyTarget::Http(respond), page) => write_http(&respond, page, out),
         // They ask for none.
-        (Answer::Mqtt(_) | Answer::MqttAuth(_), _) => {}
+        (ReplyTarget::Mqtt(_) | ReplyTarget::MqttAuth(_), _) => {}
     }
 }
 
 /// Appends the answer to an HTTP request.
 fn write_http(respond: &protocol::request::Respond, page: PageResult, out: &mut Vec<u8>) {
     match page {
-        Ok(page) => http::json_answer(respond, page.as_bytes(), out),
+        Ok(page) => http::json_reply(respond, page.as_bytes(), out),
         Err((status, code, why)) => {
             let refused = Rejection::new(status, code, why);
             http::reject_to(respond, &refused, out);

@@ -7,20 +7,18 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use history::{
-    Answer as HistoryAnswer, Asker, Completion, HistoryError, Page, PageFrom, PageQuery,
-};
+use history::{Asker, Completion, HistoryError, HistoryReply, Page, PageFrom, PageQuery};
 use minicbor::{Decode, Encode};
 use model::{Name, Position, Since};
 use protocol::history::{NO_HISTORY, PageHead, page};
 use protocol::request::PageRequest;
 
 use crate::core::Core;
-use crate::core::answer::Answer;
 use crate::core::command::Command;
 use crate::core::count::count;
+use crate::core::reply_target::ReplyTarget;
 use crate::core::shrink::Shrink;
-use crate::handover::value::{AnswerRecord, Text};
+use crate::handover::value::{ReplyTargetRecord, Text};
 
 /// Pages that one connection may ask for before it has the first of them.
 const PAGES_PENDING_MAX: usize = 16;
@@ -34,7 +32,7 @@ pub(crate) struct Pages {
 /// A page that a connection waits for.
 struct Pending {
     request: PageRequest,
-    to: Answer,
+    to: ReplyTarget,
     requested: Option<PendingQuery>,
 }
 
@@ -61,7 +59,7 @@ pub(crate) struct PageRecord {
     #[n(3)]
     limit: u32,
     #[n(4)]
-    to: AnswerRecord,
+    to: ReplyTargetRecord,
 }
 
 /// A page as it is answered, or why there is none: the status where it is answered by HTTP, the code and
@@ -100,7 +98,12 @@ impl Pages {
 
     /// Takes a request up, which has its turn by [`Pages::next`]. Gives it back when the connection has
     /// asked for as much as it may.
-    pub fn push(&mut self, slot: u32, request: PageRequest, to: Answer) -> Result<(), Answer> {
+    pub fn push(
+        &mut self,
+        slot: u32,
+        request: PageRequest,
+        to: ReplyTarget,
+    ) -> Result<(), ReplyTarget> {
         let pending = self.by_slot.entry(slot).or_default();
         if pending.len() >= PAGES_PENDING_MAX {
             return Err(to);
@@ -111,7 +114,12 @@ impl Pages {
 
     /// Asks the history for what a connection waits for next, unless it has been asked. Gives what is
     /// answered at once.
-    pub fn next(&mut self, core: &Core, slot: u32, query: u32) -> Option<(Answer, PageResult)> {
+    pub fn next(
+        &mut self,
+        core: &Core,
+        slot: u32,
+        query: u32,
+    ) -> Option<(ReplyTarget, PageResult)> {
         let pending = self.by_slot.get_mut(&slot)?;
         let first = pending.front_mut().filter(|first| first.requested.is_none())?;
         let serial = core.table.get(slot)?.serial;
@@ -125,11 +133,11 @@ impl Pages {
         let result = match query_of(core, &first.request) {
             Err(refusal) => Err(refusal),
             Ok(requested) => match core.history.page(requested, completion) {
-                Ok(HistoryAnswer::Later) => {
+                Ok(HistoryReply::Later) => {
                     first.requested = Some(PendingQuery { query, top, _asker: asker });
                     return None;
                 }
-                Ok(HistoryAnswer::Now(page)) => written(core, &first.request, top, Ok(page)),
+                Ok(HistoryReply::Now(page)) => written(core, &first.request, top, Ok(page)),
                 Err(error) => written(core, &first.request, top, Err(error)),
             },
         };
@@ -139,7 +147,7 @@ impl Pages {
     /// Whether the next one that a connection waits for is an HTTP request, and waits for nothing else.
     pub fn is_request(&self, slot: u32) -> bool {
         let first = self.by_slot.get(&slot).and_then(|pending| pending.front());
-        matches!(first, Some(Pending { to: Answer::Http(_), .. }))
+        matches!(first, Some(Pending { to: ReplyTarget::Http(_), .. }))
     }
 
     /// The history has answered: gives what is to be answered now, if it is still waited for.
@@ -149,7 +157,7 @@ impl Pages {
         slot: u32,
         query: u32,
         page: Result<Page, HistoryError>,
-    ) -> Option<(Answer, PageResult)> {
+    ) -> Option<(ReplyTarget, PageResult)> {
         let first = self.by_slot.get(&slot)?.front()?;
         let top = first.requested.as_ref().filter(|requested| requested.query == query)?.top;
         let result = written(core, &first.request, top, page);

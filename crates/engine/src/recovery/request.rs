@@ -1,6 +1,6 @@
 //! What a shard asks of the history, which may answer later.
 
-use history::{Answer, Asker, Completion, Piece, Pull, Start, TopicCursor};
+use history::{Asker, Completion, HistoryReply, Piece, Pull, Start, TopicCursor};
 use model::{CloseReason, ResumeRequest, Since};
 
 use super::{Catchup, Query, Recovery, Starting};
@@ -24,8 +24,8 @@ impl Recovery {
             handle.send(Command::Started { slot, serial, query, start: start.ok() });
         });
         match core.history.start(topics, request, completion) {
-            Ok(Answer::Now(start)) => return (start, None),
-            Ok(Answer::Later) => {}
+            Ok(HistoryReply::Now(start)) => return (start, None),
+            Ok(HistoryReply::Later) => {}
             Err(_) => {
                 core.handle.send(Command::Started { slot, serial, query, start: None });
             }
@@ -126,8 +126,8 @@ impl Recovery {
             handle.send(Command::Pulled { slot, serial, numbers, piece: piece.ok() });
         });
         match core.history.read(pull, completion) {
-            Ok(Answer::Now(piece)) => return Some(piece),
-            Ok(Answer::Later) => {
+            Ok(HistoryReply::Now(piece)) => return Some(piece),
+            Ok(HistoryReply::Later) => {
                 if let Some(catchups) = self.catchups.by_slot.get_mut(&slot) {
                     catchups.reading = Some(query);
                 }

@@ -272,7 +272,7 @@ impl Driver {
         }
         self.engine.serve_due();
         self.perform();
-        self.engine.answer_woken();
+        self.engine.reply_woken();
         self.perform();
     }
 

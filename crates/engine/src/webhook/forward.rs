@@ -8,8 +8,8 @@ use model::{Name, Publication, TopicKind};
 use protocol::mqtt::ReasonCode;
 
 use crate::core::Core;
-use crate::core::answer::Answer;
 use crate::core::command::Command;
+use crate::core::reply_target::ReplyTarget;
 use crate::delivery::publish::{Sent, is_exactly_once};
 use crate::engine::Engine;
 use crate::mqtt::{MqttAck, Row};
@@ -26,7 +26,7 @@ impl Engine {
         slot: Option<u32>,
         rule: ForwardRule,
         publication: Publication,
-        to: Answer,
+        to: ReplyTarget,
         out: &mut Vec<u8>,
     ) {
         let mut request = self.core.forward_request(slot, &rule, &publication, &to);
@@ -42,7 +42,7 @@ impl Engine {
             return;
         };
         // What an MQTT client may have under way has a limit of its own.
-        let counts = !matches!(to, Answer::Mqtt(_));
+        let counts = !matches!(to, ReplyTarget::Mqtt(_));
         let pending = core.table.cold(slot).map_or(0, |cold| cold.hooks_pending);
         let may_wait = !counts || pending < HOOKS_PENDING_MAX;
         let Some(webhook) = core.webhook.clone().filter(|_| may_wait) else {
@@ -72,7 +72,7 @@ impl Engine {
         slot: Option<u32>,
         deliver: bool,
         publication: Publication,
-        to: Answer,
+        to: ReplyTarget,
         response: WebhookResponse,
     ) {
         let mut out = Vec::new();
@@ -102,16 +102,16 @@ impl Engine {
         slot: Option<u32>,
         deliver: bool,
         publication: Publication,
-        to: Answer,
+        to: ReplyTarget,
         out: &mut Vec<u8>,
     ) {
         match (slot, to) {
             // Nothing says that it was here: the client sends it again, and it must not come twice.
             (None, to) if is_exactly_once(&to) => {}
             (slot, to) if deliver => self.publish_now(slot, publication, to, out),
-            (Some(slot), Answer::Mqtt(ack)) => {
+            (Some(slot), ReplyTarget::Mqtt(ack)) => {
                 // Nothing is stored with it.
-                let to = Answer::Mqtt(MqttAck { with: false, retain: false, ..ack });
+                let to = ReplyTarget::Mqtt(MqttAck { with: false, retain: false, ..ack });
                 self.reply_published(slot, to, Sent::Replied("{}".into()), out);
             }
             (Some(slot), to) => self.reply_published(slot, to, Sent::Replied("{}".into()), out),
@@ -126,7 +126,7 @@ impl Core {
         slot: Option<u32>,
         rule: &ForwardRule,
         publication: &Publication,
-        to: &Answer,
+        to: &ReplyTarget,
     ) -> ForwardRequest {
         let mut publication = publication.clone();
         if let Some(attributes) = &mut publication.attributes
@@ -138,18 +138,23 @@ impl Core {
         }
         let found = slot.and_then(|slot| Some((slot, self.table.get(slot)?)));
         let (users, transport): (Vec<Name>, _) = match (to, found) {
-            (Answer::Id(_) | Answer::Phoenix(_) | Answer::Mqtt(_), Some((slot, found))) => {
+            (
+                ReplyTarget::Id(_) | ReplyTarget::Phoenix(_) | ReplyTarget::Mqtt(_),
+                Some((slot, found)),
+            ) => {
                 let protocol = self.shared.protocols.of(found.encoding);
                 (self.users(slot).map(Into::into).collect(), protocol.name())
             }
-            (Answer::Mqtt(_), None) => {
+            (ReplyTarget::Mqtt(_), None) => {
                 (publication.sender().cloned().into_iter().collect(), "mqtt")
             }
-            (Answer::Id(_), None) => (publication.sender().cloned().into_iter().collect(), "ws"),
-            (Answer::Phoenix(_), None) => {
+            (ReplyTarget::Id(_), None) => {
+                (publication.sender().cloned().into_iter().collect(), "ws")
+            }
+            (ReplyTarget::Phoenix(_), None) => {
                 (publication.sender().cloned().into_iter().collect(), "phoenix")
             }
-            (Answer::Http(_) | Answer::MqttAuth(_), _) => {
+            (ReplyTarget::Http(_) | ReplyTarget::MqttAuth(_), _) => {
                 (publication.sender().cloned().into_iter().collect(), "http")
             }
         };
@@ -177,9 +182,9 @@ impl Core {
             TopicKind::Personal(_) => may(Action::Subscribe),
             TopicKind::Ordinary if check_topic(name).is_ok() && !name.starts_with('$') => {
                 let is_member = || self.hub.topics_of(slot).any(|it| it == name);
-                let is_for_answers = || rule.answer_filters.iter().any(|it| matches(it, name));
+                let is_for_replies = || rule.answer_filters.iter().any(|it| matches(it, name));
                 (may(Action::Subscribe) || is_member())
-                    && (is_for_answers() || may(Action::Publish))
+                    && (is_for_replies() || may(Action::Publish))
             }
             TopicKind::Ordinary | TopicKind::Broadcast | TopicKind::Filter(_) => false,
         }
@@ -187,11 +192,11 @@ impl Core {
 }
 
 /// Whether a client waits to hear what became of its message.
-fn waits(to: &Answer) -> bool {
+fn waits(to: &ReplyTarget) -> bool {
     match to {
-        Answer::Http(_) | Answer::Id(_) | Answer::Phoenix(_) => true,
-        Answer::Mqtt(ack) => ack.qos.is_confirmed(),
-        Answer::MqttAuth(_) => false,
+        ReplyTarget::Http(_) | ReplyTarget::Id(_) | ReplyTarget::Phoenix(_) => true,
+        ReplyTarget::Mqtt(ack) => ack.qos.is_confirmed(),
+        ReplyTarget::MqttAuth(_) => false,
     }
 }
 

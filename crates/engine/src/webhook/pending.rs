@@ -73,7 +73,7 @@ impl Engine {
         let found = self.core.table.get(slot);
         let open = found.is_some_and(|connection| connection.phase() == Phase::Open);
         // The request waits, and is not in the way of what came before it.
-        if !self.wait_for_answer(slot, out) {
+        if !self.wait_for_reply(slot, out) {
             return Ok(());
         }
         let core = &mut self.core;

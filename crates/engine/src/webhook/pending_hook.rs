@@ -4,7 +4,7 @@ use model::{Name, Publication};
 use protocol::phoenix::ClientMessage;
 use protocol::request::Subscribe;
 
-use crate::core::answer::Answer;
+use crate::core::reply_target::ReplyTarget;
 
 /// What waits for the application's answer.
 #[derive(Debug)]
@@ -22,9 +22,9 @@ pub enum PendingHook {
     /// An MQTT client that subscribes, with the number of the question and the filter's place in it.
     Mqtt(u32, usize),
     /// A message whose answer is the application's.
-    Message(Answer),
+    Message(ReplyTarget),
     /// A message that is published if the application allows it.
-    Publish(Box<Publication>, Answer),
+    Publish(Box<Publication>, ReplyTarget),
     /// A message that a back end is to take, and whether it is published then.
-    Forward(Box<Publication>, bool, Answer),
+    Forward(Box<Publication>, bool, ReplyTarget),
 }

@@ -8,7 +8,7 @@ use minicbor::{Decode, Encode};
 use model::Name;
 use protocol::request::Subscribe;
 
-use crate::handover::value::{AnswerRecord, ImportError, Message, Text};
+use crate::handover::value::{ImportError, Message, ReplyTargetRecord, Text};
 use crate::webhook::pending_hook::PendingHook;
 
 #[derive(Encode, Decode)]
@@ -26,12 +26,12 @@ enum HookRecord {
     #[n(5)]
     Mqtt(#[n(0)] u32, #[n(1)] u64),
     #[n(6)]
-    Message(#[n(0)] AnswerRecord),
+    Message(#[n(0)] ReplyTargetRecord),
     /// A message as the crate `handover` writes it.
     #[n(7)]
-    Publish(#[n(0)] ByteVec, #[n(1)] AnswerRecord),
+    Publish(#[n(0)] ByteVec, #[n(1)] ReplyTargetRecord),
     #[n(8)]
-    Forward(#[n(0)] ByteVec, #[n(1)] bool, #[n(2)] AnswerRecord),
+    Forward(#[n(0)] ByteVec, #[n(1)] bool, #[n(2)] ReplyTargetRecord),
 }
 
 #[derive(Encode, Decode)]
@@ -135,7 +135,7 @@ mod tests {
     use protocol::request::Respond;
 
     use super::*;
-    use crate::core::answer::Answer;
+    use crate::core::reply_target::ReplyTarget;
     use crate::mqtt::MqttAck;
 
     fn message() -> ClientMessage {
@@ -148,18 +148,18 @@ mod tests {
         }
     }
 
-    fn answers() -> Vec<Answer> {
+    fn replies() -> Vec<ReplyTarget> {
         let ack = MqttAck { id: 7, qos: Qos::AtLeastOnce, with: true, retain: true };
         vec![
-            Answer::Http(Respond {
+            ReplyTarget::Http(Respond {
                 cors: "Vary: Origin\r\n".into(),
                 keep_alive: true,
                 head_only: false,
             }),
-            Answer::Id("12".into()),
-            Answer::Phoenix(Box::new(message())),
-            Answer::Mqtt(ack),
-            Answer::MqttAuth("SCRAM".into()),
+            ReplyTarget::Id("12".into()),
+            ReplyTarget::Phoenix(Box::new(message())),
+            ReplyTarget::Mqtt(ack),
+            ReplyTarget::MqttAuth("SCRAM".into()),
         ]
     }
 
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_an_answer_is_read_as_it_was_written() {
+    fn what_waits_for_an_reply_is_read_as_it_was_written() {
         let subscription = Subscribe {
             topic: "room".into(),
             since: Some(Since::Last(3)),
@@ -186,10 +186,10 @@ mod tests {
             PendingHook::Subscribe(5, Subscribe::default().into()),
             PendingHook::Mqtt(6, 70_000),
         ];
-        hooks.extend(answers().into_iter().map(PendingHook::Message));
-        hooks.extend(answers().into_iter().map(|to| PendingHook::Publish(publication(), to)));
-        hooks.extend(answers().into_iter().map(|to| PendingHook::Forward(publication(), true, to)));
-        hooks.push(PendingHook::Forward(publication(), false, Answer::Id("1".into())));
+        hooks.extend(replies().into_iter().map(PendingHook::Message));
+        hooks.extend(replies().into_iter().map(|to| PendingHook::Publish(publication(), to)));
+        hooks.extend(replies().into_iter().map(|to| PendingHook::Forward(publication(), true, to)));
+        hooks.push(PendingHook::Forward(publication(), false, ReplyTarget::Id("1".into())));
         for hook in hooks {
             let bytes = hook.encode();
             let read = PendingHook::decode(&bytes).unwrap();

@@ -251,13 +251,13 @@ impl Local {
             self.0.no_wait_until_us.store(now_us + NO_WAIT_US, Ordering::Relaxed);
         }
         let offset = message.id.offset;
-        let answer = result.map(|()| Published { id: message.id, repeated: false, queued: false });
+        let reply = result.map(|()| Published { id: message.id, repeated: false, queued: false });
         let mut state = self.state();
         if state.writing.get(&hash) == Some(&offset) {
             state.writing.remove(&hash);
         }
         let repeats = state.repeats.remove(&offset).unwrap_or_default();
-        match &answer {
+        match &reply {
             Ok(_) => self.hand_on(&mut state, message, rule, way),
             Err(_) => {
                 // A repeat must publish, then.
@@ -270,10 +270,10 @@ impl Local {
         }
         drop(state);
         for repeat in repeats {
-            repeat(answer.clone().map(|published| Published { repeated: true, ..published }));
+            repeat(reply.clone().map(|published| Published { repeated: true, ..published }));
         }
         if let Some(done) = done {
-            done(answer);
+            done(reply);
         }
     }
 }

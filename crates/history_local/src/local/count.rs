@@ -80,10 +80,10 @@ struct Topic {
     bytes: usize,
 }
 
-/// What becomes of a count: `answer` is what is made of the offsets that were found.
+/// What becomes of a count: `reply` is what is made of the offsets that were found.
 struct Asking<T, F> {
     completion: Completion<T>,
-    answer: F,
+    reply: F,
 }
 
 trait Ask: Send {
@@ -102,10 +102,10 @@ where
     }
 
     fn found(self: Box<Self>, history: &Local, reader: &Reader, found: &[(u64, u64)]) {
-        let Asking { completion, answer } = *self;
+        let Asking { completion, reply } = *self;
         // The caller waits for the answer, even after a panic.
-        let answer = catch_unwind(AssertUnwindSafe(|| answer(history, reader, found)));
-        completion.complete(answer.unwrap_or_else(|_| Err(panicked())));
+        let reply = catch_unwind(AssertUnwindSafe(|| reply(history, reader, found)));
+        completion.complete(reply.unwrap_or_else(|_| Err(panicked())));
     }
 
     fn fail(self: Box<Self>, error: HistoryError) {
@@ -114,15 +114,15 @@ where
 }
 
 impl Count {
-    /// Counts the newest messages of topics; `answer` makes the answer of the offsets before them, by
+    /// Counts the newest messages of topics; `reply` makes the answer of the offsets before them, by
     /// hash.
     pub fn new<T: 'static>(
         mut wanted: Vec<Wanted>,
         completion: Completion<T>,
-        answer: impl FnOnce(&Local, &Reader, &[(u64, u64)]) -> Result<T, HistoryError> + Send + 'static,
+        reply: impl FnOnce(&Local, &Reader, &[(u64, u64)]) -> Result<T, HistoryError> + Send + 'static,
     ) -> Self {
         wanted.reverse();
-        let asker = Box::new(Asking { completion, answer });
+        let asker = Box::new(Asking { completion, reply });
         let (topic, found, bytes_left) = (None, Vec::new(), REQUEST_BYTES_MAX);
         Count { wanted, topic, found, bytes_left, span: tracing::Span::current(), asker }
     }

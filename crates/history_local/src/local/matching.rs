@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use filters::FilterTrie;
-use history::{Answer, Completion, HistoryError, Matching, TopicCursor};
+use history::{Completion, HistoryError, HistoryReply, Matching, TopicCursor};
 use model::Name;
 use model::filter::has_wildcard;
 use store::{QueueError, Reader};
@@ -26,7 +26,7 @@ impl Local {
         after: u64,
         completion: Completion<Matching>,
         hash: impl Fn(&str) -> u64 + Send + 'static,
-    ) -> Result<Answer<Matching>, HistoryError> {
+    ) -> Result<HistoryReply<Matching>, HistoryError> {
         // What is handed on is on disk.
         let top = self.state().delivered;
         let mut wanted = FilterTrie::default();
@@ -40,10 +40,10 @@ impl Local {
                 let each = |name: &Name, last: u64| search.scan(name, last);
                 from = self.state().windows.topics_after(at, SCANNED, after, each);
             }
-            return Ok(Answer::Now(search.found));
+            return Ok(HistoryReply::Now(search.found));
         }
         search.go_on(self.clone(), completion).map_err(|(_, error)| error)?;
-        Ok(Answer::Later)
+        Ok(HistoryReply::Later)
     }
 }
 

@@ -38,7 +38,7 @@ use crate::windows::{self, Windows};
 use condition::Conditions;
 pub use handover::parts;
 use history::{
-    AcknowledgeError, Answer, Completion, Cursor, GivenUp, Gone, History, HistoryError,
+    AcknowledgeError, Completion, Cursor, GivenUp, Gone, History, HistoryError, HistoryReply,
     HistoryStats, Implicit, Matching, Page, PageQuery, Piece, Pull, Start, TopicHash,
 };
 use log::Log;
@@ -284,7 +284,7 @@ impl History for Local {
         after: u64,
         completion: Completion<Matching>,
         hash: TopicHash,
-    ) -> Result<Answer<Matching>, HistoryError> {
+    ) -> Result<HistoryReply<Matching>, HistoryError> {
         self.topics_matching(filters, after, completion, move |topic| hash(topic))
     }
 
@@ -311,9 +311,9 @@ impl History for Local {
         topics: &[(u64, &str)],
         request: &ResumeRequest,
         completion: Completion<Start>,
-    ) -> Result<Answer<Start>, HistoryError> {
+    ) -> Result<HistoryReply<Start>, HistoryError> {
         match self.resolve(topics, request, &[]) {
-            Ok(start) => Ok(Answer::Now(start)),
+            Ok(start) => Ok(HistoryReply::Now(start)),
             Err(wanted) => self.resolve_later(topics, request, wanted, completion),
         }
     }
@@ -322,9 +322,9 @@ impl History for Local {
         &self,
         pull: Pull,
         completion: Completion<Piece>,
-    ) -> Result<Answer<Piece>, HistoryError> {
+    ) -> Result<HistoryReply<Piece>, HistoryError> {
         match self.read_memory(&pull) {
-            Some(piece) => Ok(Answer::Now(piece)),
+            Some(piece) => Ok(HistoryReply::Now(piece)),
             None => self.read_disk(pull, completion),
         }
     }
@@ -333,7 +333,7 @@ impl History for Local {
         &self,
         query: PageQuery,
         completion: Completion<Page>,
-    ) -> Result<Answer<Page>, HistoryError> {
+    ) -> Result<HistoryReply<Page>, HistoryError> {
         self.page_of(query, completion)
     }
 
@@ -342,7 +342,7 @@ impl History for Local {
         hash: u64,
         topic: &str,
         completion: Completion<()>,
-    ) -> Result<Answer<()>, HistoryError> {
+    ) -> Result<HistoryReply<()>, HistoryError> {
         self.delete_topic(hash, topic, completion)
     }
 

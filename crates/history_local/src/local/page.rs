@@ -10,7 +10,7 @@ use store::{ReadLimits, Reader, StoredMessages};
 use super::count::{Count, Wanted, panicked};
 use super::{Local, retention, unix_ms};
 use crate::error::{queue_error, store_error};
-use history::{Answer, Completion, HistoryError, Page, PageFrom, PageQuery};
+use history::{Completion, HistoryError, HistoryReply, Page, PageFrom, PageQuery};
 
 /// Reads that one page may take where much has expired.
 const PASSES: usize = 64;
@@ -21,7 +21,7 @@ impl Local {
         &self,
         query: PageQuery,
         completion: Completion<Page>,
-    ) -> Result<Answer<Page>, HistoryError> {
+    ) -> Result<HistoryReply<Page>, HistoryError> {
         let PageQuery { hash, ref topic, backwards, limit, .. } = query;
         let (page, from, whole) = {
             let state = self.state();
@@ -40,7 +40,7 @@ impl Local {
             (page, from, known && (full || state.windows.reaches(hash, topic, oldest)))
         };
         let (Some(store), false) = (&self.0.store, whole) else {
-            return Ok(Answer::Now(Page {
+            return Ok(HistoryReply::Now(Page {
                 messages: page.messages,
                 more: page.more,
                 gone: !whole && query.from.offset().is_some(),
@@ -53,7 +53,7 @@ impl Local {
                 history.read_page(reader, &query, found.first().map(|(_, after)| *after))
             };
             self.count_later(Count::new(wanted, completion, read))?;
-            return Ok(Answer::Later);
+            return Ok(HistoryReply::Later);
         }
         let history = self.clone();
         self.0.counts.disk_reads.fetch_add(1, Ordering::Relaxed);
@@ -69,7 +69,7 @@ impl Local {
             completion.complete(read.unwrap_or_else(|_| Err(panicked())));
         };
         store.read_later(Box::new(job)).map_err(queue_error)?;
-        Ok(Answer::Later)
+        Ok(HistoryReply::Later)
     }
 
     /// `from` is the offset, or that before the newest messages.
@@ -125,7 +125,7 @@ impl Local {
         hash: u64,
         topic: &str,
         completion: Completion<()>,
-    ) -> Result<Answer<()>, HistoryError> {
+    ) -> Result<HistoryReply<()>, HistoryError> {
         let through = {
             let mut state = self.state();
             // With a store, also what is being written: it comes before this to the disk.
@@ -133,7 +133,7 @@ impl Local {
             state.windows.delete(hash, topic, through);
             through
         };
-        let Some(store) = &self.0.store else { return Ok(Answer::Now(())) };
+        let Some(store) = &self.0.store else { return Ok(HistoryReply::Now(())) };
         let (history, topic) = (self.clone(), Name::from(topic));
         let name = topic.clone();
         let written = move |result: Result<(), store::StoreError>| {
@@ -142,7 +142,7 @@ impl Local {
             completion.complete(result.map_err(store_error));
         };
         store.delete_history(&topic, through, Box::new(written)).map_err(queue_error)?;
-        Ok(Answer::Later)
+        Ok(HistoryReply::Later)
     }
 }
 

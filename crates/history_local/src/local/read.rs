@@ -12,7 +12,7 @@ use super::log::Log;
 use super::{Local, retention, unix_ms};
 use crate::error::{queue_error, store_error};
 use crate::windows;
-use history::{Answer, Completion, Gone, HistoryError, Piece, Pull, TopicCursor};
+use history::{Completion, Gone, HistoryError, HistoryReply, Piece, Pull, TopicCursor};
 
 impl Local {
     /// The next piece, if memory has it.
@@ -54,7 +54,7 @@ impl Local {
         &self,
         pull: Pull,
         completion: Completion<Piece>,
-    ) -> Result<Answer<Piece>, HistoryError> {
+    ) -> Result<HistoryReply<Piece>, HistoryError> {
         let Some(store) = &self.0.store else { return Err(HistoryError::Busy) };
         let history = self.clone();
         self.0.counts.disk_reads.fetch_add(1, Ordering::Relaxed);
@@ -68,7 +68,7 @@ impl Local {
             completion.complete(read.unwrap_or_else(|_| Err(panicked())));
         };
         store.read_later(Box::new(job)).map_err(queue_error)?;
-        Ok(Answer::Later)
+        Ok(HistoryReply::Later)
     }
 
     fn read_piece(&self, reader: &Reader, pull: &Pull) -> Result<Piece, HistoryError> {

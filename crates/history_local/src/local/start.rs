@@ -1,7 +1,7 @@
 //! From where returning clients, and new ones, read topics.
 
 use broker::HistoryLog;
-use history::{Answer, Completion, History, HistoryError, Start, TopicCursor};
+use history::{Completion, History, HistoryError, HistoryReply, Start, TopicCursor};
 use model::{Name, RecoveryGap, ResumeRequest, Since};
 use std::sync::atomic::Ordering;
 use store::Reader;
@@ -97,7 +97,7 @@ impl Local {
         request: &ResumeRequest,
         wanted: Vec<Wanted>,
         completion: Completion<Start>,
-    ) -> Result<Answer<Start>, HistoryError> {
+    ) -> Result<HistoryReply<Start>, HistoryError> {
         let request = request.clone();
         let topics: Vec<(u64, Name)> =
             topics.iter().map(|(hash, name)| (*hash, Name::from(*name))).collect();
@@ -108,6 +108,6 @@ impl Local {
             history.resolve(&topics, &request, found).map_err(|_| HistoryError::Busy)
         };
         self.count_later(Count::new(wanted, completion, found))?;
-        Ok(Answer::Later)
+        Ok(HistoryReply::Later)
     }
 }

@@ -15,7 +15,7 @@ use broker::{
 
 use super::{Begin, HistoryLimits, Local};
 use history::{
-    AcknowledgeError, Answer, Asker, Completion, Gone, History, HistoryError, Page, PageFrom,
+    AcknowledgeError, Asker, Completion, Gone, History, HistoryError, HistoryReply, Page, PageFrom,
     PageQuery, Piece, Pull, Start, TopicCursor,
 };
 
@@ -127,14 +127,14 @@ fn publication(topic: &str) -> Publication {
 type Results = Result<Published, PublishError>;
 
 fn submit(node: &Node, topic: &str, options: Options) -> Results {
-    let (sender, answer) = mpsc::channel();
-    let done = Box::new(move |answer: Results| sender.send(answer).unwrap());
+    let (sender, reply) = mpsc::channel();
+    let done = Box::new(move |reply: Results| sender.send(reply).unwrap());
     node.broker.submit(Publish { publication: publication(topic), options }, None, done);
-    answer.recv_timeout(Duration::from_secs(10)).unwrap()
+    reply.recv_timeout(Duration::from_secs(10)).unwrap()
 }
 
-fn offset(answer: Results) -> u64 {
-    answer.unwrap().id.offset
+fn offset(reply: Results) -> u64 {
+    reply.unwrap().id.offset
 }
 
 fn request(since: impl Into<Since>) -> ResumeRequest {
@@ -147,8 +147,8 @@ fn begun(node: &Node, topics: &[&str], request: &ResumeRequest) -> Start {
     let completion =
         Completion::new(move |start: Result<Start, _>| sender.send(start.unwrap()).unwrap());
     match node.history.start(&names(node, topics), request, completion).unwrap() {
-        Answer::Now(start) => start,
-        Answer::Later => later.recv_timeout(Duration::from_secs(10)).unwrap(),
+        HistoryReply::Now(start) => start,
+        HistoryReply::Later => later.recv_timeout(Duration::from_secs(10)).unwrap(),
     }
 }
 
@@ -161,20 +161,20 @@ fn pull(topics: &[TopicCursor], messages_max: usize) -> Pull {
 }
 
 fn read(node: &Node, topics: &[TopicCursor]) -> (Vec<u64>, bool) {
-    let answer = node.history.read(pull(topics, 100), Completion::new(|_| panic!("memory has it")));
-    match answer.unwrap() {
-        Answer::Now(piece) => {
+    let reply = node.history.read(pull(topics, 100), Completion::new(|_| panic!("memory has it")));
+    match reply.unwrap() {
+        HistoryReply::Now(piece) => {
             (piece.messages.iter().map(|message| message.id.offset).collect(), piece.caught_up)
         }
-        Answer::Later => panic!("memory has it"),
+        HistoryReply::Later => panic!("memory has it"),
     }
 }
 
 fn read_disk(node: &Node, topics: &[TopicCursor], messages_max: usize) -> Piece {
     let (sender, piece) = mpsc::channel();
     let completion = Completion::new(move |piece| sender.send(piece).unwrap());
-    let answer = node.history.read(pull(topics, messages_max), completion);
-    assert!(matches!(answer, Ok(Answer::Later)), "{answer:?}");
+    let reply = node.history.read(pull(topics, messages_max), completion);
+    assert!(matches!(reply, Ok(HistoryReply::Later)), "{reply:?}");
     piece.recv_timeout(Duration::from_secs(10)).unwrap().unwrap()
 }
 
@@ -246,7 +246,7 @@ fn recovery_gaps_name_lost_messages_and_another_epoch() {
 }
 
 #[test]
-fn a_repeat_gets_the_first_answer_and_a_newer_message_is_an_error() {
+fn a_repeat_gets_the_first_reply_and_a_newer_message_is_an_error() {
     let (taken, node) = node_of(None);
     let key = |key: &str| Options { idempotency_key: Some(key.into()), ..Options::default() };
     assert_eq!(offset(submit(&node, "h:1", key("a"))), 1);
@@ -388,11 +388,11 @@ fn of_a_topic_that_is_not_durable_the_reply_does_not_wait_and_counts_no_member()
     let (_, node) = node_of(Some(begin));
     let (count, members) = mpsc::channel();
     let receipt = Receipt::new(move |total| count.send(total).unwrap());
-    let (sender, answer) = mpsc::channel();
-    let done = Box::new(move |answer: Results| sender.send(answer).unwrap());
+    let (sender, reply) = mpsc::channel();
+    let done = Box::new(move |reply: Results| sender.send(reply).unwrap());
     let publish = Publish { publication: publication("h:1"), options: Options::default() };
     node.broker.submit(publish, Some(receipt), done);
-    assert!(answer.try_recv().unwrap().is_ok());
+    assert!(reply.try_recv().unwrap().is_ok());
     assert!(members.recv_timeout(Duration::from_secs(10)).is_err());
     store.close().unwrap();
 }
@@ -418,7 +418,7 @@ fn a_publish_on_a_condition_never_waits_for_the_disk_and_has_its_turn() {
     let (_, node) = node_of(Some(begin));
     let (go_on, waits) = mpsc::channel::<()>();
     store.read_later(Box::new(move |_| _ = waits.recv_timeout(Duration::from_secs(120)))).unwrap();
-    let (sender, answers) = mpsc::channel();
+    let (sender, replies) = mpsc::channel();
     let begun = std::time::Instant::now();
     let only_if = |offset| Options { if_offset: Some(offset), ..Options::default() };
     // The last of the topic is the first's; after it comes what was called after it.
@@ -429,21 +429,21 @@ fn a_publish_on_a_condition_never_waits_for_the_disk_and_has_its_turn() {
         ("late", only_if(1)),
     ] {
         let sender = sender.clone();
-        let done = Box::new(move |answer: Results| sender.send((name, answer)).unwrap());
+        let done = Box::new(move |reply: Results| sender.send((name, reply)).unwrap());
         node.broker.submit(Publish { publication: publication("d:1"), options }, None, done);
     }
     assert!(begun.elapsed() < Duration::from_secs(60), "the caller waited for the disk");
-    assert!(answers.try_recv().is_err());
+    assert!(replies.try_recv().is_err());
     assert_eq!(offset(submit(&node, "d:2", Options::default())), 2, "other topics go on");
     go_on.send(()).unwrap();
-    let mut answers: Vec<_> = (0..4)
-        .map(|_| answers.recv_timeout(Duration::from_secs(60)).unwrap())
-        .map(|(name, answer)| (name, answer.map(|published| published.id.offset)))
+    let mut replies: Vec<_> = (0..4)
+        .map(|_| replies.recv_timeout(Duration::from_secs(60)).unwrap())
+        .map(|(name, reply)| (name, reply.map(|published| published.id.offset)))
         .collect();
-    answers.sort_by_key(|(name, _)| *name);
+    replies.sort_by_key(|(name, _)| *name);
     let newer = |offset| Err(PublishError::Newer(Position { epoch: Epoch(0xab), offset }));
     assert_eq!(
-        answers,
+        replies,
         [("behind", Ok(4)), ("fits", Ok(3)), ("late", newer(4)), ("stale", newer(1))]
     );
     store.close().unwrap();
@@ -456,8 +456,8 @@ fn a_record_that_is_written_with_a_message_waits_for_no_condition() {
     let (_, node) = node_of(Some(begin));
     let (go_on, waits) = mpsc::channel::<()>();
     store.read_later(Box::new(move |_| _ = waits.recv_timeout(TIMEOUT))).unwrap();
-    let (sender, answers) = mpsc::channel();
-    let done = Box::new(move |answer: Results| sender.send(answer).unwrap());
+    let (sender, replies) = mpsc::channel();
+    let done = Box::new(move |reply: Results| sender.send(reply).unwrap());
     let options = Options { if_offset: Some(0), ..Options::default() };
     node.broker.submit(Publish { publication: publication("d:1"), options }, None, done);
     let record = |text: &str| Some(text.as_bytes().into());
@@ -467,8 +467,8 @@ fn a_record_that_is_written_with_a_message_waits_for_no_condition() {
     let written = Box::new(|result: Result<(), _>| result.unwrap());
     store.put_records("part", vec![("key".into(), record("newer"))], written).unwrap();
     go_on.send(()).unwrap();
-    let answer = answers.recv_timeout(TIMEOUT).unwrap();
-    assert_eq!(answer, Err(PublishError::Newer(Position { epoch: Epoch(0xab), offset: 1 })));
+    let reply = replies.recv_timeout(TIMEOUT).unwrap();
+    assert_eq!(reply, Err(PublishError::Newer(Position { epoch: Epoch(0xab), offset: 1 })));
     store.close().unwrap();
     let (store, _) = dir.open();
     let (sender, values) = mpsc::channel();
@@ -485,7 +485,7 @@ fn publish_all(node: &Node, texts: &[&str]) {
     for text in texts {
         let message = Publication::new("d:1", Data::Text((*text).into()));
         let publish = Publish { publication: message, options: Options::default() };
-        node.broker.submit(publish, None, Box::new(|answer| _ = answer.unwrap()));
+        node.broker.submit(publish, None, Box::new(|reply| _ = reply.unwrap()));
     }
 }
 
@@ -515,7 +515,7 @@ fn a_client_of_a_damaged_topic_gets_a_gap_and_continues() {
     let (hash, topic, from) = (node.hash("d:1"), "d:1".into(), PageFrom::Offset(2));
     let bytes_max = 1 << 20;
     let query = PageQuery { hash, topic, from, backwards: false, limit: 10, bytes_max };
-    assert!(matches!(node.history.page(query, completion), Ok(Answer::Later)));
+    assert!(matches!(node.history.page(query, completion), Ok(HistoryReply::Later)));
     let error = page.recv_timeout(Duration::from_secs(10)).unwrap().unwrap_err();
     assert!(matches!(error, HistoryError::Damaged(_)), "{error:?}");
     assert!(error.to_string().contains("messages of d:1 after offset 2"), "{error}");

@@ -75,13 +75,15 @@ fn a_node_expires_some_topics_at_a_time() {
 }
 
 #[test]
-fn the_local_registry_answers_at_once() {
+fn the_local_registry_replies_at_once() {
     let own = NodeId(7);
     let presence: &dyn Presence = &Local::new(LIMITS, own);
     let list_of =
         |topic, own| match presence.list(topic, own, Box::new(|_| panic!("a second answer"))) {
-            Answer::Now(list) => (list.counts.connections, list.users.map(Snapshot::into_json)),
-            Answer::Later => panic!("it answers at once"),
+            PresenceReply::Now(list) => {
+                (list.counts.connections, list.users.map(Snapshot::into_json))
+            }
+            PresenceReply::Later => panic!("it answers at once"),
         };
     let list = |own| list_of("t", own);
     let of = presence.enter("t", "alice", "{}", 0);

@@ -3,8 +3,8 @@
 use auth::{Permit, Principal, Source, TokenMark};
 use model::Name;
 
-use super::answer::NOT_YOUR_USER;
 use super::identity::TOKEN_PARAMETER;
+use super::reply::NOT_YOUR_USER;
 use super::{LONGPOLL, Rejection, Route};
 use crate::query;
 use crate::request::{Admission, ConnectRequest, ConnectVerdict, Entry, Interrupt, Pending};

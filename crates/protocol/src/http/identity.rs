@@ -14,7 +14,7 @@ use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use model::Name;
 use model::name::check_name;
 
-use super::answer::{NOT_YOUR_USER, origin_is_named};
+use super::reply::{NOT_YOUR_USER, origin_is_named};
 use super::{Rejection, Route};
 use crate::query;
 use crate::request::{Interrupt, Pending};

@@ -1,8 +1,8 @@
 //! What browsers and tools ask besides: preflights, presence, the status page, files.
 
-use super::answer::short_answer;
 use super::parameters::Listener;
-use super::{Answer, Method, Rejection, Route};
+use super::reply::short_reply;
+use super::{HttpReply, Method, Rejection, Route};
 use crate::request::{Entry, Interrupt, ReplyTo, Request};
 
 impl Route<'_> {
@@ -17,7 +17,7 @@ impl Route<'_> {
              Allow: GET, HEAD, POST, OPTIONS\r\n",
             self.cors
         );
-        short_answer(204, &headers, b"", self.request.keep_alive, false, out);
+        short_reply(204, &headers, b"", self.request.keep_alive, false, out);
     }
 
     /// Who is in a topic: for polls, and for whoever is not in it.
@@ -70,6 +70,6 @@ impl Route<'_> {
         let keep_alive = self.request.keep_alive;
         let head_only = self.request.method == Method::Head;
         let headers = headers.as_str();
-        Answer { status: 200, headers, content_type, body, keep_alive, head_only }.write(out);
+        HttpReply { status: 200, headers, content_type, body, keep_alive, head_only }.write(out);
     }
 }

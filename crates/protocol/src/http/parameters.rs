@@ -1,8 +1,8 @@
 //! The parameters of a request.
 
-use super::answer::denied;
 use super::identity::{token_rejected, token_required};
 use super::near_miss::{self, Meant};
+use super::reply::denied;
 use super::{Method, Rejection, Route};
 use crate::request::{Entry, Interrupt, Open, Pending, Request, Verdict};
 use crate::{query, wildcards};

@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use model::{CloseReason, Encoding, Message};
 use proxies::{ProxyHeader, forwarded, x_forwarded_for};
 
-use super::answer::{healthy, short_answer};
+use super::reply::{healthy, short_reply};
 use super::{
     ACK, ANY_ORIGIN, Endpoint, Grant, HEALTH, HttpRequest, Method, Needs, Parsed, Rejection, Route,
-    answer, error_body, parse, reject,
+    error_body, parse, reject, reply,
 };
 use crate::peer::Peer;
 use crate::protocol::{Delivery, Liveness, Protocol, Protocols, Read, Reader};
@@ -104,7 +104,7 @@ impl Protocol for Http {
                 // the answer.
                 request.keep_alive = false;
                 reader.peer.client = client(settings, &request, reader.peer);
-                let cors = answer::cors(settings, &request);
+                let cors = reply::cors(settings, &request);
                 let peer = reader.peer;
                 let request = &request;
                 let route = Route { settings, id, peer, now_s, request, cors: &cors, verdicts };
@@ -118,7 +118,7 @@ impl Protocol for Http {
             }
             Ok(Parsed::Whole(request, taken)) => {
                 reader.peer.client = client(settings, &request, reader.peer);
-                let cors = answer::cors(settings, &request);
+                let cors = reply::cors(settings, &request);
                 let peer = reader.peer;
                 let request = &request;
                 let route = Route { settings, id, peer, now_s, request, cors: &cors, verdicts };
@@ -197,7 +197,7 @@ fn dispatch(
         (Some(Own::Publish | Own::Acknowledge), _) => {
             let body = error_body("method_not_allowed", "use POST here");
             let headers = format!("Allow: POST, OPTIONS\r\n{}", route.cors);
-            short_answer(405, &headers, &body, keep_alive, head_only, out);
+            short_reply(405, &headers, &body, keep_alive, head_only, out);
         }
         (Some(Own::Status) | None, _) => {
             return Err(Rejection::new(

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::answer::{is_of_this_machine, page_is_allowed};
+use super::reply::{is_of_this_machine, page_is_allowed};
 use super::{HttpRequest, Method, Rejection, status_line};
 use crate::Settings;
 use crate::peer::Peer;

@@ -330,7 +330,7 @@ fn confirmations() {
 
 /// The examples of MQTT 3.1.1, sections 3.8.3 and 3.9.3: a/b with QoS 1 and c/d with QoS 2, and their results.
 #[test]
-fn subscribe_and_its_answer() {
+fn subscribe_and_its_reply() {
     let bytes = of(0x82, b"\0\x0a\0\x03a/b\x01\0\x03c/d\x02");
     let Packet::Subscribe(it) = whole(&bytes, V3, Client).unwrap() else { panic!() };
     let found: Vec<_> = it.subscriptions().map(|one| (one.filter.filter, one.qos)).collect();

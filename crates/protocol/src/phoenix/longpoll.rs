@@ -78,7 +78,7 @@ pub fn poll<'a>(
 }
 
 /// Appends the body of an answer that has only a status: to a POST, and to a rejected poll.
-pub fn answer(status: Status, out: &mut Vec<u8>) {
+pub fn reply(status: Status, out: &mut Vec<u8>) {
     head(status, out);
     out.push(b'}');
 }
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_answers() {
+    fn the_documented_replies() {
         assert_eq!(polled(Status::Gone, "T", &[]), r#"{"status":410,"token":"T","messages":[]}"#);
         let no_content = r#"{"status":204,"token":"T","messages":[]}"#;
         assert_eq!(polled(Status::NoContent, "T", &[]), no_content);
@@ -195,7 +195,7 @@ mod tests {
             (Status::Gone, "{\"status\":410}"),
         ] {
             let mut out = Vec::new();
-            answer(status, &mut out);
+            reply(status, &mut out);
             assert_eq!(out, body.as_bytes());
         }
     }

@@ -2,9 +2,7 @@
 
 use super::longpoll::{self, Line, Status};
 use super::{ClientMessage, PhoenixError, Serializer, VSN_DEFAULT};
-use crate::http::{
-    Method, Query, Rejection, Route, error_body, json_answer, not_utf8, short_answer,
-};
+use crate::http::{Method, Query, Rejection, Route, error_body, json_reply, not_utf8, short_reply};
 use crate::query;
 use crate::request::{Interrupt, Longpoll, Op, Open, Pending, Request, Respond};
 use crate::websocket::handshake;
@@ -30,7 +28,7 @@ pub fn longpoll_rejection(
     };
     let mut body = Vec::new();
     longpoll::rejection(status, &rejection.code, &rejection.message, &mut body);
-    json_answer(respond, &body, out);
+    json_reply(respond, &body, out);
 }
 
 /// The parameters of a Phoenix client's request.
@@ -145,8 +143,8 @@ impl Route<'_> {
         let known = self.parameters().is_ok_and(|found| found.serializer.is_some());
         let status = if known { Status::Gone } else { Status::Forbidden };
         let mut body = Vec::new();
-        longpoll::answer(status, &mut body);
-        json_answer(&self.respond(), &body, out);
+        longpoll::reply(status, &mut body);
+        json_reply(&self.respond(), &body, out);
         Ok(true)
     }
 
@@ -156,7 +154,7 @@ impl Route<'_> {
         let body = error_body("method_not_allowed", "use GET or POST here");
         let headers = format!("Allow: GET, POST, OPTIONS\r\n{}", self.cors);
         let head_only = self.request.method == Method::Head;
-        short_answer(405, &headers, &body, keep_alive, head_only, out);
+        short_reply(405, &headers, &body, keep_alive, head_only, out);
         Request::Replied { keep_alive }
     }
 

@@ -170,11 +170,11 @@ fn the_documented_exchange_in_v2() {
             r#"[null,"8","b","phx_reply",{"status":"error","response":{"reason":"unmatched topic"}}]"#,
         ),
     ];
-    for (incoming, (kind, status, response), answer) in exchange {
+    for (incoming, (kind, status, response), expected) in exchange {
         let incoming = V2.parse_text(incoming).unwrap();
         assert_eq!(incoming.kind(), kind);
         let reply = text(|out| V2.reply(incoming.address(), status, Content::Json(response), out));
-        assert_eq!(reply, answer);
+        assert_eq!(reply, expected);
     }
     assert_eq!(text(|out| V2.close("1", "room:a", out)), r#"["1","1","room:a","phx_close",{}]"#);
     assert_eq!(

@@ -1,7 +1,7 @@
 //! Long poll: one JSON answer with the messages after the request's resume token, and the next token.
 
 use crate::http::{
-    ANY_ORIGIN, Answer, Endpoint, Grant, Listener, Method, Needs, Rejection, Route, error_body,
+    ANY_ORIGIN, Endpoint, Grant, HttpReply, Listener, Method, Needs, Rejection, Route, error_body,
     reject,
 };
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
@@ -57,7 +57,7 @@ impl Protocol for LongPoll {
         let body = error_body(close.name(), &message);
         let seconds = retry_ms.div_ceil(1_000);
         let headers = format!("Retry-After: {seconds}\r\n{ANY_ORIGIN}");
-        Answer {
+        HttpReply {
             status: 503,
             headers: &headers,
             content_type: "application/json",
@@ -95,7 +95,7 @@ fn poll(route: &Route<'_>) -> Result<Request, Interrupt> {
 /// `"reason":"too_old"` says why, if that is known. `since` is the token of the next request.
 /// `"state_complete":["state:lamp"]` names the compacted topics, if there are any, of which the client
 /// has all of the state with this answer.
-pub fn answer<'a>(
+pub fn reply<'a>(
     messages: impl Iterator<Item = &'a Message>,
     token: &ResumeToken,
     recovered: Option<bool>,
@@ -133,11 +133,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_with_a_recovery_gap_gives_the_reason() {
+    fn an_reply_with_a_recovery_gap_gives_the_reason() {
         let text = |recovered, reason| {
             let token = "0000000a:7/9-0000000b.8".parse().unwrap();
-            let answer = answer(std::iter::empty(), &token, recovered, reason, &[]);
-            String::from_utf8(answer).unwrap()
+            let reply = reply(std::iter::empty(), &token, recovered, reason, &[]);
+            String::from_utf8(reply).unwrap()
         };
         let head = r#"{"messages":[],"since":"0000000a:7/9-0000000b.8""#;
         assert_eq!(text(None, Some(RecoveryGap::TooOld)), format!("{head}}}"));
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(text(Some(false), None), format!("{head},\"recovered\":false}}"));
         let token = "0000000a:7".parse().unwrap();
         let states = ["a\"b".into(), "c".into()];
-        let states = answer(std::iter::empty(), &token, None, None, &states);
+        let states = reply(std::iter::empty(), &token, None, None, &states);
         let want = r#"{"messages":[],"since":"0000000a:7","state_complete":["a\"b","c"]}"#;
         assert_eq!(String::from_utf8(states).unwrap(), want);
     }

@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_json() {
+    fn replies_are_json() {
         let mut out = Vec::new();
         reply_error("\"x\"", "bad", "a \"b\"", &mut out);
         let value: serde_json::Value = serde_json::from_slice(&out).unwrap();

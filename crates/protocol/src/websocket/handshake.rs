@@ -183,7 +183,7 @@ pub fn response(
 
 /// Appends a client's request, with an offer of permessage-deflate where wanted. `nonce` must be
 /// random for each connection; `host` and `target` go in as they are. The answer is for
-/// [`is_answer`] and [`agreed`] to check.
+/// [`is_reply`] and [`agreed`] to check.
 pub fn request(host: &str, target: &str, nonce: [u8; 16], deflate: bool, out: &mut Vec<u8>) {
     let extensions = match deflate {
         true => format!("Sec-WebSocket-Extensions: {OFFER}\r\n"),
@@ -201,7 +201,7 @@ pub fn request(host: &str, target: &str, nonce: [u8; 16], deflate: bool, out: &m
 }
 
 /// Whether Sec-WebSocket-Accept answers a client's `nonce`.
-pub fn is_answer(nonce: [u8; 16], accept: &str) -> bool {
+pub fn is_reply(nonce: [u8; 16], accept: &str) -> bool {
     digest(&STANDARD.encode(nonce)) == accept
 }
 
@@ -210,10 +210,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_standards_key_gets_its_answer() {
-        let answer = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
-        assert_eq!(accept("dGhlIHNhbXBsZSBub25jZQ==").as_deref(), Some(answer));
-        assert!(is_answer(*b"the sample nonce", answer));
+    fn the_standards_key_gets_its_reply() {
+        let reply = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
+        assert_eq!(accept("dGhlIHNhbXBsZSBub25jZQ==").as_deref(), Some(reply));
+        assert!(is_reply(*b"the sample nonce", reply));
         for bad in ["", "abc", "dGhlIHNhbXBsZSBub25j", "dGhlIHNhbXBsZSBub25jZQ"] {
             assert_eq!(accept(bad), None);
         }
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_names_a_window_where_the_offer_does() {
+    fn the_reply_names_a_window_where_the_offer_does() {
         for (offer, want) in [
             ("permessage-deflate", ""),
             ("permessage-deflate; server_max_window_bits=15", "; server_max_window_bits=15"),
@@ -302,14 +302,14 @@ mod tests {
             let offers =
                 || text.lines().filter_map(|l| l.strip_prefix("Sec-WebSocket-Extensions: "));
             let key = text.lines().find_map(|l| l.strip_prefix("Sec-WebSocket-Key: ")).unwrap();
-            assert!(is_answer([7; 16], &accept(key).unwrap()));
+            assert!(is_reply([7; 16], &accept(key).unwrap()));
             let chosen = negotiate(offers());
             assert_eq!(chosen.is_some(), deflate);
             let mut out = Vec::new();
             response("x", None, chosen.as_ref(), &mut out);
             let text = String::from_utf8(out).unwrap();
-            let answers = text.lines().filter_map(|l| l.strip_prefix("Sec-WebSocket-Extensions: "));
-            assert_eq!(agreed(answers, deflate), Ok(chosen));
+            let replies = text.lines().filter_map(|l| l.strip_prefix("Sec-WebSocket-Extensions: "));
+            assert_eq!(agreed(replies, deflate), Ok(chosen));
         }
     }
 

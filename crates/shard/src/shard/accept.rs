@@ -206,9 +206,9 @@ impl Shard {
         let Accepted { listener, socket, address } = accepted;
         let read = recv(&socket, &mut self.buffer[..], RecvFlags::DONTWAIT).map_or(0, |(n, _)| n);
         let (protocols, settings) = (self.engine.shared().protocols, self.engine.settings());
-        let (request, answer) = (&self.buffer[..read], &mut self.out);
-        answer.clear();
-        let how = refuse(protocols, &settings.session, listener, request, refusal, answer);
+        let (request, reply) = (&self.buffer[..read], &mut self.out);
+        reply.clear();
+        let how = refuse(protocols, &settings.session, listener, request, refusal, reply);
         self.engine.count_refusal(how, refusal);
         let _ = crate::sender::send_one(std::os::fd::AsFd::as_fd(&socket), &self.out);
         self.out.clear();

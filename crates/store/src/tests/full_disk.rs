@@ -124,8 +124,8 @@ fn a_deletion_frees_space_on_a_full_disk() {
             offset += 1;
             match append(&store, &big, offset) {
                 Err(rejected) => break rejected.to_string(),
-                Ok(answer) => {
-                    if let Err(error) = answer.recv_timeout(WAIT).unwrap() {
+                Ok(reply) => {
+                    if let Err(error) = reply.recv_timeout(WAIT).unwrap() {
                         break error.to_string();
                     }
                 }

@@ -376,8 +376,8 @@ fn write_all(store: &Store, want: &Contents, damaged: &[&'static str]) {
             "compact" => keyed(name, "new", "1"),
             _ => publication(name, "new"),
         };
-        let Ok(answer) = append(store, &publication, offset) else { continue };
-        match answer.recv_timeout(WAIT).unwrap() {
+        let Ok(reply) = append(store, &publication, offset) else { continue };
+        match reply.recv_timeout(WAIT).unwrap() {
             Ok(()) => {
                 let Ok(stored) = store.reader().after(name, 0, ALL, NOW_MS) else { continue };
                 assert_eq!(stored.records.last().unwrap().publication, publication, "{name}");

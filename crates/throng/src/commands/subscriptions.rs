@@ -129,10 +129,10 @@ pub fn run(what: &What) -> Result<(), CommandError> {
 
 fn list(args: &List) -> Result<(), CommandError> {
     let path = format!("/api/subscriptions/{}", encoded(&args.user));
-    let answer: Result<Value, AdminError> = args.node.admin()?.get(&path);
-    let answer = answer.map_err(|error| CommandError::Runtime(error.to_string()))?;
+    let reply: Result<Value, AdminError> = args.node.admin()?.get(&path);
+    let reply = reply.map_err(|error| CommandError::Runtime(error.to_string()))?;
     let mut text = String::new();
-    for topic in answer["topics"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+    for topic in reply["topics"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         text.push_str(topic);
         text.push('\n');
     }
@@ -325,8 +325,8 @@ impl Chunk {
 fn send(admin: &mut Admin, chunk: &Chunk, progress: &mut Progress) -> Result<(u64, u64), String> {
     let mut tries = 0;
     loop {
-        let answer = admin.exchange("POST", IMPORT, "text/csv", &chunk.text);
-        let (reason, is_temporary) = match answer {
+        let reply = admin.exchange("POST", IMPORT, "text/csv", &chunk.text);
+        let (reason, is_temporary) = match reply {
             Ok((200, body)) => {
                 let body: Value = serde_json::from_slice(&body).unwrap_or_default();
                 let count = |name: &str| body[name].as_u64();
@@ -504,7 +504,7 @@ mod tests {
             let body = format!(r#"{{"error":{{"code":"x","message":"{message}"}}}}"#);
             (status.to_owned(), body)
         };
-        let answers = [
+        let replies = [
             error("503 Service Unavailable", "the queue is full"),
             ("200 OK".into(), r#"{"rows":2,"added":1}"#.into()),
             error("409 Conflict", "line 3: too many"),
@@ -513,7 +513,7 @@ mod tests {
         let node = std::thread::spawn(move || {
             let (stream, _) = listener.accept().unwrap();
             let mut reader = BufReader::new(stream);
-            for (status, body) in answers {
+            for (status, body) in replies {
                 let (mut line, mut bytes) = (String::new(), 0);
                 while line != "\r\n" {
                     line.clear();

@@ -40,8 +40,8 @@ pub fn run(args: &Upgrade) -> Result<(), CommandError> {
         }
     };
     let body = request(args)?.to_string();
-    let answer = admin.lines(PATH, &body, SILENCE_MAX, &mut each);
-    let end = match (answer, last) {
+    let reply = admin.lines(PATH, &body, SILENCE_MAX, &mut each);
+    let end = match (reply, last) {
         (Ok((200, _)), Some(state)) if has_result(&state) => state,
         // The old process may be gone before its last line is here. The new one has the same to say.
         (Ok((200, _)) | Err(_), Some(state)) => poll_state(&mut admin, &state, &mut show)?,
@@ -190,15 +190,15 @@ mod tests {
     use super::*;
 
     /// A node that answers with these, a connection each; `None` closes it.
-    fn node(answers: Vec<Option<String>>) -> (String, JoinHandle<()>) {
+    fn node(replies: Vec<Option<String>>) -> (String, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let admin = format!("http://{}", listener.local_addr().unwrap());
         let thread = std::thread::spawn(move || {
-            for answer in answers {
+            for reply in replies {
                 let mut stream = listener.accept().unwrap().0;
                 let _ = stream.read(&mut [0; 4096]).unwrap();
-                if let Some(answer) = answer {
-                    stream.write_all(answer.as_bytes()).unwrap();
+                if let Some(reply) = reply {
+                    stream.write_all(reply.as_bytes()).unwrap();
                 }
             }
         });
@@ -210,8 +210,8 @@ mod tests {
         Some(format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{body}"))
     }
 
-    fn exit(answers: Vec<Option<String>>) -> String {
-        let (admin, thread) = node(answers);
+    fn exit(replies: Vec<Option<String>>) -> String {
+        let (admin, thread) = node(replies);
         let (binary, to, api_key_file) = (None, None, None);
         let args = Upgrade { admin, api_key_file, binary, to, check: false, json: false };
         let result = run(&args);

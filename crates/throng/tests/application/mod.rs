@@ -140,12 +140,12 @@ fn serve(socket: TcpStream, seen: &Mutex<Vec<Request>>, decide: &Decide) {
         let events = events.unwrap().clone();
         let act = decide(&events);
         seen.lock().unwrap().push(Request { head, body, events });
-        let answer = match act {
+        let response = match act {
             Act::Reply(replies) => {
                 let body = json!({"replies": replies}).to_string();
                 format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
             }
-            Act::Raw(answer) => answer,
+            Act::Raw(response) => response,
             Act::Hang => {
                 // Until the server gives it up.
                 let _ = stream.reader.read(&mut [0]);
@@ -153,7 +153,7 @@ fn serve(socket: TcpStream, seen: &Mutex<Vec<Request>>, decide: &Decide) {
             }
         };
         use std::io::Write;
-        if stream.reader.get_mut().write_all(answer.as_bytes()).is_err() {
+        if stream.reader.get_mut().write_all(response.as_bytes()).is_err() {
             return;
         }
     }

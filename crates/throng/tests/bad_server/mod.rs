@@ -131,7 +131,7 @@ fn serve(mut socket: TcpStream, state: &Arc<Mutex<State>>) {
 }
 
 fn listen(defect: Defect, topic: String, mut socket: TcpStream, state: &Mutex<State>) {
-    let answer = match defect {
+    let reply = match defect {
         Defect::Hangs => "",
         Defect::HangsUp => return,
         Defect::Refuses => "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n",
@@ -147,7 +147,7 @@ fn listen(defect: Defect, topic: String, mut socket: TcpStream, state: &Mutex<St
     };
     // The listener is registered before it gets its answer, so it misses no later message.
     let mut state = state.lock().unwrap();
-    let _ = socket.write_all(answer.as_bytes());
+    let _ = socket.write_all(reply.as_bytes());
     match defect {
         Defect::Hangs | Defect::Refuses | Defect::Page | Defect::Garbage => state.open.push(socket),
         _ => state.listeners.push(Listener { topic, socket, taken: 0 }),

@@ -222,7 +222,7 @@ fn a_connection_without_an_end_is_not_requested_again() {
     let mut client = Client::open(&server, Way::Stream, "topic=room:1", "").ok().unwrap();
     let mut poll = Stream::new(server.connect());
     poll.send("GET /poll?topic=room:1&timeout=120 HTTP/1.1\r\nHost: t\r\n\r\n");
-    let (status, body) = poll.answer();
+    let (status, body) = poll.read_reply();
     assert_eq!(status, 200, "{body}");
     app.until("it was asked", |events| events.iter().any(|event| event["kind"] == "refresh"));
     outlive();

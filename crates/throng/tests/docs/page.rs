@@ -384,9 +384,9 @@ impl Runner<'_> {
             let command = tungstenite::Message::text(self.names.real(line));
             socket.send(command).map_err(|error| error.to_string())?;
             loop {
-                let answer = crate::support::receive(&mut socket);
-                output = format!("{output}\n{answer}");
-                if answer["type"] == "reply" {
+                let response = crate::support::receive(&mut socket);
+                output = format!("{output}\n{response}");
+                if response["type"] == "reply" {
                     break;
                 }
             }

@@ -84,7 +84,7 @@ fn a_foreign_origin_is_refused_whatever_the_body_is_called() {
         stream.send(&format!(
             "POST {target} HTTP/1.1\r\nHost: t\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
         ));
-        stream.answer()
+        stream.read_reply()
     };
     let media = [
         "",
@@ -96,9 +96,9 @@ fn a_foreign_origin_is_refused_whatever_the_body_is_called() {
         for origin in ["http://evil.example", "null", "http://good.example.evil.example", ""] {
             for target in ["/publish?topic=room:a", "/ack?user=al&id=00000001:1"] {
                 let headers = format!("{media}Origin: {origin}\r\n");
-                let (status, answer) = post(target, &headers, "");
-                assert_eq!(status, 403, "{target} {headers}: {answer}");
-                assert!(answer.contains("bad_origin"), "{answer}");
+                let (status, reply) = post(target, &headers, "");
+                assert_eq!(status, 403, "{target} {headers}: {reply}");
+                assert!(reply.contains("bad_origin"), "{reply}");
                 // Before the body has come, too.
                 let head = format!(
                     "POST {target} HTTP/1.1\r\nHost: t\r\n{headers}Content-Length: 9\r\n\r\n"

@@ -19,9 +19,9 @@ fn names_can_not_inject_lines() {
             format!("/presence?topic={evil}"),
         ] {
             let request = format!("GET {target} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
-            let answer = server.exchange(request.as_bytes());
-            assert!(answer.starts_with("HTTP/1.1 400 "), "{target}: {answer}");
-            assert_eq!(header(&answer, "set-cookie"), None, "{answer}");
+            let reply = server.exchange(request.as_bytes());
+            assert!(reply.starts_with("HTTP/1.1 400 "), "{target}: {reply}");
+            assert_eq!(header(&reply, "set-cookie"), None, "{reply}");
         }
         for query in [
             format!("topic={evil}"),
@@ -32,8 +32,8 @@ fn names_can_not_inject_lines() {
             let request = format!(
                 "POST /publish?{query} HTTP/1.1\r\nHost: t\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx"
             );
-            let answer = server.exchange(request.as_bytes());
-            assert!(answer.starts_with("HTTP/1.1 400 "), "{query}: {answer}");
+            let reply = server.exchange(request.as_bytes());
+            assert!(reply.starts_with("HTTP/1.1 400 "), "{query}: {reply}");
         }
     }
     let mut socket = crate::support::websocket(&server, "topic=witness");
@@ -45,8 +45,8 @@ fn names_can_not_inject_lines() {
             json!({"type": "publish", "id": 1, "topic": "witness", "data": 1, "key": evil}),
             json!({"type": "subscribe", "id": 1, "topic": evil}),
         ] {
-            let answer = command(&mut socket, publish.clone());
-            assert!(answer["error"]["code"].as_str().unwrap().starts_with("bad_"), "{publish}");
+            let reply = command(&mut socket, publish.clone());
+            assert!(reply["error"]["code"].as_str().unwrap().starts_with("bad_"), "{publish}");
         }
     }
     witness.assert_receives(&server);
@@ -61,13 +61,13 @@ fn headers_can_not_inject_response_headers() {
             "OPTIONS /publish HTTP/1.1\r\nHost: t\r\nOrigin: http://a\r\nConnection: close\r\n\
              Access-Control-Request-Headers: {requested}\r\n\r\n"
         );
-        let answer = server.exchange(request.as_bytes());
-        if answer.starts_with("HTTP/1.1 204 ") {
-            let response = header(&answer, "access-control-allow-headers").unwrap();
+        let reply = server.exchange(request.as_bytes());
+        if reply.starts_with("HTTP/1.1 204 ") {
+            let response = header(&reply, "access-control-allow-headers").unwrap();
             let plain = requested.chars().all(|c| c.is_ascii_alphanumeric() || "-_, ".contains(c));
             assert_eq!(response, if plain { requested } else { "Content-Type, Last-Event-ID" });
         } else {
-            assert!(answer.starts_with("HTTP/1.1 400 "), "{requested:?}: {answer}");
+            assert!(reply.starts_with("HTTP/1.1 400 "), "{requested:?}: {reply}");
         }
     }
     let listed = Server::with(&[], &[("THRONG_CLIENT_CORS_ORIGINS", "http://good.example")]);
@@ -77,17 +77,17 @@ fn headers_can_not_inject_response_headers() {
         let request = format!(
             "GET /healthz HTTP/1.1\r\nHost: t\r\nOrigin: {origin}\r\nConnection: close\r\n\r\n"
         );
-        let answer = listed.exchange(request.as_bytes());
-        assert_eq!(header(&answer, "access-control-allow-origin"), None, "{answer}");
+        let reply = listed.exchange(request.as_bytes());
+        assert_eq!(header(&reply, "access-control-allow-origin"), None, "{reply}");
         let mut stream = Stream::new(listed.connect());
         stream.send(&upgrade("/ws", &format!("Origin: {origin}\r\n")));
-        assert_eq!(stream.answer().0, 403, "{origin}");
+        assert_eq!(stream.read_reply().0, 403, "{origin}");
     }
     let mut foreign = listed.connect();
     let head = upgrade("/ws", "Origin: http://good.example?\r\n").replace('?', "\u{1}");
     let head: Vec<u8> = head.bytes().map(|byte| if byte == 1 { 0xff } else { byte }).collect();
     std::io::Write::write_all(&mut foreign, &head).unwrap();
-    assert_eq!(Stream::new(foreign).answer().0, 403);
+    assert_eq!(Stream::new(foreign).read_reply().0, 403);
 }
 
 /// A payload stays one payload on every transport, whatever it holds.
@@ -196,9 +196,9 @@ fn clients_can_not_forge_messages_of_the_server() {
         if event != "phx_join" {
             let push = json!(["1", "2", "t", event, {}]).to_string();
             member.send(tungstenite::Message::text(push)).unwrap();
-            let answer = next_message(&mut member);
-            assert_eq!((&answer[3], &answer[4]["status"]), (&json!("phx_reply"), &json!("error")));
-            let reason = answer[4]["response"]["reason"].as_str().unwrap();
+            let reply = next_message(&mut member);
+            assert_eq!((&reply[3], &reply[4]["status"]), (&json!("phx_reply"), &json!("error")));
+            let reason = reply[4]["response"]["reason"].as_str().unwrap();
             assert!(reason.contains(event), "{reason}");
         }
         let body = json!({"topic": "t", "data": 1, "event": event});

@@ -98,16 +98,16 @@ fn throw(server: &Server, bytes: &[u8]) -> Vec<u8> {
 
 /// Whether the server's last words are a status, or a close frame with a code. Where it has left input
 /// unread, the system may take them back.
-fn says(answer: &[u8], want: &str) -> bool {
+fn says(reply: &[u8], want: &str) -> bool {
     let code: u16 = want.parse().unwrap();
     let [high, low] = code.to_be_bytes();
-    let text = String::from_utf8_lossy(answer);
-    let is_cut = answer.is_empty() || !answer.windows(2).any(|it| it[0] == 0x88);
+    let text = String::from_utf8_lossy(reply);
+    let is_cut = reply.is_empty() || !reply.windows(2).any(|it| it[0] == 0x88);
     match code {
         1000.. => {
-            is_cut || answer.windows(4).any(|it| it[0] == 0x88 && it[2] == high && it[3] == low)
+            is_cut || reply.windows(4).any(|it| it[0] == 0x88 && it[2] == high && it[3] == low)
         }
-        _ => answer.is_empty() || text.starts_with(&format!("HTTP/1.1 {want} ")),
+        _ => reply.is_empty() || text.starts_with(&format!("HTTP/1.1 {want} ")),
     }
 }
 
@@ -149,9 +149,9 @@ fn half_handshakes(server: &Server) {
         })
         .collect();
     for mut socket in all {
-        let mut answer = Vec::new();
-        let _ = socket.read_to_end(&mut answer);
-        let text = String::from_utf8_lossy(&answer);
+        let mut reply = Vec::new();
+        let _ = socket.read_to_end(&mut reply);
+        let text = String::from_utf8_lossy(&reply);
         assert!(text.is_empty() || text.starts_with("HTTP/1.1 408 "), "{text}");
     }
 }
@@ -217,9 +217,9 @@ fn a_siege_costs_honest_clients_nothing_and_is_counted() {
             scope.spawn(|| {
                 for round in 0..BOMBS {
                     for (at, (_, want, bytes)) in bombs.iter().enumerate() {
-                        let answer = throw(&server, bytes);
-                        let text = String::from_utf8_lossy(&answer);
-                        assert!(says(&answer, want), "{at} in round {round}: {want}: {text}");
+                        let reply = throw(&server, bytes);
+                        let text = String::from_utf8_lossy(&reply);
+                        assert!(says(&reply, want), "{at} in round {round}: {want}: {text}");
                     }
                 }
             }),

@@ -208,9 +208,9 @@ fn a_stopped_server_resumes_without_loss() {
     std::thread::sleep(Duration::from_secs(2));
     drop(left);
     server.signal("-CONT");
-    let mut answer = String::new();
-    requested.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let mut reply = String::new();
+    requested.read_to_string(&mut reply).unwrap();
+    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
     server.publish("room:a", json!({"n": 1}));
     assert_eq!(sse.data(), r#"{"n":1}"#);
     assert_eq!(receive(&mut socket)["data"]["n"], 1);

@@ -9,8 +9,8 @@ fn post(server: &Server, token: &str, body: &str) -> serde_json::Value {
         "POST {BASE}&token={token} HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
     );
-    let answer = server.exchange(request.as_bytes());
-    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+    let reply = server.exchange(request.as_bytes());
+    serde_json::from_str(reply.split_once("\r\n\r\n").unwrap().1).unwrap()
 }
 
 #[test]
@@ -55,9 +55,9 @@ fn a_forged_token_opens_no_session() {
     }
     // A poll with a forged token starts a new session, which receives no messages of the other one.
     for token in forged.iter().take(12).filter(|token| **token != own) {
-        let (_, answer) = server.get(&format!("{BASE}&token={token}"));
-        assert_eq!((&answer["status"], &answer["messages"]), (&json!(410), &json!([])), "{token}");
-        assert_ne!(answer["token"], json!(own));
+        let (_, reply) = server.get(&format!("{BASE}&token={token}"));
+        assert_eq!((&reply["status"], &reply["messages"]), (&json!(410), &json!([])), "{token}");
+        assert_ne!(reply["token"], json!(own));
     }
     server.publish("secret", json!({"n": 1}));
     let (_, polled) = server.get(&format!("{BASE}&token={own}"));

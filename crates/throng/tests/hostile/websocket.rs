@@ -142,8 +142,8 @@ fn fragments_cost_no_more_than_their_message() {
     for _ in 0..pongs {
         assert_eq!(next(&mut stream), (0x8a, b"between".to_vec()));
     }
-    let (first, answer) = next(&mut stream);
-    assert_eq!((first, &answer[..]), (TEXT, &br#"{"type":"reply","id":7,"ok":{}}"#[..]));
+    let (first, response) = next(&mut stream);
+    assert_eq!((first, &response[..]), (TEXT, &br#"{"type":"reply","id":7,"ok":{}}"#[..]));
     // A character may be split over three frames.
     for piece in [
         frame(0x01, b"{\"type\":\"ping\",\"id\":\"\xe2"),

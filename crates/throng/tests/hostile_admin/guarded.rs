@@ -11,7 +11,7 @@ fn guarded() -> Server {
 }
 
 /// Sends these bytes to the admin port. Returns the status and everything until it closes.
-fn answer(server: &Server, bytes: &str) -> (u16, String) {
+fn reply(server: &Server, bytes: &str) -> (u16, String) {
     let mut stream = Stream::new(connect(server.admin));
     stream.send(bytes);
     let text = stream.rest();
@@ -20,10 +20,10 @@ fn answer(server: &Server, bytes: &str) -> (u16, String) {
 }
 
 /// Returns whether the answer holds something that needs the key.
-fn is_secret(answer: &str) -> bool {
+fn is_secret(reply: &str) -> bool {
     ["connections_by_transport", "throng_connections", "delivered", "\"toml\"", "\"topics\":"]
         .into_iter()
-        .any(|secret| answer.contains(secret))
+        .any(|secret| reply.contains(secret))
 }
 
 #[test]
@@ -62,10 +62,10 @@ fn no_spelling_of_a_path_bypasses_the_key() {
                 "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\
                  Connection: close\r\n\r\n"
             );
-            let (status, answer) = answer(&server, &head);
+            let (status, reply) = reply(&server, &head);
             let is_open = path.starts_with("/healthz?") && status == 200;
-            assert!(is_open || (400..500).contains(&status), "{method} {path}: {answer}");
-            assert!(!is_secret(&answer), "{method} {path}: {answer}");
+            assert!(is_open || (400..500).contains(&status), "{method} {path}: {reply}");
+            assert!(!is_secret(&reply), "{method} {path}: {reply}");
         }
     }
 }
@@ -98,10 +98,10 @@ fn no_other_header_replaces_the_key() {
         let request = format!(
             "GET {path} HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n{headers}\r\n\r\n"
         );
-        let (status, answer) = answer(&server, &request);
+        let (status, reply) = reply(&server, &request);
         let want = if path == "/healthz" { 200 } else { 401 };
-        assert_eq!(status, want, "{path} {headers}: {answer}");
-        assert!(!is_secret(&answer), "{path} {headers}: {answer}");
+        assert_eq!(status, want, "{path} {headers}: {reply}");
+        assert!(!is_secret(&reply), "{path} {headers}: {reply}");
     }
     let right = "Authorization: Bearer 0123456789abcdef\r\n";
     assert_eq!(text(server.admin, "GET", "/api/stats", None, right).0, 200);
@@ -134,8 +134,8 @@ fn a_smuggled_request_needs_the_key_as_well() {
             let mut stream = Stream::new(connect(server.admin));
             stream.send(&request);
             let _ = stream.reader.get_ref().shutdown(std::net::Shutdown::Write);
-            let answer = stream.rest();
-            assert!(!answer.contains(" 200 ") && !is_secret(&answer), "{outer}: {answer}");
+            let reply = stream.rest();
+            assert!(!reply.contains(" 200 ") && !is_secret(&reply), "{outer}: {reply}");
         }
     }
     let right = "Authorization: Bearer 0123456789abcdef\r\n";
@@ -182,18 +182,18 @@ fn other_sites_pages_can_not_use_a_port_without_a_key() {
                  Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
                 body.len()
             );
-            let (status, answer) = answer(&server, &request);
-            assert!([400, 403].contains(&status), "{host:?} {headers:?} {path}: {answer}");
-            assert!(!is_secret(&answer), "{answer}");
-            assert!(!answer.to_lowercase().contains("access-control-allow"), "{answer}");
+            let (status, reply) = reply(&server, &request);
+            assert!([400, 403].contains(&status), "{host:?} {headers:?} {path}: {reply}");
+            assert!(!is_secret(&reply), "{reply}");
+            assert!(!reply.to_lowercase().contains("access-control-allow"), "{reply}");
         }
     }
     let preflight = format!(
         "OPTIONS /api/publish HTTP/1.1\r\nHost: {local}\r\nOrigin: http://evil.example\r\n\
          Access-Control-Request-Method: POST\r\nConnection: close\r\n\r\n"
     );
-    let (status, answer) = answer(&server, &preflight);
-    assert_eq!(status, 403, "{answer}");
+    let (status, reply) = reply(&server, &preflight);
+    assert_eq!(status, 403, "{reply}");
     server.post("/api/broadcast", json!({"data": "from the operator"}));
     assert_eq!(listener.data(), "from the operator", "and nothing before it");
 }
@@ -212,11 +212,11 @@ fn admin_responses_are_neither_cached_nor_sniffed() {
         ("POST /healthz", 405),
     ] {
         let head = format!("{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-        let (found, answer) = answer(&server, &head);
-        assert_eq!(found, status, "{request}: {answer}");
-        assert_eq!(header(&answer, "x-content-type-options"), Some("nosniff"), "{request}");
+        let (found, reply) = reply(&server, &head);
+        assert_eq!(found, status, "{request}: {reply}");
+        assert_eq!(header(&reply, "x-content-type-options"), Some("nosniff"), "{request}");
         let is_page = status == 200 && (request == "GET /" || request.contains("dashboard"));
         let cache = if is_page { "no-cache" } else { "no-store" };
-        assert_eq!(header(&answer, "cache-control"), Some(cache), "{request}");
+        assert_eq!(header(&reply, "cache-control"), Some(cache), "{request}");
     }
 }

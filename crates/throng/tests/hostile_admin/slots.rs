@@ -103,15 +103,15 @@ fn request(server: &Server, method: &str, path: &str, body: &str, key: &str) -> 
     const TRIES: usize = 20;
     for _ in 0..TRIES {
         let mut socket = connect(server.admin);
-        let mut answer = Vec::new();
+        let mut reply = Vec::new();
         let _ = socket.write_all(request.as_bytes());
-        match socket.read_to_end(&mut answer) {
+        match socket.read_to_end(&mut reply) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("{path}: no answer"),
             _ => {}
         }
-        let answer = String::from_utf8_lossy(&answer).into_owned();
-        if let Some(status) = answer.split(' ').nth(1) {
-            return (status.parse().unwrap(), answer);
+        let reply = String::from_utf8_lossy(&reply).into_owned();
+        if let Some(status) = reply.split(' ').nth(1) {
+            return (status.parse().unwrap(), reply);
         }
     }
     panic!("{path}: {TRIES} times no answer");
@@ -138,11 +138,11 @@ fn keeps_its_connection(server: &Server, key: &str) {
     let mut publisher = Stream::new(connect(server.admin));
     for _ in 0..2 {
         publisher.send(&request);
-        assert_eq!(publisher.answer().0, 200);
+        assert_eq!(publisher.read_reply().0, 200);
         std::thread::sleep(Duration::from_millis(2_500));
     }
     publisher.send(&request);
-    assert_eq!(publisher.answer().0, 200);
+    assert_eq!(publisher.read_reply().0, 200);
 }
 
 /// Checks that a reader of the live figures stays connected, although its connection is the oldest.
@@ -198,14 +198,14 @@ fn one_address_with_few_connections_does_not_delay_others() {
     let ask = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let mut operator = Stream::new(connect(server.admin));
     operator.send(ask);
-    assert_eq!(operator.answer().0, 200);
+    assert_eq!(operator.read_reply().0, 200);
     let _attacker = Attacker::by(64, &SAYS[..1], move || connect_from_elsewhere(address));
     let evicted = "throng_admin_connections_closed_total{reason=\"evicted\"}";
     server.until("its places ran out", |server| server.metric(evicted) > 100.0);
     (0..5).for_each(|_| all_requests_succeed(&server, ""));
     // The oldest connection of another address has kept its place.
     operator.send(ask);
-    assert_eq!(operator.answer().0, 200);
+    assert_eq!(operator.read_reply().0, 200);
 }
 
 #[test]
@@ -249,17 +249,17 @@ fn an_upload_may_take_longer_than_a_head() {
         std::thread::sleep(Duration::from_millis(500));
     }
     for mut upload in uploads {
-        assert_eq!(upload.answer().0, 200);
+        assert_eq!(upload.read_reply().0, 200);
     }
 }
 
 #[test]
-fn silent_connections_are_closed_and_idle_ones_after_an_answer_stay() {
+fn silent_connections_are_closed_and_idle_ones_after_an_reply_stay() {
     let server = Server::with(&[], &[("THRONG_ADMIN_HEAD_SECONDS", "2")]);
     let ask = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let mut resting = Stream::new(connect(server.admin));
     resting.send(ask);
-    assert_eq!(resting.answer().0, 200);
+    assert_eq!(resting.read_reply().0, 200);
     let began = Instant::now();
     let ended = ["", "GET /healthz HTTP/1.1\r\nHost"].map(|said| {
         let mut silent = connect(server.admin);
@@ -275,7 +275,7 @@ fn silent_connections_are_closed_and_idle_ones_after_an_answer_stay() {
     });
     // It rests for longer than the others: it began before them, and they were closed.
     resting.send(ask);
-    assert_eq!(resting.answer().0, 200);
+    assert_eq!(resting.read_reply().0, 200);
     // A connection with half a head after an answer is not idle.
     resting.send(&ask[..20]);
     assert_eq!(resting.rest(), "");
@@ -294,7 +294,7 @@ fn hundreds_of_publishers_on_one_address_stay_connected() {
             ));
         }
         for publisher in &mut publishers {
-            assert_eq!(publisher.answer().0, 200);
+            assert_eq!(publisher.read_reply().0, 200);
         }
     }
     let evicted = "throng_admin_connections_closed_total{reason=\"evicted\"}";
@@ -312,11 +312,11 @@ fn large_bodies_are_read_one_after_another() {
     );
     for _ in 0..50 {
         publisher.send(&request);
-        assert_eq!(publisher.answer().0, 200);
+        assert_eq!(publisher.read_reply().0, 200);
     }
     // Several at once are read as well.
     publisher.send(&request.repeat(4));
-    (0..4).for_each(|_| assert_eq!(publisher.answer().0, 200));
+    (0..4).for_each(|_| assert_eq!(publisher.read_reply().0, 200));
 }
 
 #[test]

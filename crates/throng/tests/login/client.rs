@@ -46,8 +46,8 @@ impl Client {
                 Wire::Phoenix(tungstenite::client(url, server.connect()).unwrap().0)
             }
             Way::Longpoll => {
-                let (_, answer) = server.get(&format!("/socket/longpoll?vsn=2.0.0&user={user}"));
-                let token = answer["token"].as_str().unwrap().to_string();
+                let (_, reply) = server.get(&format!("/socket/longpoll?vsn=2.0.0&user={user}"));
+                let token = reply["token"].as_str().unwrap().to_string();
                 Wire::Longpoll { token, messages: VecDeque::new() }
             }
         };
@@ -79,8 +79,8 @@ impl Client {
                 Wire::Longpoll { token, messages } => {
                     while messages.is_empty() {
                         let target = format!("/socket/longpoll?vsn=2.0.0&token={token}");
-                        let (_, answer) = server.get(&target);
-                        let came = answer["messages"].as_array().cloned().unwrap_or_default();
+                        let (_, reply) = server.get(&target);
+                        let came = reply["messages"].as_array().cloned().unwrap_or_default();
                         messages.extend(came.iter().map(|message| match message {
                             Value::String(text) => serde_json::from_str(text).unwrap(),
                             other => other.clone(),
@@ -112,7 +112,7 @@ impl Client {
                     "POST {target} HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n\
                      Content-Length: {length}\r\n\r\n{message}"
                 ));
-                assert_eq!(stream.answer().0, 200);
+                assert_eq!(stream.read_reply().0, 200);
             }
             Wire::Sse(_) | Wire::Stream(_) | Wire::Ws(_) => panic!("this is no Phoenix client"),
         }

@@ -43,8 +43,8 @@ fn open_briefly(server: &Server, connect: impl Fn(&str) -> Connect) -> Client {
     let end = Instant::now() + TIMEOUT;
     loop {
         let token = grants("alice", &["a", "b"], 3);
-        let (client, answer) = connect(&token).try_open(server.client);
-        if answer.code == 0 {
+        let (client, outcome) = connect(&token).try_open(server.client);
+        if outcome.code == 0 {
             return client;
         }
         assert!(Instant::now() < end, "each token has expired before it is used");
@@ -82,11 +82,11 @@ fn a_token_is_the_password_the_user_name_or_authentication_data() {
             ways.push(connect.clone().user("alice").authenticates(&token));
         }
         for way in ways {
-            let (mut alice, answer) = way.try_open(server.client);
-            assert_eq!(answer.code, 0, "{way:?}");
+            let (mut alice, outcome) = way.try_open(server.client);
+            assert_eq!(outcome.code, 0, "{way:?}");
             // Who names a method is told it again, and nobody else.
             let method = (!way.properties.is_empty()).then_some("token");
-            assert_eq!(answer.property(id::AUTHENTICATION_METHOD), method);
+            assert_eq!(outcome.property(id::AUTHENTICATION_METHOD), method);
             alice.subscribe(&[filter("a", 1), filter("@alice", 1)]);
             server.post("/api/send", json!({"user": "alice", "data": "hello"}));
             assert_eq!(alice.message().payload, "hello");
@@ -118,9 +118,9 @@ fn who_proves_nothing_is_refused_and_closed() {
             refused.push((connect.clone().user("bob").authenticates(&token), wrong));
         }
         for (connect, wanted) in refused {
-            let (mut client, answer) = connect.try_open(server.client);
-            assert_eq!((answer.code, answer.session_present), (wanted, false), "{connect:?}");
-            assert_eq!(answer.property(id::AUTHENTICATION_METHOD), None);
+            let (mut client, outcome) = connect.try_open(server.client);
+            assert_eq!((outcome.code, outcome.session_present), (wanted, false), "{connect:?}");
+            assert_eq!(outcome.property(id::AUTHENTICATION_METHOD), None);
             client.expect_events(&[Event::Closed]);
         }
     }
@@ -215,8 +215,8 @@ fn an_unrequested_response_is_a_fault() {
     let server = guarded(&[]);
     let token = grants("alice", &["a"], 600);
     let mut alice = Connect::new(V5, "phone").authenticates(&token).open(server.client);
-    let answer = by_token(&token);
-    alice.send(&bytes(|out| write::auth(ReasonCode::ContinueAuthentication, &answer, out)));
+    let outcome = by_token(&token);
+    alice.send(&bytes(|out| write::auth(ReasonCode::ContinueAuthentication, &outcome, out)));
     alice.is_ended_for(0x82);
 }
 
@@ -233,8 +233,8 @@ fn a_token_that_expires_ends_its_connections() {
         alice.is_ended_for(0x87);
         assert_eq!(witness.message().payload, "expired");
     }
-    let (_, answer) = Connect::new(V5, "phone").password(&token).try_open(server.client);
-    assert_eq!(answer.code, 0x86);
+    let (_, outcome) = Connect::new(V5, "phone").password(&token).try_open(server.client);
+    assert_eq!(outcome.code, 0x86);
 }
 
 #[test]
@@ -248,11 +248,11 @@ fn a_revoked_token_ends_its_connections_and_counts_no_more() {
         alice.subscribe(&[filter("a", 1)]);
         let bob = grants("bob", &["a"], 600);
         let mut bob = Connect::new(version, "other").user("bob").password(&bob).open(server.client);
-        let answer = server.post("/api/revoke", json!({"user": user}));
-        assert_eq!(answer["closed"], 1, "{answer}");
+        let outcome = server.post("/api/revoke", json!({"user": user}));
+        assert_eq!(outcome["closed"], 1, "{outcome}");
         alice.is_ended_for(0x87);
-        let (_, answer) = connect.try_open(server.client);
-        assert_eq!(answer.code, if version == V3 { 4 } else { 0x86 });
+        let (_, outcome) = connect.try_open(server.client);
+        assert_eq!(outcome.code, if version == V3 { 4 } else { 0x86 });
         bob.ping();
     }
 }
@@ -300,23 +300,23 @@ fn the_application_says_who_a_client_is() {
         assert_eq!(said, ["connect", "mqtt", "sensor 7", "login", "right"], "{event}");
         assert_eq!(event["users"], json!(["login"]), "whom it names, which nobody has proved");
         server.until("it is alice", |server| {
-            let (_, answer) = server.api("GET", "/api/users/alice", None);
-            answer["connections"].as_array().is_some_and(|all| all.len() == 1)
+            let (_, outcome) = server.api("GET", "/api/users/alice", None);
+            outcome["connections"].as_array().is_some_and(|all| all.len() == 1)
         });
         alice.disconnect();
         // A password may be any bytes.
         let bytes = Connect { password: Some(vec![0xff]), ..named.clone() };
         bytes.open(server.client).disconnect();
         for wrong in [connect.clone(), named.clone(), named.clone().password("wrong")] {
-            let (mut client, answer) = wrong.try_open(server.client);
-            assert_eq!(answer.code, if version == V3 { 5 } else { 0x87 });
+            let (mut client, outcome) = wrong.try_open(server.client);
+            assert_eq!(outcome.code, if version == V3 { 5 } else { 0x87 });
             client.expect_events(&[Event::Closed]);
         }
         // Silence lets nobody in.
         let hangs = Connect::new(version, "hangs").user("login").password("right");
-        let (mut client, answer) = hangs.try_open(hasty.client);
+        let (mut client, outcome) = hangs.try_open(hasty.client);
         let rejection_codes: &[u8] = if version == V3 { &[3, 5] } else { &[0x87, 0x88] };
-        assert!(rejection_codes.contains(&answer.code), "{answer:?}");
+        assert!(rejection_codes.contains(&outcome.code), "{outcome:?}");
         client.expect_events(&[Event::Closed]);
     }
 }

@@ -135,17 +135,17 @@ impl Connect {
 
     /// Connects, and is let in.
     pub fn open(&self, at: SocketAddr) -> Client {
-        let (client, answer) = self.try_open(at);
-        assert_eq!(answer.code, 0, "{} was not let in: {answer:?}", self.client);
+        let (client, reply) = self.try_open(at);
+        assert_eq!(reply.code, 0, "{} was not let in: {reply:?}", self.client);
         client
     }
 
     pub fn try_open(&self, at: SocketAddr) -> (Client, Connack) {
         let mut client = Client::new(at, self.version);
         client.send(&self.bytes());
-        let answer = client.connack();
-        client.session_present = answer.session_present;
-        (client, answer)
+        let reply = client.connack();
+        client.session_present = reply.session_present;
+        (client, reply)
     }
 }
 

@@ -83,7 +83,7 @@ fn lengths_beyond_all_bounds_end_the_connection() {
 }
 
 #[test]
-fn who_publishes_before_the_answer_is_served_in_order() {
+fn who_publishes_before_the_reply_is_served_in_order() {
     let server = server(&[]);
     let mut eager = Client::new(server.client, V5);
     let mut all = Connect::new(V5, "eager").bytes();
@@ -182,8 +182,8 @@ fn a_stored_session_that_never_confirms_does_not_keep_memory() {
 fn a_client_has_as_many_aliases_as_announced_and_no_more() {
     let server = server(&[("THRONG_MQTT_TOPIC_ALIAS_MAX", "3")]);
     let witness = Witness::new(&server);
-    let (mut client, answer) = Connect::new(V5, "aliases").try_open(server.client);
-    assert_eq!(answer.property(id::TOPIC_ALIAS_MAXIMUM), Some("3"));
+    let (mut client, reply) = Connect::new(V5, "aliases").try_open(server.client);
+    assert_eq!(reply.property(id::TOPIC_ALIAS_MAXIMUM), Some("3"));
     let alias = |value| number(id::TOPIC_ALIAS, value);
     // Each of them for another topic again and again, as long as topics can be.
     for round in 0..300 {

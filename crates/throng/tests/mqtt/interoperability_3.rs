@@ -146,8 +146,8 @@ fn test_zero_length_clientid() {
     // Without a new session there is nobody to whom it would belong.
     let refused = Connect { clean: false, ..Connect::new(V3, "") }.try_open(server.client);
     assert_eq!(refused.1.code, 2);
-    let (mut client, answer) = Connect::new(V3, "").try_open(server.client);
-    assert_eq!(answer.code, 0);
+    let (mut client, reply) = Connect::new(V3, "").try_open(server.client);
+    assert_eq!(reply.code, 0);
     client.ping();
 }
 

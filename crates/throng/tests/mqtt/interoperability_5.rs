@@ -120,10 +120,9 @@ fn test_will_message() {
 fn test_zero_length_clientid() {
     let server = server(&[]);
     for clean in [true, false] {
-        let (mut client, answer) =
-            Connect { clean, ..Connect::new(V5, "") }.try_open(server.client);
-        assert_eq!(answer.code, 0);
-        let assigned = answer.property(id::ASSIGNED_CLIENT_IDENTIFIER).unwrap();
+        let (mut client, reply) = Connect { clean, ..Connect::new(V5, "") }.try_open(server.client);
+        assert_eq!(reply.code, 0);
+        let assigned = reply.property(id::ASSIGNED_CLIENT_IDENTIFIER).unwrap();
         assert!(!assigned.is_empty());
         client.ping();
     }
@@ -132,12 +131,12 @@ fn test_zero_length_clientid() {
 #[test]
 fn test_assigned_clientid() {
     let server = server(&[]);
-    let (first, answer) = Connect::persistent(V5, "").try_open(server.client);
-    let assigned = answer.property(id::ASSIGNED_CLIENT_IDENTIFIER).unwrap().to_string();
+    let (first, reply) = Connect::persistent(V5, "").try_open(server.client);
+    let assigned = reply.property(id::ASSIGNED_CLIENT_IDENTIFIER).unwrap().to_string();
     first.disconnect();
-    let (again, answer) = Connect::persistent(V5, &assigned).try_open(server.client);
+    let (again, reply) = Connect::persistent(V5, &assigned).try_open(server.client);
     assert!(again.session_present);
-    assert_eq!(answer.property(id::ASSIGNED_CLIENT_IDENTIFIER), None);
+    assert_eq!(reply.property(id::ASSIGNED_CLIENT_IDENTIFIER), None);
 }
 
 #[test]
@@ -352,9 +351,9 @@ fn test_request_response() {
     assert_eq!(requested.property(id::CORRELATION_DATA), Some("334"));
     let correlation = (id::CORRELATION_DATA, Value::Binary(b"334"));
     two.publish_all(Publish::new("Topic/C", "response", 1).with(correlation));
-    let answer = one.message();
-    assert_eq!(answer.payload, "response");
-    assert_eq!(answer.property(id::CORRELATION_DATA), Some("334"));
+    let reply = one.message();
+    assert_eq!(reply.payload, "response");
+    assert_eq!(reply.property(id::CORRELATION_DATA), Some("334"));
 }
 
 #[test]
@@ -369,8 +368,8 @@ fn test_client_topic_alias() {
     let mut one = Connect::new(V5, "myclientid").open(server.client);
     one.send(&Publish::new("", "x", 0).with(alias(3)).bytes(V5));
     one.is_ended_for(0x82);
-    let (mut one, answer) = Connect::new(V5, "myclientid").try_open(server.client);
-    let max: u32 = answer.property(id::TOPIC_ALIAS_MAXIMUM).unwrap().parse().unwrap();
+    let (mut one, reply) = Connect::new(V5, "myclientid").try_open(server.client);
+    let max: u32 = reply.property(id::TOPIC_ALIAS_MAXIMUM).unwrap().parse().unwrap();
     one.subscribe(&[filter("TopicA", 2), filter("TopicB", 2)]);
     one.publish_all(Publish::new("TopicA", "by its name", 1).with(alias(max)));
     one.publish_all(Publish::new("", "by its alias", 1).with(alias(max)));
@@ -437,8 +436,8 @@ fn test_maximum_packet_size() {
         ("THRONG_MQTT_PACKET_BYTES_MAX", "2KiB"),
         ("THRONG_LIMITS_MESSAGE_BYTES_MAX", "1KiB"),
     ]);
-    let (mut one, answer) = Connect::new(V5, "myclientid").try_open(server.client);
-    assert_eq!(answer.property(id::MAXIMUM_PACKET_SIZE), Some("2048"));
+    let (mut one, reply) = Connect::new(V5, "myclientid").try_open(server.client);
+    assert_eq!(reply.property(id::MAXIMUM_PACKET_SIZE), Some("2048"));
     one.send(&Publish::new("TopicA", &"x".repeat(3_000), 0).bytes(V5));
     one.is_ended_for(0x95);
     // The client has one as well: what is larger does not come.
@@ -456,15 +455,15 @@ fn test_server_keep_alive() {
     let first = server(&[]);
     for (requested, interval) in [(120, Some("60")), (60, None), (30, None)] {
         let connect = Connect { keep_alive_s: requested, ..Connect::new(V5, "myclientid") };
-        let answer = connect.try_open(first.client).1;
-        assert_eq!(answer.property(id::SERVER_KEEP_ALIVE), interval, "asked for {requested}");
+        let reply = connect.try_open(first.client).1;
+        assert_eq!(reply.property(id::SERVER_KEEP_ALIVE), interval, "asked for {requested}");
     }
     // What it was told is what holds.
     let second = server(&[("THRONG_MQTT_KEEP_ALIVE_SECONDS_MAX", "2")]);
     let connect = Connect { keep_alive_s: 120, ..Connect::new(V5, "myclientid") };
     let start = Instant::now();
-    let (mut one, answer) = connect.try_open(second.client);
-    assert_eq!(answer.property(id::SERVER_KEEP_ALIVE), Some("2"));
+    let (mut one, reply) = connect.try_open(second.client);
+    assert_eq!(reply.property(id::SERVER_KEEP_ALIVE), Some("2"));
     one.is_ended_for(0x8d);
     assert!(start.elapsed() >= Duration::from_millis(2_500), "{:?}", start.elapsed());
 }
@@ -596,8 +595,8 @@ fn test_flow_control1() {
 #[test]
 fn test_flow_control2() {
     let server = server(&[("THRONG_MQTT_RECEIVE_MAX", "2")]);
-    let (mut one, answer) = Connect::new(V5, "myclientid").try_open(server.client);
-    assert_eq!(answer.property(id::RECEIVE_MAXIMUM), Some("2"));
+    let (mut one, reply) = Connect::new(V5, "myclientid").try_open(server.client);
+    assert_eq!(reply.property(id::RECEIVE_MAXIMUM), Some("2"));
     for packet_id in 1..=3 {
         one.send(&Publish { id: packet_id, ..Publish::new("TopicA", "x", 2) }.bytes(V5));
     }

@@ -47,11 +47,11 @@ fn what_the_server_says_of_itself_no_client_says() {
     let mut five = Connect::new(V5, "five").open(server.client);
     five.send(&Publish::new(topic, "mine", 1).bytes(V5));
     five.expect_events(&[Event::Confirm("PUBACK", 1, 0x87)]);
-    let answer = server.exchange(
+    let reply = server.exchange(
         b"POST /publish?topic=$SYS/broker/version HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\
           Content-Length: 4\r\n\r\nmine",
     );
-    assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("$SYS"), "{answer}");
+    assert!(reply.starts_with("HTTP/1.1 403") && reply.contains("$SYS"), "{reply}");
     let mut socket = websocket(&server, "");
     let publish = json!({"type": "publish", "id": 1, "topic": topic, "data": "mine"});
     assert_eq!(command(&mut socket, publish)["error"]["code"], "forbidden");
@@ -62,9 +62,9 @@ fn what_the_server_says_of_itself_no_client_says() {
         phoenix.send(tungstenite::Message::text(push)).unwrap();
         assert_eq!(receive(&mut phoenix)[4]["status"], status, "{event}");
     }
-    let (status, answer) =
+    let (status, reply) =
         server.api("POST", "/api/publish", Some(json!({"topic": topic, "data": "mine"})));
-    assert_eq!((status, &answer["error"]["code"]), (403, &json!("forbidden")));
+    assert_eq!((status, &reply["error"]["code"]), (403, &json!("forbidden")));
     listener.is_quiet();
 }
 
@@ -73,11 +73,11 @@ fn the_user_is_the_user_name() {
     let server = server(&[]);
     let _alice = Connect::new(V3, "phone").user("alice").open(server.client);
     server.until("alice is there", |server| {
-        let answer = server.api("GET", "/api/users/alice", None).1;
-        answer["connections"].as_array().is_some_and(|all| all.len() == 1)
+        let reply = server.api("GET", "/api/users/alice", None).1;
+        reply["connections"].as_array().is_some_and(|all| all.len() == 1)
     });
-    let (_, answer) = server.api("GET", "/api/users/alice", None);
-    assert_eq!(answer["connections"][0]["transport"], "mqtt", "{answer}");
+    let (_, reply) = server.api("GET", "/api/users/alice", None);
+    assert_eq!(reply["connections"][0]["transport"], "mqtt", "{reply}");
 }
 
 #[test]

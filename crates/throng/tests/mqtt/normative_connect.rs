@@ -28,8 +28,8 @@ fn mqtt_3_1_0_1_the_first_packet_is_connect() {
             client.expect_events(&[Event::Closed]);
             assert!(client.raw.is_empty(), "{first:02x?}");
             // At the client port it is told as what it is not, ...
-            let answer = server.exchange(&[&first[..], b"\r\n\r\n"].concat());
-            assert!(answer.starts_with("HTTP/1.1 400"), "{first:02x?}: {answer}");
+            let reply = server.exchange(&[&first[..], b"\r\n\r\n"].concat());
+            assert!(reply.starts_with("HTTP/1.1 400"), "{first:02x?}: {reply}");
             // ... and a WebSocket for MQTT ends without a word of it.
             let mut socket = websocket(&server);
             socket.send(Frame::Binary(first.clone().into())).unwrap();
@@ -313,20 +313,20 @@ fn mqtt5_3_1_2_24_no_client_is_admitted_that_does_not_take_connack() {
     let server = server(&[]);
     let takes = |name, max| {
         let connect = Connect::new(V5, name).with(number(id::MAXIMUM_PACKET_SIZE, max));
-        let (client, answer) = connect.try_open(server.client);
+        let (client, reply) = connect.try_open(server.client);
         assert!(client.raw.len() <= max as usize, "{max}: {:02x?}", client.raw);
-        (client, answer)
+        (client, reply)
     };
     // What it must know, and no aliases: it uses none then.
-    let (mut client, answer) = takes("named", 16);
-    assert_eq!((answer.code, answer.property(id::TOPIC_ALIAS_MAXIMUM)), (0, None));
-    assert_eq!(answer.property(id::SERVER_KEEP_ALIVE), Some("60"));
+    let (mut client, reply) = takes("named", 16);
+    assert_eq!((reply.code, reply.property(id::TOPIC_ALIAS_MAXIMUM)), (0, None));
+    assert_eq!(reply.property(id::SERVER_KEEP_ALIVE), Some("60"));
     client.ping();
     assert!(takes("named", 19).1.property(id::TOPIC_ALIAS_MAXIMUM).is_some());
     // It could not do without its name.
     for (name, max) in [("", 16), ("named", 15), ("named", 5)] {
-        let (mut client, answer) = takes(name, max);
-        assert_eq!((answer.code, answer.properties), (0x95, Vec::new()));
+        let (mut client, reply) = takes(name, max);
+        assert_eq!((reply.code, reply.properties), (0x95, Vec::new()));
         client.expect_events(&[Event::Closed]);
     }
 }
@@ -416,8 +416,8 @@ fn mqtt5_3_1_2_28_there_is_no_response_information() {
         let mut connect = Connect::new(V5, "x");
         let requested = requested.map(|value| number(id::REQUEST_RESPONSE_INFORMATION, value));
         connect.properties.extend(requested);
-        let answer = connect.try_open(server.client).1;
-        assert_eq!((answer.code, answer.property(id::RESPONSE_INFORMATION)), (0, None));
+        let reply = connect.try_open(server.client).1;
+        assert_eq!((reply.code, reply.property(id::RESPONSE_INFORMATION)), (0, None));
     }
 }
 
@@ -528,9 +528,9 @@ fn mqtt_3_2_2_4_and_5_who_is_refused_has_no_session_and_is_closed() {
         let mut client = persistent.open(server.client);
         client.subscribe(&[filter("a", 1)]);
         client.disconnect();
-        let (mut client, answer) =
+        let (mut client, reply) =
             persistent.clone().will("test/nopublish", "x", 0).try_open(server.client);
-        assert_eq!((answer.code, answer.session_present), (refused, false));
+        assert_eq!((reply.code, reply.session_present), (refused, false));
         // The flags: all others are reserved.
         assert_eq!(client.raw[2], 0, "{:02x?}", client.raw);
         client.expect_events(&[Event::Closed]);
@@ -548,12 +548,12 @@ fn mqtt5_3_2_2_19_and_20_connack_is_no_larger_than_the_client_takes() {
     let refused = Connect::new(V5, "x").will("test/nopublish", "x", 0);
     let method = (id::AUTHENTICATION_METHOD, Value::Text("other"));
     for connect in [refused, Connect::new(V5, "x").with(method)] {
-        let (client, answer) = connect.try_open(server.client);
-        assert!(answer.code >= 0x80 && answer.property(id::REASON_STRING).is_some(), "{answer:?}");
+        let (client, reply) = connect.try_open(server.client);
+        assert!(reply.code >= 0x80 && reply.property(id::REASON_STRING).is_some(), "{reply:?}");
         assert!(client.raw.len() > 20);
         let small = connect.with(number(id::MAXIMUM_PACKET_SIZE, 20));
         let (client, same) = small.try_open(server.client);
-        assert_eq!((same.code, same.property(id::REASON_STRING)), (answer.code, None));
+        assert_eq!((same.code, same.property(id::REASON_STRING)), (reply.code, None));
         assert!(client.raw.len() <= 20, "{:02x?}", client.raw);
     }
 }

@@ -230,7 +230,7 @@ fn mqtt5_4_8_2_names_of_groups_are_names() {
 }
 
 #[test]
-fn mqtt5_3_9_2_and_3_11_2_answers_to_subscriptions_fit() {
+fn mqtt5_3_9_2_and_3_11_2_replies_to_subscriptions_fit() {
     let server = server(&[]);
     let connect = Connect::new(V5, "fits").with(number(id::MAXIMUM_PACKET_SIZE, 20));
     let mut client = connect.open(server.client);

@@ -62,13 +62,13 @@ fn opens(server: &Server, (name, value): (&'static str, &str)) -> (u16, String) 
     headers.insert("sec-websocket-protocol", HeaderValue::from_static("mqtt"));
     headers.insert(name, HeaderValue::from_str(value).unwrap());
     match tungstenite::client(request, server.connect()) {
-        Ok((socket, answer)) => {
+        Ok((socket, reply)) => {
             let _ = socket.get_ref().shutdown(Shutdown::Both);
-            (answer.status().as_u16(), String::new())
+            (reply.status().as_u16(), String::new())
         }
-        Err(tungstenite::HandshakeError::Failure(Error::Http(answer))) => {
-            let body = answer.body().clone().unwrap_or_default();
-            (answer.status().as_u16(), String::from_utf8(body).unwrap())
+        Err(tungstenite::HandshakeError::Failure(Error::Http(reply))) => {
+            let body = reply.body().clone().unwrap_or_default();
+            (reply.status().as_u16(), String::from_utf8(body).unwrap())
         }
         Err(error) => panic!("{error}"),
     }

@@ -59,8 +59,8 @@ pub fn websocket(server: &Server) -> WebSocket {
     let mut request = format!("ws://{}/mqtt", server.client).into_client_request().unwrap();
     let protocols = HeaderValue::from_static("mqttv3.1, mqtt");
     request.headers_mut().insert("sec-websocket-protocol", protocols);
-    let (socket, answer) = tungstenite::client(request, server.connect()).unwrap();
-    let chosen = answer.headers()["sec-websocket-protocol"].to_str().unwrap();
+    let (socket, reply) = tungstenite::client(request, server.connect()).unwrap();
+    let chosen = reply.headers()["sec-websocket-protocol"].to_str().unwrap();
     assert_eq!(chosen, "mqtt", "the name of the standard comes before that of 3.1 [MQTT-6.0.0-4]");
     socket
 }

@@ -68,8 +68,8 @@ fn mqtt5_3_2_2_13_where_nothing_is_retained_connack_says_so() {
     let settings =
         [("THRONG_MQTT_RETAINED_MESSAGES_MAX", "0"), ("THRONG_MQTT_RETAINED_BYTES_MAX", "0")];
     let server = server(&settings);
-    let (mut client, answer) = Connect::new(V5, "c").try_open(server.client);
-    assert_eq!(answer.property(id::RETAIN_AVAILABLE), Some("0"));
+    let (mut client, reply) = Connect::new(V5, "c").try_open(server.client);
+    assert_eq!(reply.property(id::RETAIN_AVAILABLE), Some("0"));
     client.send(&Publish::new("a", "x", 1).retained().bytes(V5));
     client.is_ended_for(0x9a);
     let mut will = Connect::new(V5, "c").will("gone", "bye", 0);
@@ -80,6 +80,6 @@ fn mqtt5_3_2_2_13_where_nothing_is_retained_connack_says_so() {
     will.open(server.client).publish_all(Publish::new("a", "x", 1).retained());
 
     let others = crate::mqtt::server(&[]);
-    let answer = Connect::new(V5, "c").try_open(others.client).1;
-    assert_eq!(answer.property(id::RETAIN_AVAILABLE), None);
+    let reply = Connect::new(V5, "c").try_open(others.client).1;
+    assert_eq!(reply.property(id::RETAIN_AVAILABLE), None);
 }

@@ -294,9 +294,9 @@ fn a_will_waits_for_its_client_to_come_back() {
 fn sessions_end_in_their_time() {
     let server = serve(&[("THRONG_MQTT_SESSION_SECONDS_MAX", "1000")]);
     let once = |client: &str, seconds: u32| {
-        let (mut it, answer) = persistent(client, seconds).try_open(server.client);
+        let (mut it, reply) = persistent(client, seconds).try_open(server.client);
         it.subscribe(&[filter("a", 1)]);
-        (it, answer.property(id::SESSION_EXPIRY_INTERVAL).map(str::to_string))
+        (it, reply.property(id::SESSION_EXPIRY_INTERVAL).map(str::to_string))
     };
     let (mut client, _) = once("held", 1);
     let (short, cut_to) = once("short", 1);
@@ -318,8 +318,8 @@ fn sessions_end_in_their_time() {
 
     // Nobody has more than the server gives, nor those of MQTT 3.1.1, who can't say for how long.
     let server = serve(&[("THRONG_MQTT_SESSION_SECONDS_MAX", "1")]);
-    let (long, answer) = persistent("long", 5_000).try_open(server.client);
-    assert_eq!(answer.property(id::SESSION_EXPIRY_INTERVAL), Some("1"));
+    let (long, reply) = persistent("long", 5_000).try_open(server.client);
+    assert_eq!(reply.property(id::SESSION_EXPIRY_INTERVAL), Some("1"));
     let three = Connect::persistent(V3, "three").open(server.client);
     [long, three].into_iter().for_each(Client::cut);
     until_expired(&server, 2.0);

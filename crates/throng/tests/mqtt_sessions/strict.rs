@@ -307,10 +307,10 @@ fn what_is_no_topic_of_mqtt_is_not_retained() {
     for (topic, retain, wanted) in [("a/+/b", true, 400), ("a/+/b", false, 200), ("a/b", true, 200)]
     {
         let body = json!({"topic": topic, "data": "x", "mqtt": {"retain": retain}});
-        let (status, answer) = server.api("POST", "/api/publish", Some(body));
-        assert_eq!(status, wanted, "{answer}");
+        let (status, reply) = server.api("POST", "/api/publish", Some(body));
+        assert_eq!(status, wanted, "{reply}");
         if status == 400 {
-            let error = &answer["error"];
+            let error = &reply["error"];
             let message = error["message"].as_str().unwrap();
             assert_eq!(error["code"], "bad_mqtt");
             assert!(message.contains("'+'"), "{message}");

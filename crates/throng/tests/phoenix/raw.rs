@@ -45,9 +45,9 @@ fn binary(kind: u8, texts: &[&str], data: &[u8]) -> Message {
 fn version_2_messages_have_the_exact_bytes() {
     let server = serve(&[]);
     let mut socket = socket(&server, "vsn=2.0.0");
-    let mut says = |text: &str, answers: &[&str]| {
+    let mut says = |text: &str, replies: &[&str]| {
         send(&mut socket, text);
-        expect(&mut socket, answers);
+        expect(&mut socket, replies);
     };
     says(
         r#"[null,"5","phoenix","heartbeat",{}]"#,
@@ -112,9 +112,9 @@ fn version_1_messages_have_the_exact_bytes() {
     // Without a version, it is version 1.
     for query in ["vsn=1.0.0", ""] {
         let mut socket = socket(&server, query);
-        let mut says = |text: &str, answers: &[&str]| {
+        let mut says = |text: &str, replies: &[&str]| {
             send(&mut socket, text);
-            expect(&mut socket, answers);
+            expect(&mut socket, replies);
         };
         says(
             r#"{"topic":"phoenix","event":"heartbeat","payload":{},"ref":"5"}"#,
@@ -194,8 +194,8 @@ fn an_unknown_protocol_version_is_rejected() {
     for vsn in ["3.0.0", "x", "", "1"] {
         let url = format!("ws://{}/socket/websocket?vsn={vsn}", server.client);
         match tungstenite::client(url, server.connect()) {
-            Err(tungstenite::HandshakeError::Failure(tungstenite::Error::Http(answer))) => {
-                assert_eq!(answer.status(), 403, "{vsn:?}");
+            Err(tungstenite::HandshakeError::Failure(tungstenite::Error::Http(outcome))) => {
+                assert_eq!(outcome.status(), 403, "{vsn:?}");
             }
             other => panic!("{vsn:?}: {other:?}"),
         }
@@ -223,8 +223,8 @@ fn a_subprotocol_with_a_token_is_accepted() {
     let mut request = url.into_client_request().unwrap();
     let offered = "phoenix, base64url.bearer.phx.dG9rZW4";
     request.headers_mut().insert("Sec-WebSocket-Protocol", offered.parse().unwrap());
-    let (mut socket, answer) = tungstenite::client(request, server.connect()).unwrap();
-    assert_eq!(answer.headers()["Sec-WebSocket-Protocol"], "phoenix");
+    let (mut socket, outcome) = tungstenite::client(request, server.connect()).unwrap();
+    assert_eq!(outcome.headers()["Sec-WebSocket-Protocol"], "phoenix");
     send(&mut socket, r#"[null,"5","phoenix","heartbeat",{}]"#);
     expect(&mut socket, &[r#"[null,"5","phoenix","phx_reply",{"status":"ok","response":{}}]"#]);
 }
@@ -293,8 +293,8 @@ fn reserved_events_are_rejected_everywhere() {
     let mut ws = websocket(&server, "");
     for event in ["phx_reply", "presence_diff", "chan_reply_2", "recovery", "error", "open"] {
         send(&mut member, &format!(r#"["1","2","plain:a","{event}",{{}}]"#));
-        let answer = member.read().unwrap().to_string();
-        assert!(answer.contains(r#""status":"error""#), "{answer}");
+        let outcome = member.read().unwrap().to_string();
+        assert!(outcome.contains(r#""status":"error""#), "{outcome}");
         let publish =
             json!({"type":"publish","id":1,"topic":"plain:a","event":event,"data":{"a":1}});
         assert_eq!(command(&mut ws, publish)["error"]["code"], "reserved_event");
@@ -304,8 +304,8 @@ fn reserved_events_are_rejected_everywhere() {
         );
         assert!(server.exchange(request.as_bytes()).starts_with("HTTP/1.1 403"));
         let publish = json!({"topic":"plain:a","event":event,"data":{"a":1}});
-        let (status, answer) = server.api("POST", "/api/publish", Some(publish));
-        assert_eq!((status, &answer["error"]["code"]), (400, &json!("reserved_event")));
+        let (status, outcome) = server.api("POST", "/api/publish", Some(publish));
+        assert_eq!((status, &outcome["error"]["code"]), (400, &json!("reserved_event")));
     }
 }
 
@@ -315,12 +315,12 @@ fn an_unknown_message_kind_does_not_close_the_connection() {
     let server = serve(&[]);
     let mut socket = socket(&server, "vsn=2.0.0");
     socket.send(Message::binary(vec![9, 0, 0, 0, 0])).unwrap();
-    let answer = socket.read().unwrap().to_string();
+    let outcome = socket.read().unwrap().to_string();
     assert!(
-        answer.starts_with(r#"[null,null,"phoenix","phx_reply",{"status":"error""#),
-        "{answer}"
+        outcome.starts_with(r#"[null,null,"phoenix","phx_reply",{"status":"error""#),
+        "{outcome}"
     );
-    assert!(answer.contains("kind 9"), "{answer}");
+    assert!(outcome.contains("kind 9"), "{outcome}");
     send(&mut socket, r#"[null,"5","phoenix","heartbeat",{}]"#);
     expect(&mut socket, &[r#"[null,"5","phoenix","phx_reply",{"status":"ok","response":{}}]"#]);
 }
@@ -334,8 +334,8 @@ fn clients_can_not_send_to_all_or_to_users() {
         send(&mut member, &format!(r#"["{join}","{join}","{topic}","phx_join",{{}}]"#));
         assert!(member.read().unwrap().to_string().contains(r#""status":"ok""#));
         send(&mut member, &format!(r#"["{join}","9","{topic}","hello",{{}}]"#));
-        let answer = member.read().unwrap().to_string();
-        assert!(answer.contains("clients may not send to this topic"), "{answer}");
+        let outcome = member.read().unwrap().to_string();
+        assert!(outcome.contains("clients may not send to this topic"), "{outcome}");
     }
     send(&mut member, r#"["3","3","@bob","phx_join",{}]"#);
     assert!(member.read().unwrap().to_string().contains(r#""status":"error""#));
@@ -349,14 +349,14 @@ fn clients_can_not_send_to_all_or_to_users() {
 #[test]
 fn a_rejected_long_poll_has_a_status_that_phoenix_js_knows() {
     let full = serve(&[("THRONG_LIMITS_LONGPOLL_SESSIONS_MAX", "0")]);
-    let (status, answer) = full.get("/socket/longpoll?vsn=2.0.0");
-    assert_eq!((status, &answer["status"]), (200, &json!(500)));
-    assert_eq!(answer["error"]["code"], "overloaded");
+    let (status, outcome) = full.get("/socket/longpoll?vsn=2.0.0");
+    assert_eq!((status, &outcome["status"]), (200, &json!(500)));
+    assert_eq!(outcome["error"]["code"], "overloaded");
     let server = serve(&[]);
-    let (status, answer) = server.get("/socket/longpoll?vsn=2.0.0&user=");
-    assert_eq!((status, &answer["status"]), (200, &json!(403)));
-    let (status, answer) = server.get("/socket/longpoll?vsn=9");
-    assert_eq!((status, &answer["status"]), (200, &json!(403)));
+    let (status, outcome) = server.get("/socket/longpoll?vsn=2.0.0&user=");
+    assert_eq!((status, &outcome["status"]), (200, &json!(403)));
+    let (status, outcome) = server.get("/socket/longpoll?vsn=9");
+    assert_eq!((status, &outcome["status"]), (200, &json!(403)));
     let put =
         server.exchange(b"PUT /socket/longpoll HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
     assert!(put.starts_with("HTTP/1.1 405") && put.contains("Allow: GET, POST, OPTIONS"), "{put}");
@@ -442,9 +442,9 @@ fn many_joins_of_a_client_that_reads_nothing_cost_little() {
     });
     assert!(server.metric("throng_outbox_bytes") < 300_000.0);
     // Once the client reads, it gets an answer to each join, and the list at the end.
-    let (mut answers, mut last) = (0, String::new());
-    while answers < 400 || !last.contains("presence_state") {
+    let (mut replies, mut last) = (0, String::new());
+    while replies < 400 || !last.contains("presence_state") {
         last = greedy.read().unwrap().to_string();
-        answers += usize::from(last.contains("phx_reply"));
+        replies += usize::from(last.contains("phx_reply"));
     }
 }

@@ -122,8 +122,8 @@ fn polls_have_a_window_as_well() {
     // From here on the topic's messages wait for the user.
     node.get("/poll?topic=w:1&user=al&timeout=0");
     node.count("w:1", 0..6);
-    let (_, answer) = node.get("/poll?topic=w:1&user=al&timeout=0");
-    assert_eq!(datas(&answer), numbers(0..3));
+    let (_, response) = node.get("/poll?topic=w:1&user=al&timeout=0");
+    assert_eq!(datas(&response), numbers(0..3));
 }
 
 #[test]

@@ -315,7 +315,7 @@ fn a_message_has_the_same_id_on_every_path() {
 /// Runs polls that are cut at all moments around their answers. Each resumes from the `since` of the
 /// last complete answer. Then polls the rest. Returns the numbers that arrived and how many polls were
 /// cut.
-fn polls_cut_around_answers(node: &Node, target: &str, messages: u64) -> (Vec<u64>, usize) {
+fn polls_cut_around_replies(node: &Node, target: &str, messages: u64) -> (Vec<u64>, usize) {
     let (_, first) = node.get(&format!("{target}&timeout=0"));
     let mut since = first["since"].as_str().unwrap().to_string();
     let (mut numbers, mut cut) = (Vec::new(), 0);
@@ -327,10 +327,10 @@ fn polls_cut_around_answers(node: &Node, target: &str, messages: u64) -> (Vec<u6
         // The poll is cut before its answer is read, at varying moments.
         match number % 8 {
             0 => {
-                let (_, answer) = poll.answer();
-                let answer: Value = serde_json::from_str(&answer).unwrap();
-                numbers.extend(datas(&answer).iter().filter_map(Value::as_u64));
-                since = answer["since"].as_str().unwrap().to_string();
+                let (_, reply) = poll.read_reply();
+                let reply: Value = serde_json::from_str(&reply).unwrap();
+                numbers.extend(datas(&reply).iter().filter_map(Value::as_u64));
+                since = reply["since"].as_str().unwrap().to_string();
             }
             1 => {
                 let _ = poll.reader.get_mut().write_all(b"GET / HTTP");
@@ -340,9 +340,9 @@ fn polls_cut_around_answers(node: &Node, target: &str, messages: u64) -> (Vec<u6
         }
     }
     while numbers.last() != Some(&(messages - 1)) {
-        let (_, answer) = node.get(&format!("{target}&since={since}"));
-        since = answer["since"].as_str().unwrap().to_string();
-        let rest = datas(&answer);
+        let (_, reply) = node.get(&format!("{target}&since={since}"));
+        since = reply["since"].as_str().unwrap().to_string();
+        let rest = datas(&reply);
         assert!(!rest.is_empty(), "{numbers:?}, and then nothing");
         numbers.extend(rest.iter().filter_map(Value::as_u64));
     }
@@ -350,9 +350,9 @@ fn polls_cut_around_answers(node: &Node, target: &str, messages: u64) -> (Vec<u6
 }
 
 #[test]
-fn polls_cut_during_their_answer_lose_no_message() {
+fn polls_cut_during_their_reply_lose_no_message() {
     let node = Node::new(Storage::Memory);
-    let (numbers, cut) = polls_cut_around_answers(&node, "/poll?topic=plain", 400);
+    let (numbers, cut) = polls_cut_around_replies(&node, "/poll?topic=plain", 400);
     assert!(cut >= 245, "{cut}");
     assert_eq!(numbers, (0..400).collect::<Vec<u64>>());
     // The inbox needs no position, since it delivers what is not acknowledged.

@@ -152,10 +152,10 @@ impl Listener {
         let Io::Ws(socket) = &mut self.io else { panic!("not a WebSocket") };
         socket.send(tungstenite::Message::text(command.to_string())).unwrap();
         loop {
-            let answer = receive(socket);
-            match answer["type"] == "reply" {
-                true => return answer,
-                false => self.waiting.push_back(answer),
+            let response = receive(socket);
+            match response["type"] == "reply" {
+                true => return response,
+                false => self.waiting.push_back(response),
             }
         }
     }
@@ -188,14 +188,14 @@ impl Listener {
     fn poll(&mut self, server: &Server, seconds: u32) {
         let since = self.positions.get("").map(|since| format!("&since={since}"));
         let target = format!("{}&timeout={seconds}", self.target("poll"));
-        let (status, answer) = server.get(&(target + &since.unwrap_or_default()));
-        assert_eq!(status, 200, "{answer}");
-        self.positions.insert(String::new(), answer["since"].as_str().unwrap().into());
-        self.waiting.extend(answer["messages"].as_array().unwrap().iter().cloned());
-        let states = answer["state_complete"].as_array().into_iter().flatten();
+        let (status, response) = server.get(&(target + &since.unwrap_or_default()));
+        assert_eq!(status, 200, "{response}");
+        self.positions.insert(String::new(), response["since"].as_str().unwrap().into());
+        self.waiting.extend(response["messages"].as_array().unwrap().iter().cloned());
+        let states = response["state_complete"].as_array().into_iter().flatten();
         let complete = |topic| json!({"type": "state_complete", "topic": topic});
         self.waiting.extend(states.map(complete));
-        self.recoveries.push(answer);
+        self.recoveries.push(response);
     }
 
     /// Returns the next message.

@@ -81,15 +81,15 @@ impl Node {
     pub fn publish_with(&self, topic: &str, data: Value, more: Value) -> String {
         let mut body = json!({"topic": topic, "data": data});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let answer = self.post("/api/publish", body);
+        let reply = self.post("/api/publish", body);
         self.flush();
-        id(&answer)
+        id(&reply)
     }
 
     pub fn send(&self, user: &str, data: Value) -> String {
-        let answer = self.post("/api/send", json!({"user": user, "data": data}));
+        let reply = self.post("/api/send", json!({"user": user, "data": data}));
         self.flush();
-        id(&answer)
+        id(&reply)
     }
 
     /// Waits until all earlier messages are on disk and readable. The publisher of a topic that is not
@@ -136,13 +136,13 @@ impl Drop for Node {
     }
 }
 
-pub fn id(answer: &Value) -> String {
-    answer["id"].as_str().unwrap_or_else(|| panic!("no id: {answer}")).into()
+pub fn id(reply: &Value) -> String {
+    reply["id"].as_str().unwrap_or_else(|| panic!("no id: {reply}")).into()
 }
 
 /// Returns the data of the messages of a page or an answer.
-pub fn datas(answer: &Value) -> Vec<Value> {
-    let messages = answer["messages"].as_array().unwrap_or_else(|| panic!("{answer}"));
+pub fn datas(reply: &Value) -> Vec<Value> {
+    let messages = reply["messages"].as_array().unwrap_or_else(|| panic!("{reply}"));
     messages.iter().map(|message| message["data"].clone()).collect()
 }
 

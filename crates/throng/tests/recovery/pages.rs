@@ -153,13 +153,13 @@ fn a_client_that_may_not_enter_a_topic_may_not_read_it() {
     refused("topic=h:1&since=last:5&reverse=true", both, 400, "bad_since");
     let elsewhere = json!({"topic": "h:1", "since": ELSEWHERE});
     refused(&format!("topic=h:1&since={ELSEWHERE}"), elsewhere, 409, "epoch_changed");
-    let (status, answer) = node.get("/history?topics=h:1");
-    assert_eq!((status, &answer["error"]["code"]), (400, &json!("bad_parameter")));
-    let (status, answer) = node.get("/history?topic=h:1&topic=h:2");
-    assert_eq!((status, &answer["error"]["code"]), (400, &json!("no_topic")));
+    let (status, response) = node.get("/history?topics=h:1");
+    assert_eq!((status, &response["error"]["code"]), (400, &json!("bad_parameter")));
+    let (status, response) = node.get("/history?topic=h:1&topic=h:2");
+    assert_eq!((status, &response["error"]["code"]), (400, &json!("no_topic")));
     // The application is asked about a request, and nobody answers. A command is for members.
-    let (status, answer) = node.get("/history?topic=asks:1");
-    assert_eq!((status, &answer["error"]["code"]), (503, &json!("unanswered")));
+    let (status, response) = node.get("/history?topic=asks:1");
+    assert_eq!((status, &response["error"]["code"]), (503, &json!("unanswered")));
     let reply = command(&mut socket, json!({"type": "history", "id": 1, "topic": "asks:1"}));
     assert_eq!(reply["error"]["code"], "not_subscribed");
     // An unknown topic that a rule names is empty.
@@ -179,14 +179,14 @@ fn a_client_that_may_not_enter_a_topic_may_not_read_it() {
         let request = format!(
             "{method} /history?topic=h:1 HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
         );
-        let answer = node.exchange(request.as_bytes());
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{method}: {answer}");
-        assert!(answer.contains("Access-Control-Allow-Origin: *\r\n"), "{method}: {answer}");
+        let response = node.exchange(request.as_bytes());
+        assert!(response.starts_with(&format!("HTTP/1.1 {status} ")), "{method}: {response}");
+        assert!(response.contains("Access-Control-Allow-Origin: *\r\n"), "{method}: {response}");
     }
-    let answer =
+    let response =
         node.exchange(b"GET /history?topic=h:1 HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
-    assert!(answer.contains("Access-Control-Allow-Origin: *\r\n"), "{answer}");
-    assert!(answer.contains("Cache-Control: no-store\r\n"), "{answer}");
+    assert!(response.contains("Access-Control-Allow-Origin: *\r\n"), "{response}");
+    assert!(response.contains("Cache-Control: no-store\r\n"), "{response}");
 }
 
 #[test]
@@ -221,8 +221,8 @@ fn many_pages_requested_for_at_once_come_one_after_the_other() {
         // Pipelined requests are answered in order.
         let one = "GET /history?topic=h:1&limit=1 HTTP/1.1\r\nHost: t\r\n\r\n";
         let end = "GET /history?topic=h:1&limit=2 HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
-        let answers = node.exchange(format!("{one}{one}{end}").as_bytes());
-        assert_eq!(answers.matches("HTTP/1.1 200").count(), 3, "{answers}");
-        assert_eq!(answers.matches("\"offset\":").count(), 4);
+        let replies = node.exchange(format!("{one}{one}{end}").as_bytes());
+        assert_eq!(replies.matches("HTTP/1.1 200").count(), 3, "{replies}");
+        assert_eq!(replies.matches("\"offset\":").count(), 4);
     }
 }

@@ -197,16 +197,16 @@ fn an_absent_user_learns_of_what_was_dropped() {
 
 /// A poll is not answered because of it: one without a position would be at once, again and again.
 #[test]
-fn what_was_dropped_is_no_reason_to_answer_a_poll_that_asks_for_nothing() {
+fn what_was_dropped_is_no_reason_to_reply_a_poll_that_asks_for_nothing() {
     for storage in BOTH {
         let few = [("THRONG_INBOX_MESSAGES_MAX", "2"), ("THRONG_INBOX_SECONDS_MAX", "1")];
         let node = Node::with(storage, &few);
         (0..4).for_each(|number| _ = node.send("al", json!(number)));
         node.until("all are too old", |_| node.history("@al", "").0.is_empty());
         let began = std::time::Instant::now();
-        let (_, answer) = node.get("/poll?user=al&timeout=2");
+        let (_, reply) = node.get("/poll?user=al&timeout=2");
         assert!(began.elapsed().as_millis() > 900, "{storage:?}: it was answered at once");
-        assert_eq!(answer["reason"], "too_old", "{storage:?}: {answer}");
+        assert_eq!(reply["reason"], "too_old", "{storage:?}: {reply}");
         if storage == Storage::Memory {
             // Each was dropped once. The first two may have been too old before there were too many.
             let dropped =
@@ -266,9 +266,9 @@ fn topics_without_history_report_a_recovery_gap() {
     for style in [ResumeStyle::Sse, ResumeStyle::Stream, ResumeStyle::Ws] {
         expect_gap(&node, Listener::away(style, &["plain"], "").seen(&id), "no_history");
     }
-    let (_, answer) = node.get(&format!("/poll?topic=plain&since:plain={id}&timeout=5"));
+    let (_, reply) = node.get(&format!("/poll?topic=plain&since:plain={id}&timeout=5"));
     let want = (&json!(false), &json!("no_history"));
-    assert_eq!((&answer["recovered"], &answer["reason"]), want, "{answer}");
+    assert_eq!((&reply["recovered"], &reply["reason"]), want, "{reply}");
     // A topic without history does not affect others where each topic is resumed separately.
     let query = format!("since:h:1={id}&since:plain={id}");
     let mut both = Listener::with(&node, ResumeStyle::Stream, &["h:1", "plain"], &query);
@@ -317,8 +317,8 @@ fn a_client_learns_that_the_id_of_another_server_recovers_nothing() {
         assert!(stream.head().starts_with("HTTP/1.1 200 "), "{id}");
         assert_eq!(stream.object()["type"], "welcome");
         recovery_gap(&stream.object().to_string());
-        let (_, answer) = node.get(&format!("/poll?topic=h:1&timeout=0&lastEventID={id}"));
-        recovery_gap(&answer.to_string());
+        let (_, reply) = node.get(&format!("/poll?topic=h:1&timeout=0&lastEventID={id}"));
+        recovery_gap(&reply.to_string());
     }
 }
 
@@ -353,19 +353,16 @@ fn what_was_published_to_others_is_no_gap_for_a_poll() {
             node.publish("others", json!(number));
         }
         let since = begin["since"].as_str().unwrap();
-        let (_, answer) = node.get(&format!("/poll?{topics}&timeout=0&since={since}"));
-        assert_eq!(answer["recovered"], true, "{topics}: {answer}");
-        assert_eq!(datas(&answer), numbers(0..0), "{topics} {id}");
+        let (_, reply) = node.get(&format!("/poll?{topics}&timeout=0&since={since}"));
+        assert_eq!(reply["recovered"], true, "{topics}: {reply}");
+        assert_eq!(datas(&reply), numbers(0..0), "{topics} {id}");
         // What is lost of its own is told.
         if topics.contains("plain") {
             for number in 0..50 {
                 node.publish("plain", json!(number));
             }
-            let (_, answer) = node.get(&format!("/poll?{topics}&timeout=0&since={since}"));
-            assert_eq!(
-                (&answer["recovered"], &answer["reason"]),
-                (&json!(false), &json!("too_old"))
-            );
+            let (_, reply) = node.get(&format!("/poll?{topics}&timeout=0&since={since}"));
+            assert_eq!((&reply["recovered"], &reply["reason"]), (&json!(false), &json!("too_old")));
         }
     }
 }

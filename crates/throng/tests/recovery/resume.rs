@@ -181,9 +181,9 @@ fn a_token_that_names_a_partition_starts_anew_and_reports_it() {
     assert_eq!(listener.rest(&node), [json!(2)]);
     assert_eq!(listener.recovered(&node), (json!(false), json!("epoch_changed")));
     for topic in ["h:1", "plain"] {
-        let (_, answer) = node.get(&format!("/poll?topic={topic}&since={partition}&timeout=0"));
+        let (_, response) = node.get(&format!("/poll?topic={topic}&since={partition}&timeout=0"));
         assert_eq!(
-            (&answer["recovered"], &answer["reason"]),
+            (&response["recovered"], &response["reason"]),
             (&json!(false), &json!("epoch_changed"))
         );
     }
@@ -202,16 +202,17 @@ fn a_poll_resumes_topics_with_and_without_history() {
             node.publish("plain", json!(round * 2 + 1));
             node.publish("h:2", json!("x"));
             node.flush();
-            let (_, answer) = node.get(&format!("/poll?topic=h:1&topic=plain&since={since}"));
-            assert_eq!(answer["recovered"], true, "{answer}");
-            for message in answer["messages"].as_array().unwrap() {
+            let (_, response) = node.get(&format!("/poll?topic=h:1&topic=plain&since={since}"));
+            assert_eq!(response["recovered"], true, "{response}");
+            for message in response["messages"].as_array().unwrap() {
                 let list = usize::from(message["topic"] == "plain");
                 got[list].push(message["data"].clone());
             }
-            since = answer["since"].as_str().unwrap().to_string();
+            since = response["since"].as_str().unwrap().to_string();
         }
-        let (_, answer) = node.get(&format!("/poll?topic=h:1&topic=plain&since={since}&timeout=0"));
-        assert_eq!((&answer["messages"], &answer["recovered"]), (&json!([]), &json!(true)));
+        let (_, response) =
+            node.get(&format!("/poll?topic=h:1&topic=plain&since={since}&timeout=0"));
+        assert_eq!((&response["messages"], &response["recovered"]), (&json!([]), &json!(true)));
         assert_eq!(got, [numbers(0..40), numbers(0..40)], "{storage:?}");
     }
 }
@@ -320,8 +321,8 @@ fn one_reads_slowly(settings: &[(&str, &str)]) {
         for part in 0..3 {
             let range = (part * 1_000).max(1)..(part + 1) * 1_000;
             let commands: Vec<Value> = range.map(publish).collect();
-            let answer = node.post("/api/batch", json!({"commands": commands}));
-            assert!(answer["results"].as_array().unwrap().iter().all(|it| it["error"].is_null()));
+            let response = node.post("/api/batch", json!({"commands": commands}));
+            assert!(response["results"].as_array().unwrap().iter().all(|it| it["error"].is_null()));
         }
         node.flush();
         if storage == Storage::Disk {

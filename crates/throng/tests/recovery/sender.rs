@@ -13,9 +13,9 @@ fn open(storage: Storage) -> Node {
 
 /// Publishes by `POST /publish` with these parameters. Returns the answer.
 fn post(node: &Node, query: &str, headers: &str, body: &str) -> Value {
-    let (status, answer) = try_post(node, query, headers, body);
-    assert_eq!(status, 200, "{answer}");
-    answer
+    let (status, response) = try_post(node, query, headers, body);
+    assert_eq!(status, 200, "{response}");
+    response
 }
 
 fn try_post(node: &Node, query: &str, headers: &str, body: &str) -> (u16, Value) {
@@ -24,8 +24,8 @@ fn try_post(node: &Node, query: &str, headers: &str, body: &str) -> (u16, Value)
     stream.send(&format!(
         "POST /publish?{query} HTTP/1.1\r\nHost: t\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
     ));
-    let (status, answer) = stream.answer();
-    (status, serde_json::from_str(&answer).unwrap())
+    let (status, response) = stream.read_reply();
+    (status, serde_json::from_str(&response).unwrap())
 }
 
 /// Publishes in every way there is. Returns the data and the sender of each.

@@ -39,9 +39,9 @@ fn a_marker_says_when_the_state_is_complete() {
                     json!({"publish": {"topic": topic, "data": round, "key": key}})
                 };
                 let commands: Vec<Value> = (0..300).map(publish).collect();
-                let answer = node.post("/api/batch", json!({"commands": commands}));
-                let results = answer["results"].as_array().unwrap();
-                assert!(results.iter().all(|result| result["error"].is_null()), "{answer}");
+                let reply = node.post("/api/batch", json!({"commands": commands}));
+                let results = reply["results"].as_array().unwrap();
+                assert!(results.iter().all(|result| result["error"].is_null()), "{reply}");
             }
         }
         node.flush();
@@ -167,9 +167,9 @@ fn what_the_application_puts_a_connection_into_has_its_state() {
 fn a_message_without_a_key_is_no_state() {
     for storage in BOTH {
         let node = Node::new(storage);
-        let is_refused = |answer: &Value| {
-            assert_eq!(answer["error"]["code"], "key_required", "{answer}");
-            let message = answer["error"]["message"].as_str().unwrap();
+        let is_refused = |reply: &Value| {
+            assert_eq!(reply["error"]["code"], "key_required", "{reply}");
+            let message = reply["error"]["message"].as_str().unwrap();
             assert!(message.contains("compact = true") && message.contains("key"), "{message}");
         };
         for options in [json!({}), json!({"if_offset": 0}), json!({"idempotency_key": "x"})] {

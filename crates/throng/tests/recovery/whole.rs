@@ -11,8 +11,8 @@ fn fill(node: &Node, topic: &str, numbers: std::ops::Range<u64>) {
     let publish = |n| json!({"publish": {"topic": topic, "data": n}});
     let commands: Vec<Value> = numbers.map(publish).collect();
     for part in commands.chunks(1_000) {
-        let answer = node.post("/api/batch", json!({"commands": part}));
-        assert!(answer["results"].as_array().unwrap().iter().all(|it| it["error"].is_null()));
+        let response = node.post("/api/batch", json!({"commands": part}));
+        assert!(response["results"].as_array().unwrap().iter().all(|it| it["error"].is_null()));
     }
     node.flush();
 }
@@ -86,7 +86,7 @@ fn what_is_gone_is_not_missed_by_a_client_that_requests_what_is_there() {
 }
 
 #[test]
-fn an_answer_names_the_place_before_its_first_message() {
+fn an_reply_names_the_place_before_its_first_message() {
     for storage in BOTH {
         let mut node = Node::new(storage);
         let ids = node.count("small:1", 0..6);

@@ -53,8 +53,8 @@ fn fill(server: &Server, topic: &str, numbers: std::ops::Range<usize>) {
     let mut caller = Caller::new(server.admin).unwrap();
     for number in numbers {
         let data = format!("{number} {}", "x".repeat(50_000));
-        let answer = caller.post("/api/publish", &json!({"topic": topic, "data": data})).unwrap();
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        let reply = caller.post("/api/publish", &json!({"topic": topic, "data": data})).unwrap();
+        assert_eq!(reply.status, 200, "{}", reply.body);
     }
 }
 
@@ -64,14 +64,14 @@ fn history(server: &Server, topic: &str) -> (Vec<usize>, bool) {
     let (mut numbers, mut since, mut is_complete) = (Vec::new(), String::new(), true);
     loop {
         let target = format!("/api/history/{topic}?limit=100{since}");
-        let answer = caller.call("GET", &target, "application/json", "").unwrap();
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        is_complete &= answer.body["complete"] == true;
+        let reply = caller.call("GET", &target, "application/json", "").unwrap();
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        is_complete &= reply.body["complete"] == true;
         let number = |data: &str| data.split(' ').next().unwrap().parse::<usize>().unwrap();
-        let messages = answer.body["messages"].as_array().unwrap();
+        let messages = reply.body["messages"].as_array().unwrap();
         numbers.extend(messages.iter().map(|it| number(it["data"].as_str().unwrap())));
-        match answer.body["next"].as_str() {
-            Some(next) if answer.body["more"] == true => since = format!("&since={next}"),
+        match reply.body["next"].as_str() {
+            Some(next) if reply.body["more"] == true => since = format!("&since={next}"),
             _ => return (numbers, is_complete),
         }
     }
@@ -149,8 +149,8 @@ fn a_backup_of_a_busy_server_has_what_was_acknowledged_before() {
     let next = publish(&server);
     let (seen, next) = (seen.as_str().unwrap(), next.as_str().unwrap());
     assert_ne!(seen.split(':').next(), next.split(':').next());
-    let answer = poll(&server, "new", seen);
-    assert_eq!((&answer["recovered"], &answer["reason"]), (&json!(false), &json!("epoch_changed")));
+    let reply = poll(&server, "new", seen);
+    assert_eq!((&reply["recovered"], &reply["reason"]), (&json!(false), &json!("epoch_changed")));
     assert_eq!(poll(&server, "new", next)["recovered"], true);
 }
 

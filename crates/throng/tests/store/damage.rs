@@ -47,10 +47,10 @@ fn pages(caller: &mut Caller, topic: &str) -> Option<(Vec<String>, bool)> {
     let (mut all, mut since, mut lost) = (Vec::new(), String::new(), false);
     loop {
         let target = format!("/api/history/{topic}?limit=20{since}");
-        let answer = caller.call("GET", &target, "", "").unwrap();
-        if answer.status != 200 {
-            let error = &answer.body["error"];
-            assert_eq!((answer.status, &error["code"]), (503, &json!("store_damaged")), "{error}");
+        let reply = caller.call("GET", &target, "", "").unwrap();
+        if reply.status != 200 {
+            let error = &reply.body["error"];
+            assert_eq!((reply.status, &error["code"]), (503, &json!("store_damaged")), "{error}");
             let message = error["message"].as_str().unwrap();
             assert!(
                 message.contains(&format!("of {topic}")) || message.contains("facts"),
@@ -58,7 +58,7 @@ fn pages(caller: &mut Caller, topic: &str) -> Option<(Vec<String>, bool)> {
             );
             return None;
         }
-        let page = answer.body;
+        let page = reply.body;
         lost |= page["lost"] != Value::Null;
         assert!(page["lost"].is_null() || page["complete"] == false, "{page}");
         all.extend(
@@ -138,8 +138,8 @@ fn damage_is_reported_by_topic_and_offsets_with_a_remedy() {
     assert_eq!(pages(&mut caller, "b"), None);
     assert_eq!(pages(&mut caller, "a").unwrap().0.len(), 50);
     let target = format!("/poll?topic=b&since={}&timeout=0", all["b"][5].id);
-    let answer = server.exchange(format!("GET {target} HTTP/1.0\r\nHost: t\r\n\r\n").as_bytes());
-    assert!(answer.contains("\"recovered\":false"), "{answer}");
+    let reply = server.exchange(format!("GET {target} HTTP/1.0\r\nHost: t\r\n\r\n").as_bytes());
+    assert!(reply.contains("\"recovered\":false"), "{reply}");
     // The command does not check a store in use.
     let (code, text) = throng_store(&folder, &["check", data.to_str().unwrap()]);
     assert!(code == Some(1) && text.contains("in use by another process"), "{text}");

@@ -119,7 +119,7 @@ pub struct Caller {
     reader: BufReader<TcpStream>,
 }
 
-pub struct Answer {
+pub struct Reply {
     pub status: u16,
     pub head: String,
     pub body: Value,
@@ -134,7 +134,7 @@ impl Caller {
     }
 
     /// Makes one request. Returns an error if the connection ended before the complete answer.
-    pub fn call(&mut self, method: &str, target: &str, media: &str, body: &str) -> Result<Answer> {
+    pub fn call(&mut self, method: &str, target: &str, media: &str, body: &str) -> Result<Reply> {
         let head = format!(
             "{method} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media}\r\n\
              Content-Length: {}\r\n\r\n",
@@ -154,10 +154,10 @@ impl Caller {
         let status = status.unwrap_or_else(|| panic!("no status in {head:?}"));
         let body = serde_json::from_slice(&body)
             .unwrap_or_else(|_| panic!("{target}: {}", String::from_utf8_lossy(&body)));
-        Ok(Answer { status, head, body })
+        Ok(Reply { status, head, body })
     }
 
-    pub fn post(&mut self, target: &str, body: &Value) -> Result<Answer> {
+    pub fn post(&mut self, target: &str, body: &Value) -> Result<Reply> {
         self.call("POST", target, "application/json", &body.to_string())
     }
 
@@ -172,9 +172,9 @@ impl Caller {
         loop {
             let after = since.map(|since| format!("&since={since}")).unwrap_or_default();
             let target = format!("/api/history/{topic}?limit={limit}{after}");
-            let answer = self.call("GET", &target, "application/json", "").unwrap();
-            assert_eq!(answer.status, 200, "{target}: {}", answer.body);
-            let mut page = answer.body;
+            let reply = self.call("GET", &target, "application/json", "").unwrap();
+            assert_eq!(reply.status, 200, "{target}: {}", reply.body);
+            let mut page = reply.body;
             assert_eq!(page["complete"], true, "{target}");
             let Value::Array(messages) = page["messages"].take() else { panic!("{page}") };
             all.extend(messages.iter().map(|message| HistoryMessage {

@@ -69,13 +69,13 @@ impl Publisher {
         let data = format!("{}.{}", self.next, "x".repeat(60_000));
         self.next += 1;
         let message = json!({"topic": "d:a", "data": data});
-        let answer = caller.post("/api/publish", &message).unwrap();
-        if answer.status == 200 {
-            self.acknowledged.push((answer.body["id"].as_str().unwrap().into(), data));
+        let reply = caller.post("/api/publish", &message).unwrap();
+        if reply.status == 200 {
+            self.acknowledged.push((reply.body["id"].as_str().unwrap().into(), data));
             return Ok(());
         }
-        assert_eq!(answer.status, 503, "{}", answer.body);
-        Err(answer.body)
+        assert_eq!(reply.status, 503, "{}", reply.body);
+        Err(reply.body)
     }
 
     fn until_full(&mut self, caller: &mut Caller) -> Value {
@@ -196,8 +196,8 @@ fn a_deletion_frees_space_on_a_full_disk() {
     let mut rest = std::fs::File::create(mount.path.join("rest")).unwrap();
     while std::io::Write::write(&mut rest, &[1; 512]).is_ok() {}
     assert!(publisher.publish(&mut caller).is_err());
-    let answer = caller.call("DELETE", "/api/history/d:a", "", "").unwrap();
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    let reply = caller.call("DELETE", "/api/history/d:a", "", "").unwrap();
+    assert_eq!(reply.status, 200, "{}", reply.body);
     publisher.acknowledged.clear();
     for _ in 0..10 {
         publisher.publish(&mut caller).unwrap();

@@ -135,11 +135,11 @@ impl Ledger {
         for sent in publishers.iter().filter(|sent| sent.iter().any(|sent| sent.key.is_some())) {
             let from = sent.iter().rposition(|sent| sent.reply.is_some()).unwrap_or(0);
             for sent in &sent[from..] {
-                let answer = caller.post("/api/publish", &sent.body()).unwrap();
-                assert_eq!(answer.status, 200, "{}", answer.body);
-                let repeated = answer.body["repeated"] == true;
-                assert_eq!(repeated, self.texts.contains(&sent.data), "{}", answer.body);
-                let id = answer.body["id"].as_str().unwrap();
+                let response = caller.post("/api/publish", &sent.body()).unwrap();
+                assert_eq!(response.status, 200, "{}", response.body);
+                let repeated = response.body["repeated"] == true;
+                assert_eq!(repeated, self.texts.contains(&sent.data), "{}", response.body);
+                let id = response.body["id"].as_str().unwrap();
                 self.own(id, sent.topic, &sent.data);
                 match repeated {
                     true => self.counts.repeated += 1,

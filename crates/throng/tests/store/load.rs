@@ -74,7 +74,7 @@ impl Publisher {
         let mut caller = Caller::new(address)?;
         while Instant::now() < end {
             let first = self.next(sent);
-            let answer = match self.door {
+            let response = match self.door {
                 Door::Client => {
                     let target = format!("/publish?topic={}", self.topic);
                     caller.call("POST", &target, "text/plain", &sent[first].data)?
@@ -87,13 +87,13 @@ impl Publisher {
                 }
                 _ => caller.post("/api/publish", &sent[first].body())?,
             };
-            assert_eq!(answer.status, 200, "{self:?}: {}", answer.body);
+            assert_eq!(response.status, 200, "{self:?}: {}", response.body);
             for (at, sent) in sent[first..].iter_mut().enumerate() {
                 let ok = match self.door {
-                    Door::Batch => &answer.body["results"][at]["ok"],
-                    _ => &answer.body,
+                    Door::Batch => &response.body["results"][at]["ok"],
+                    _ => &response.body,
                 };
-                sent.on_reply(ok, &answer.body);
+                sent.on_reply(ok, &response.body);
             }
         }
         Ok(())

@@ -39,18 +39,18 @@ fn publisher(name: String, topic: &'static str, client: bool, caller: &mut Calle
     let (mut taken, mut refused) = (Vec::new(), 0);
     for number in 0..MESSAGES {
         let data = format!("{name}.{number}");
-        let answer = match client {
+        let reply = match client {
             true => caller.call("POST", &format!("/publish?topic={topic}"), "text/plain", &data),
             false => caller.post("/api/publish", &json!({"topic": topic, "data": data})),
         };
-        let answer = answer.unwrap();
-        if answer.status == 200 {
-            taken.push((data, answer.body["id"].as_str().unwrap().into()));
+        let reply = reply.unwrap();
+        if reply.status == 200 {
+            taken.push((data, reply.body["id"].as_str().unwrap().into()));
             continue;
         }
-        assert_eq!(answer.status, 503, "{}", answer.body);
-        assert!(header(&answer.head, "retry-after").is_some(), "{}", answer.head);
-        let (code, message) = (&answer.body["error"]["code"], &answer.body["error"]["message"]);
+        assert_eq!(reply.status, 503, "{}", reply.body);
+        assert!(header(&reply.head, "retry-after").is_some(), "{}", reply.head);
+        let (code, message) = (&reply.body["error"]["code"], &reply.body["error"]["message"]);
         assert_eq!(code, "store_busy", "{message}");
         assert!(message.as_str().unwrap().contains("behind with its writing"), "{message}");
         refused += 1;

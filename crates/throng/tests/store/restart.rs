@@ -26,13 +26,13 @@ history_messages_max = 1000
 "#;
 
 fn ok(server: &Server, method: &str, target: &str, body: Option<Value>) -> Value {
-    let (status, answer) = server.api(method, target, body);
-    assert_eq!(status, 200, "{method} {target}: {answer}");
-    answer
+    let (status, reply) = server.api(method, target, body);
+    assert_eq!(status, 200, "{method} {target}: {reply}");
+    reply
 }
 
-fn id(answer: &Value) -> String {
-    answer["id"].as_str().unwrap().into()
+fn id(reply: &Value) -> String {
+    reply["id"].as_str().unwrap().into()
 }
 
 #[test]
@@ -47,8 +47,8 @@ fn what_a_rule_of_before_left_can_be_deleted_once_and_what_never_was_not_at_all(
     folder.configure("[timeouts]\ndrain_seconds = 0\n");
     let server = folder.serve();
     let gone = |method: &str, topic: &str| {
-        let (status, answer) = server.api(method, &format!("/api/history/{topic}"), None);
-        assert_eq!((status, &answer["error"]["code"]), (404, &json!("no_history")), "{answer}");
+        let (status, reply) = server.api(method, &format!("/api/history/{topic}"), None);
+        assert_eq!((status, &reply["error"]["code"]), (404, &json!("no_history")), "{reply}");
     };
     gone("DELETE", "nope");
     gone("GET", "n:a");
@@ -217,9 +217,9 @@ const TOPICS_MANY: usize = 100;
 /// Publishes all messages. Repeats those that were rejected because too many wait for the disk.
 fn publish_all(mut commands: Vec<Value>, caller: &mut Caller) {
     while !commands.is_empty() {
-        let answer = caller.post("/api/batch", &json!({"commands": commands})).unwrap();
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        let mut results = answer.body["results"].as_array().unwrap().iter();
+        let reply = caller.post("/api/batch", &json!({"commands": commands})).unwrap();
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        let mut results = reply.body["results"].as_array().unwrap().iter();
         commands.retain(|_| {
             let error = &results.next().unwrap()["error"];
             assert!(error.is_null() || error["code"] == "store_busy", "{error}");

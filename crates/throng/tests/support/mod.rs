@@ -343,9 +343,9 @@ impl Server {
 
     /// Makes a POST to the API, which must succeed.
     pub fn post(&self, target: &str, body: Value) -> Value {
-        let (status, answer) = self.api("POST", target, Some(body));
-        assert_eq!(status, 200, "{target}: {answer}");
-        answer
+        let (status, response) = self.api("POST", target, Some(body));
+        assert_eq!(status, 200, "{target}: {response}");
+        response
     }
 
     pub fn publish(&self, topic: &str, data: Value) -> Value {
@@ -501,7 +501,7 @@ impl Stream {
     }
 
     /// Reads a head and the body of its Content-Length. Returns the status and the body.
-    pub fn answer(&mut self) -> (u16, String) {
+    pub fn read_reply(&mut self) -> (u16, String) {
         let head = self.head();
         let length = header(&head, "content-length").map_or(0, |length| length.parse().unwrap());
         let mut body = vec![0; length];
@@ -612,9 +612,9 @@ pub fn receive(socket: &mut WebSocket) -> Value {
 pub fn command(socket: &mut WebSocket, command: Value) -> Value {
     socket.send(tungstenite::Message::text(command.to_string())).unwrap();
     loop {
-        let answer = receive(socket);
-        if answer["type"] == "reply" {
-            return answer;
+        let response = receive(socket);
+        if response["type"] == "reply" {
+            return response;
         }
     }
 }

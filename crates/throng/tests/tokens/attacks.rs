@@ -144,8 +144,8 @@ fn a_storm_of_tokens_disturbs_no_user() {
                         socket.send(tungstenite::Message::text(command.clone())).unwrap();
                     }
                     for _ in 0..200 {
-                        let answer = receive(&mut socket);
-                        assert_eq!(answer["error"]["code"], "invalid_token");
+                        let response = receive(&mut socket);
+                        assert_eq!(response["error"]["code"], "invalid_token");
                     }
                 }
             });
@@ -155,8 +155,8 @@ fn a_storm_of_tokens_disturbs_no_user() {
             let mut client = Client::open(&server, Way::Ws, "", "").ok().unwrap();
             assert!(client.ask(json!({"type": "connect", "token": al})).is_object());
             for _ in 0..500 {
-                let answer = client.ask(json!({"type": "connect", "token": al}));
-                assert_eq!(answer, "already_connected");
+                let response = client.ask(json!({"type": "connect", "token": al}));
+                assert_eq!(response, "already_connected");
                 assert!(client.ask(json!({"type": "refresh", "token": al})).is_object());
             }
         });

@@ -90,8 +90,8 @@ fn what_the_application_decides_is_not_read_without_it() {
                 if let Some(token) = token {
                     ask["token"] = json!(token);
                 }
-                let answer = client.ask(ask);
-                assert!(answer.is_string(), "{kind} {grants:?} {token:?}: {answer}");
+                let response = client.ask(ask);
+                assert!(response.is_string(), "{kind} {grants:?} {token:?}: {response}");
             }
         }
     }

@@ -132,9 +132,9 @@ fn a_refreshed_token_keeps_the_connection() {
                     Way::Ws => client.ask(json!({"type": "refresh", "token": token})),
                     _ => {
                         let payload = json!({"access_token": token});
-                        let answer = client.push(&topic, "access_token", payload);
-                        match answer["status"] == "ok" {
-                            true => answer["response"].clone(),
+                        let outcome = client.push(&topic, "access_token", payload);
+                        match outcome["status"] == "ok" {
+                            true => outcome["response"].clone(),
                             false => json!("refused"),
                         }
                     }
@@ -171,9 +171,9 @@ fn a_refreshed_token_keeps_the_connection() {
                 // It ends with the new one.
                 let ((), exp) = expiring(|exp| {
                     let (token, want) = renewed(exp);
-                    let answer = refresh(&mut client, &token);
-                    assert!(answer == want || answer.is_string(), "{way:?} {answer}");
-                    answer.is_object().then_some(())
+                    let outcome = refresh(&mut client, &token);
+                    assert!(outcome == want || outcome.is_string(), "{way:?} {outcome}");
+                    outcome.is_object().then_some(())
                 });
                 client.closed();
                 assert!(now_s() >= exp, "{way:?}");

@@ -192,8 +192,8 @@ fn a_token_grants_each_action_by_itself_and_rules_count_beside_it() {
     assert_eq!(joined["response"]["reason"], "unauthorized");
     assert_eq!(phoenix.join("room:1", json!({}))["status"], "ok");
     for (event, payload) in [("history", json!({})), ("say", json!({"a": 1}))] {
-        let answer = phoenix.push("room:1", event, payload);
-        assert_eq!(answer["status"], "error", "{event}: {answer}");
+        let outcome = phoenix.push("room:1", event, payload);
+        assert_eq!(outcome["status"], "error", "{event}: {outcome}");
     }
 }
 
@@ -270,8 +270,8 @@ fn a_topic_token_grants_one_topic_to_one_user() {
         let mut client = Client::open(&server, way, &format!("token={own}"), "").ok().unwrap();
         for wrong in [json!({}), json!({"token": topic("bo", "room:1", exp)}), json!({"token": 7})]
         {
-            let answer = client.join("room:1", wrong);
-            assert_eq!(answer["response"]["reason"], "unauthorized", "{way:?}");
+            let outcome = client.join("room:1", wrong);
+            assert_eq!(outcome["response"]["reason"], "unauthorized", "{way:?}");
         }
         assert_eq!(client.join("room:1", json!({"token": good}))["status"], "ok", "{way:?}");
     }

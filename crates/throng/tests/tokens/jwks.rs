@@ -35,7 +35,7 @@ fn jwk(pem: &str, id: &str) -> Value {
 
 /// What an issuer answers.
 #[derive(Clone)]
-enum Answer {
+enum IssuerReply {
     Keys(Vec<Value>),
     Text(&'static str),
     Error,
@@ -44,41 +44,43 @@ enum Answer {
 }
 
 /// What is answered at a path.
-type Answering = Box<dyn Fn(&str) -> Answer + Send>;
+type Responder = Box<dyn Fn(&str) -> IssuerReply + Send>;
 
 /// Issuers by their paths, `/a/keys` and so on.
 struct Issuers {
     address: SocketAddr,
-    answer: Arc<Mutex<Answering>>,
+    responder: Arc<Mutex<Responder>>,
     requests: Arc<AtomicUsize>,
 }
 
 impl Issuers {
-    fn new(answer: impl Fn(&str) -> Answer + Send + 'static) -> Self {
+    fn new(responder: impl Fn(&str) -> IssuerReply + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        Issuers::on(listener, answer)
+        Issuers::on(listener, responder)
     }
 
-    fn on(listener: TcpListener, answer: impl Fn(&str) -> Answer + Send + 'static) -> Self {
+    fn on(listener: TcpListener, responder: impl Fn(&str) -> IssuerReply + Send + 'static) -> Self {
         let address = listener.local_addr().unwrap();
-        let answer: Arc<Mutex<Answering>> = Arc::new(Mutex::new(Box::new(answer)));
+        let responder: Arc<Mutex<Responder>> = Arc::new(Mutex::new(Box::new(responder)));
         let requests = Arc::new(AtomicUsize::new(0));
-        let (answers, counter) = (answer.clone(), requests.clone());
+        let (responders, counter) = (responder.clone(), requests.clone());
         thread::spawn(move || {
             for socket in listener.incoming() {
-                let (answers, counter) = (answers.clone(), counter.clone());
+                let (responders, counter) = (responders.clone(), counter.clone());
                 thread::spawn(move || {
                     let mut stream = Stream::new(socket.unwrap());
                     loop {
                         let head = stream.head_if_any();
                         let Some(path) = head.split(' ').nth(1) else { return };
                         counter.fetch_add(1, Ordering::Relaxed);
-                        let answer = answers.lock().unwrap()(path);
-                        let (status, body) = match answer {
-                            Answer::Keys(keys) => ("200 OK", json!({"keys": keys}).to_string()),
-                            Answer::Text(text) => ("200 OK", text.into()),
-                            Answer::Error => ("500 Internal Server Error", String::new()),
-                            Answer::Silence(is_over) => {
+                        let response = responders.lock().unwrap()(path);
+                        let (status, body) = match response {
+                            IssuerReply::Keys(keys) => {
+                                ("200 OK", json!({"keys": keys}).to_string())
+                            }
+                            IssuerReply::Text(text) => ("200 OK", text.into()),
+                            IssuerReply::Error => ("500 Internal Server Error", String::new()),
+                            IssuerReply::Silence(is_over) => {
                                 stream.rest();
                                 is_over.store(true, Ordering::Relaxed);
                                 return;
@@ -92,11 +94,11 @@ impl Issuers {
                 });
             }
         });
-        Issuers { address, answer, requests }
+        Issuers { address, responder, requests }
     }
 
-    fn set(&self, answer: impl Fn(&str) -> Answer + Send + 'static) {
-        *self.answer.lock().unwrap() = Box::new(answer);
+    fn set(&self, responder: impl Fn(&str) -> IssuerReply + Send + 'static) {
+        *self.responder.lock().unwrap() = Box::new(responder);
     }
 
     fn url(&self, path: &str) -> String {
@@ -116,8 +118,8 @@ impl Issuers {
     }
 }
 
-fn at_once(keys: Vec<Value>) -> impl Fn(&str) -> Answer {
-    move |_| Answer::Keys(keys.clone())
+fn at_once(keys: Vec<Value>) -> impl Fn(&str) -> IssuerReply {
+    move |_| IssuerReply::Keys(keys.clone())
 }
 
 fn rsa(id: &str) -> String {
@@ -145,7 +147,7 @@ fn a_token_waits_on_every_transport_until_its_keys_have_come() {
         // The clients come meanwhile.
         thread::sleep(Duration::from_secs(1));
         flag.store(true, Ordering::Relaxed);
-        Answer::Keys(vec![jwk(RSA.1, "1")])
+        IssuerReply::Keys(vec![jwk(RSA.1, "1")])
     });
     let server = issuers.serve(&["/a/keys"], &[]);
     let token = rsa("1");
@@ -209,10 +211,14 @@ fn a_key_that_is_new_is_fetched_and_one_that_is_gone_counts_no_more() {
             let ws = Client::open(&server, Way::Ws, &query, "").ok().unwrap();
             let phoenix = Client::open(&server, Way::Phoenix, &query, "").ok().unwrap();
             issuers.set(at_once(vec![jwk(ED.1, "2")]));
-            let answer = poll(&server, &ed("2"));
+            let response = poll(&server, &ed("2"));
             // On a slow machine they may be fetched again by then.
             (Instant::now() < end).then(|| {
-                assert_eq!(answer, refused(401, "invalid_token"), "they were fetched a moment ago");
+                assert_eq!(
+                    response,
+                    refused(401, "invalid_token"),
+                    "they were fetched a moment ago"
+                );
                 assert_eq!(issuers.requests(), before + 1, "they were not fetched again");
                 (server, ws, phoenix)
             })
@@ -224,13 +230,13 @@ fn a_key_that_is_new_is_fetched_and_one_that_is_gone_counts_no_more() {
     thread::scope(|scope| {
         scope.spawn(|| assert_eq!(poll(&server, &ed("2")).0, 200));
         scope.spawn(|| {
-            let answer = ws.ask(json!({"type": "refresh", "token": ed("2")}));
-            assert_eq!(answer["users"], json!(["al"]));
+            let response = ws.ask(json!({"type": "refresh", "token": ed("2")}));
+            assert_eq!(response["users"], json!(["al"]));
         });
         scope.spawn(|| {
             let payload = json!({"access_token": ed("2")});
-            let answer = phoenix.push("room:1", "access_token", payload);
-            assert_eq!(answer["status"], "ok", "{answer}");
+            let response = phoenix.push("room:1", "access_token", payload);
+            assert_eq!(response["status"], "ok", "{response}");
         });
     });
     assert_eq!(issuers.requests(), before + 1);
@@ -285,8 +291,8 @@ fn an_issuer_that_is_down_is_not_the_tokens_fault() {
     assert_eq!(reply.error(), (503, "keys_unavailable"));
     assert!(header(&reply.head, "retry-after").is_some(), "{reply:?}");
     let mut stranger = Client::open(&server, Way::Ws, "", "").ok().unwrap();
-    let answer = stranger.ask(json!({"type": "connect", "token": rsa("1")}));
-    assert_eq!(answer, "keys_unavailable");
+    let response = stranger.ask(json!({"type": "connect", "token": rsa("1")}));
+    assert_eq!(response, "keys_unavailable");
     // Other things go on.
     assert_eq!(poll(&server, "x.y.z"), refused(401, "invalid_token"));
     let _issuers = Issuers::on(reserved.listen(), at_once(vec![jwk(RSA.1, "1")]));
@@ -294,14 +300,14 @@ fn an_issuer_that_is_down_is_not_the_tokens_fault() {
 }
 
 #[test]
-fn an_issuer_that_never_answers_delays_no_client_for_ever() {
+fn an_issuer_that_never_replies_delays_no_client_for_ever() {
     // The server gives up the slow issuer after five seconds. A machine that is slower has another try.
     let has_replied = (0..5).any(|_| {
         let is_over = Arc::new(AtomicBool::new(false));
         let flag = is_over.clone();
         let issuers = Issuers::new(move |path| match path.starts_with("/slow") {
-            true => Answer::Silence(flag.clone()),
-            false => Answer::Keys(vec![jwk(RSA.1, "1")]),
+            true => IssuerReply::Silence(flag.clone()),
+            false => IssuerReply::Keys(vec![jwk(RSA.1, "1")]),
         });
         let server = issuers.serve(&["/slow/keys", "/quick/keys"], &[]);
         assert_eq!(poll(&server, &rsa("1")).0, 200);
@@ -319,10 +325,11 @@ fn what_is_no_set_of_keys_changes_nothing() {
     let issuers = Issuers::new(at_once(vec![jwk(RSA.1, "1")]));
     let server = issuers.serve(&["/keys"], &[]);
     server.until("the keys are there", |server| poll(server, &rsa("1")).0 == 200);
-    for answer in
-        [Answer::Text("{\"keys\":[{\"kty\":\"oct\",\"k\":\"AAAA\",\"kid\":\"2\"}]}"), Answer::Error]
-    {
-        issuers.set(move |_| answer.clone());
+    for response in [
+        IssuerReply::Text("{\"keys\":[{\"kty\":\"oct\",\"k\":\"AAAA\",\"kid\":\"2\"}]}"),
+        IssuerReply::Error,
+    ] {
+        issuers.set(move |_| response.clone());
         let before = issuers.requests();
         server.until("they are fetched again", |server| {
             let _ = poll(server, &ed("2"));
@@ -339,7 +346,7 @@ fn what_is_no_set_of_keys_changes_nothing() {
 fn no_issuer_speaks_for_another() {
     let issuers = Issuers::new(|path| {
         let key = if path.starts_with("/a/") { jwk(RSA.1, "1") } else { jwk(ED.1, "1") };
-        Answer::Keys(vec![key])
+        IssuerReply::Keys(vec![key])
     });
     let server = issuers.serve(&["/a/keys", "/b/keys"], &["/a", "/b"]);
     let by = |issuer: &str| with(listener("al", &["room:*"]), json!({"iss": issuers.url(issuer)}));

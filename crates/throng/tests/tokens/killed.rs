@@ -21,7 +21,7 @@ fn of(user: &str, jti: &str, iat: u64) -> String {
 }
 
 /// What a poll with this token is answered.
-fn answer(server: &Server, token: &str) -> (u16, String) {
+fn response(server: &Server, token: &str) -> (u16, String) {
     let reply = get(server, &format!("/poll?topic=room:1&timeout=0&token={token}"));
     match reply.status {
         200 => (200, String::new()),
@@ -51,10 +51,10 @@ fn a_revocation_that_was_replied_outlives_a_kill() {
     for round in 0..ROUNDS {
         let server = serve_in(&folder);
         for token in &gone {
-            assert_eq!(answer(&server, token), refused, "in round {round}");
+            assert_eq!(response(&server, token), refused, "in round {round}");
         }
         for token in &stay {
-            assert_eq!(answer(&server, token).0, 200, "in round {round}");
+            assert_eq!(response(&server, token).0, 200, "in round {round}");
         }
         let (name, user) = (format!("name{round}"), format!("user{round}"));
         let all_before = before + round;
@@ -73,7 +73,7 @@ fn a_revocation_that_was_replied_outlives_a_kill() {
         };
         // They count until it says that they don't.
         for token in mine.iter().chain(&others) {
-            assert_eq!(answer(&server, token).0, 200, "{body}");
+            assert_eq!(response(&server, token).0, 200, "{body}");
         }
         server.post("/api/revoke", body);
         gone.extend(mine);
@@ -93,10 +93,10 @@ fn a_revocation_that_was_replied_outlives_a_kill() {
     let server = serve_in(&folder);
     assert_eq!(list(&server), before);
     for token in &gone {
-        assert_eq!(answer(&server, token), refused);
+        assert_eq!(response(&server, token), refused);
     }
     for token in &stay {
-        assert_eq!(answer(&server, token).0, 200);
+        assert_eq!(response(&server, token).0, 200);
     }
 }
 
@@ -107,16 +107,16 @@ fn a_revocation_ends_in_its_time_though_no_server_runs() {
     let (short, long) = (of("al", "short", now_s()), of("al", "long", now_s()));
     let server = serve_in(&folder);
     server.post("/api/revoke", json!({"jti": "long", "seconds": 1_000}));
-    assert_eq!(answer(&server, &long).0, 401);
+    assert_eq!(response(&server, &long).0, 401);
     // A slow machine may see the revocation only when its time is over: then the next one has more.
     let seconds = [2, 8, 30].into_iter().find(|seconds| {
         server.post("/api/revoke", json!({"jti": "short", "seconds": seconds}));
-        answer(&server, &short).0 == 401
+        response(&server, &short).0 == 401
     });
     drop(server);
     std::thread::sleep(std::time::Duration::from_secs(seconds.unwrap()));
     let server = serve_in(&folder);
-    server.until("it is forgotten", |server| answer(server, &short).0 == 200);
-    assert_eq!(answer(&server, &long).0, 401);
+    server.until("it is forgotten", |server| response(server, &short).0 == 200);
+    assert_eq!(response(&server, &long).0, 401);
     assert_eq!(list(&server).len(), 1);
 }

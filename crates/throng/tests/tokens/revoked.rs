@@ -120,12 +120,12 @@ fn what_is_wrong_with_a_revocation_is_said() {
         (json!({"user": ""}), "bad_user"),
         (json!({"user": "al", "seconds": 0}), "bad_request"),
     ] {
-        let (status, answer) = server.api("POST", "/api/revoke", Some(body.clone()));
-        assert_eq!((status, answer["error"]["code"].as_str()), (400, Some(code)), "{body}");
+        let (status, response) = server.api("POST", "/api/revoke", Some(body.clone()));
+        assert_eq!((status, response["error"]["code"].as_str()), (400, Some(code)), "{body}");
     }
     assert_eq!(revoke(&server, json!({"jti": "a"})), 0);
-    let (status, answer) = server.api("POST", "/api/revoke", Some(json!({"jti": "b"})));
-    assert_eq!((status, &answer["error"]["code"]), (409, &json!("too_many_revocations")));
+    let (status, response) = server.api("POST", "/api/revoke", Some(json!({"jti": "b"})));
+    assert_eq!((status, &response["error"]["code"]), (409, &json!("too_many_revocations")));
     // The same once more is no second one.
     assert_eq!(revoke(&server, json!({"jti": "a"})), 0);
 }

@@ -15,7 +15,7 @@ const MARK: &str = "s3cret";
 const SECRET: &str = "s3cret-s3cret-s3cret-s3cret-s3cret";
 
 #[test]
-fn no_token_and_no_key_is_in_a_log_or_an_answer() {
+fn no_token_and_no_key_is_in_a_log_or_an_reply() {
     let folder = Scratch::new("tokens-log");
     let log = folder.path().join("log");
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
@@ -152,11 +152,14 @@ fn refusals_say_nothing_of_topics() {
         .collect();
     let bo = token(json!({"sub": "bo", "throng": {}}));
     // The date and nothing else may differ; the names are of one length in what is compared.
-    let same = |what: &str, answers: Vec<String>| {
-        let plain: Vec<String> =
-            answers.iter().zip(NAMES).map(|(answer, name)| answer.replace(name, "NAME")).collect();
-        for answer in &plain[1..] {
-            assert_eq!(*answer, plain[0], "{what}");
+    let same = |what: &str, replies: Vec<String>| {
+        let plain: Vec<String> = replies
+            .iter()
+            .zip(NAMES)
+            .map(|(response, name)| response.replace(name, "NAME"))
+            .collect();
+        for response in &plain[1..] {
+            assert_eq!(*response, plain[0], "{what}");
         }
     };
     for (who, headers) in [("a stranger", String::new()), ("another user", bearer(&bo))] {
@@ -174,12 +177,12 @@ fn refusals_say_nothing_of_topics() {
             ("POST", "/publish?event=presence_state&"),
             ("POST", "/publish?key=%00&"),
         ] {
-            let answers = NAMES.map(|name| {
+            let replies = NAMES.map(|name| {
                 let reply = request(&server, method, &format!("{path}topic={name}"), &headers, "");
                 assert_eq!(reply.error(), (403, "not_granted"), "{who}: {path} {name}");
                 format!("{}{}", reply.head, reply.body)
             });
-            same(&format!("{who}: {path}"), answers.to_vec());
+            same(&format!("{who}: {path}"), replies.to_vec());
         }
         let acks = NAMES.map(|name| {
             let target = format!("/ack?user=bo&topic={name}&id=00000001:1");
@@ -208,14 +211,14 @@ fn refusals_say_nothing_of_topics() {
         ] {
             let mut socket = handshake(&server, "/ws", &headers).ok().unwrap();
             receive(&mut socket);
-            let answers = NAMES.map(|name| {
+            let replies = NAMES.map(|name| {
                 let fields = with(command.clone(), json!({"topic": name, "id": 1}));
                 socket.send(tungstenite::Message::text(fields.to_string())).unwrap();
-                let answer = receive(&mut socket);
-                assert!(answer["error"].is_object(), "{fields}: {answer}");
-                answer.to_string()
+                let response = receive(&mut socket);
+                assert!(response["error"].is_object(), "{fields}: {response}");
+                response.to_string()
             });
-            same(&format!("{who}: {command}"), answers.to_vec());
+            same(&format!("{who}: {command}"), replies.to_vec());
         }
         for way in [Way::Phoenix, Way::Longpoll] {
             let mut client = Client::open(&server, way, "", &headers).ok().unwrap();
@@ -230,9 +233,9 @@ fn refusals_say_nothing_of_topics() {
                 ("presence_update", json!({})),
                 ("phx_leave", json!({})),
             ] {
-                let answers =
+                let replies =
                     NAMES.map(|name| client.push(name, event, payload.clone()).to_string());
-                same(&format!("{who}: {way:?} {event}"), answers.to_vec());
+                same(&format!("{who}: {way:?} {event}"), replies.to_vec());
             }
         }
     }

@@ -321,7 +321,7 @@ impl Client {
                      Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{message}",
                     message.len()
                 ));
-                assert_eq!(stream.answer().0, 200);
+                assert_eq!(stream.read_reply().0, 200);
             }
             _ => panic!("this is no Phoenix client"),
         }
@@ -336,10 +336,10 @@ impl Client {
     pub fn ask(&mut self, fields: Value) -> Value {
         let Wire::Ws(socket) = &mut self.wire else { panic!("this is not /ws") };
         socket.send(Message::text(with(fields, json!({"id": 1})).to_string())).unwrap();
-        let answer = self.reply("reply");
-        match answer.get("ok") {
+        let outcome = self.reply("reply");
+        match outcome.get("ok") {
             Some(ok) => ok.clone(),
-            None => answer["error"]["code"].clone(),
+            None => outcome["error"]["code"].clone(),
         }
     }
 
@@ -394,7 +394,7 @@ impl Client {
                 }
             }
             Wire::Poll(stream) => {
-                let (status, body) = stream.answer();
+                let (status, body) = stream.read_reply();
                 let body: Value = serde_json::from_str(&body).unwrap_or(Value::Null);
                 match status {
                     200 => ("message".into(), body["messages"][0]["data"].clone()),
@@ -424,14 +424,14 @@ impl Client {
                     return phoenix(message.as_array().unwrap());
                 }
                 let target = format!("/socket/longpoll?vsn=2.0.0&token={session}");
-                let (_, answer) = json(*address, "GET", &target, None, "");
-                for message in answer["messages"].as_array().into_iter().flatten() {
+                let (_, outcome) = json(*address, "GET", &target, None, "");
+                for message in outcome["messages"].as_array().into_iter().flatten() {
                     came.push(match message {
                         Value::String(text) => serde_json::from_str(text).unwrap(),
                         other => other.clone(),
                     });
                 }
-                match answer["status"].as_u64() {
+                match outcome["status"].as_u64() {
                     Some(200 | 204) => {}
                     status => return ("closed".into(), json!({"code": status})),
                 }

@@ -69,15 +69,15 @@ impl Api {
 
     /// Makes a call that must succeed.
     pub fn post(&mut self, target: &str, body: &Value) -> Value {
-        let (status, answer) = self.call("POST", target, body);
-        assert_eq!(status, 200, "{target}: {answer}");
-        answer
+        let (status, reply) = self.call("POST", target, body);
+        assert_eq!(status, 200, "{target}: {reply}");
+        reply
     }
 
     /// Publishes. Returns the id.
     pub fn publish(&mut self, topic: &str, text: &str) -> String {
-        let answer = self.post("/api/publish", &json!({"topic": topic, "data": text}));
-        answer["id"].as_str().unwrap_or_default().into()
+        let reply = self.post("/api/publish", &json!({"topic": topic, "data": text}));
+        reply["id"].as_str().unwrap_or_default().into()
     }
 
     /// All texts of a topic's history, page by page.

@@ -80,16 +80,16 @@ fn post(stream: &mut Stream, target: &str, body: &str) -> Value {
         "POST {target} HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n\
          Content-Length: {length}\r\n\r\n{body}"
     ));
-    let (status, answer) = stream.answer();
-    assert_eq!(status, 200, "{target}: {answer}");
-    serde_json::from_str(&answer).unwrap()
+    let (status, response) = stream.read_reply();
+    assert_eq!(status, 200, "{target}: {response}");
+    serde_json::from_str(&response).unwrap()
 }
 
 fn get(stream: &mut Stream, target: &str) -> Value {
     stream.send(&format!("GET {target} HTTP/1.1\r\nHost: t\r\n\r\n"));
-    let (status, answer) = stream.answer();
-    assert_eq!(status, 200, "{target}: {answer}");
-    serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{target}: {error}: {answer}"))
+    let (status, response) = stream.read_reply();
+    assert_eq!(status, 200, "{target}: {response}");
+    serde_json::from_str(&response).unwrap_or_else(|error| panic!("{target}: {error}: {response}"))
 }
 
 impl Member {
@@ -209,16 +209,16 @@ impl Member {
                 }
                 Io::Ws(socket) => return text_of(socket),
                 Io::Poll(stream, since) => {
-                    let answer = get(stream, &format!("{}&timeout=5&since={since}", self.target));
-                    assert_ne!(answer["recovered"], false, "{:?}: {answer}", self.kind);
-                    *since = answer["since"].as_str().unwrap().into();
-                    self.waiting.extend(answer["messages"].as_array().unwrap().iter().cloned());
+                    let response = get(stream, &format!("{}&timeout=5&since={since}", self.target));
+                    assert_ne!(response["recovered"], false, "{:?}: {response}", self.kind);
+                    *since = response["since"].as_str().unwrap().into();
+                    self.waiting.extend(response["messages"].as_array().unwrap().iter().cloned());
                 }
                 Io::Longpoll(stream) => {
-                    let answer = get(stream, &self.target);
-                    let status = answer["status"].as_u64().unwrap();
-                    assert!([200, 204].contains(&status), "{:?}: {answer}", self.kind);
-                    let messages = answer["messages"].as_array().into_iter().flatten();
+                    let response = get(stream, &self.target);
+                    let status = response["status"].as_u64().unwrap();
+                    assert!([200, 204].contains(&status), "{:?}: {response}", self.kind);
+                    let messages = response["messages"].as_array().into_iter().flatten();
                     let parse = |one: &Value| serde_json::from_str(one.as_str().unwrap()).unwrap();
                     self.waiting.extend(messages.map(parse));
                 }

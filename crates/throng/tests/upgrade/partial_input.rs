@@ -225,8 +225,8 @@ fn a_packet_in_a_frame_may_be_cut() {
     node.until_all_read();
     node.upgrade();
     raw(&mut socket, &all[cut..]);
-    let answer = socket.read().unwrap().into_data();
-    assert_eq!((answer[0], answer[3]), (0x20, 0), "{answer:?}");
+    let response = socket.read().unwrap().into_data();
+    assert_eq!((response[0], response[3]), (0x20, 0), "{response:?}");
     let ping = bytes(|out| {
         protocol::mqtt::client::pingreq(out);
         Ok(())
@@ -252,7 +252,7 @@ fn a_body_may_be_cut() {
     node.until_all_read();
     node.upgrade();
     client.send(&push[push.len() - 20..]);
-    assert_eq!(client.answer().0, 200);
+    assert_eq!(client.read_reply().0, 200);
     let (_, polled) = node.get(&format!("/socket/longpoll?vsn=2.0.0&token={token}"));
     assert!(polled["messages"][0].as_str().unwrap().contains("\"ok\""), "{polled}");
 }
@@ -279,9 +279,13 @@ fn a_call_may_be_cut() {
     node.switch();
     for (mut admin, cut) in calls.into_iter().zip(cuts) {
         admin.send(&call[cut..]);
-        let (status, answer) = admin.answer();
-        let answer: Value = serde_json::from_str(&answer).unwrap();
-        assert_eq!((status, answer["members"].as_u64()), (200, Some(1)), "cut at {cut}: {answer}");
+        let (status, response) = admin.read_reply();
+        let response: Value = serde_json::from_str(&response).unwrap();
+        assert_eq!(
+            (status, response["members"].as_u64()),
+            (200, Some(1)),
+            "cut at {cut}: {response}"
+        );
         assert_eq!(listener.next(), "from half a body");
     }
     // The old one ends with the last of them.

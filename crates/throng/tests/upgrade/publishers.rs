@@ -43,8 +43,8 @@ fn is_healthy(address: SocketAddr) {
     let mut stream = Stream::new(TcpStream::connect(address).expect("a connect was refused"));
     stream.reader.get_ref().set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.send("GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-    let answer = stream.rest();
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer:?}");
+    let reply = stream.rest();
+    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply:?}");
 }
 
 #[test]

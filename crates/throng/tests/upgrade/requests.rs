@@ -253,8 +253,8 @@ fn durable_publishes_are_replied_once_they_are_on_disk() {
         let mut number = 0;
         while !is_over.load(Ordering::Relaxed) && number < Publisher::MESSAGES_MAX {
             let body = json!({"topic": "d:a", "data": format!("{at}.{number}")});
-            let (status, answer) = request(node.admin, "POST", "/api/publish", Some(body), "");
-            assert_eq!(status, 200, "{answer}");
+            let (status, outcome) = request(node.admin, "POST", "/api/publish", Some(body), "");
+            assert_eq!(status, 200, "{outcome}");
             number += 1;
             counts[at].store(number, Ordering::Relaxed);
         }

@@ -8,13 +8,13 @@ use crate::support::{Stream, TIMEOUT, WebSocket, command, header, receive, webso
 use crate::upgrade::node::{BOTH, Node, Options, Storage};
 
 fn ok(node: &Node, target: &str) -> Value {
-    let (status, answer) = node.api("GET", target, None);
-    assert_eq!(status, 200, "{target}: {answer}");
-    answer
+    let (status, response) = node.api("GET", target, None);
+    assert_eq!(status, 200, "{target}: {response}");
+    response
 }
 
-fn id(answer: &Value) -> String {
-    answer["id"].as_str().unwrap_or_else(|| panic!("no id: {answer}")).into()
+fn id(response: &Value) -> String {
+    response["id"].as_str().unwrap_or_else(|| panic!("no id: {response}")).into()
 }
 
 /// Waits until a topic's history has so many messages.
@@ -209,14 +209,14 @@ fn polls_that_wait_wait_on() {
     node.until_all_read();
     node.upgrade();
     // The time of one is over.
-    let (status, answer) = short.answer();
-    let answer: Value = serde_json::from_str(&answer).unwrap();
-    assert_eq!((status, &answer["messages"]), (200, &json!([])));
+    let (status, response) = short.read_reply();
+    let response: Value = serde_json::from_str(&response).unwrap();
+    assert_eq!((status, &response["messages"]), (200, &json!([])));
     node.until_members("plain", 1);
     node.publish("plain", json!("at last"));
-    let (status, answer) = poll.answer();
-    let answer: Value = serde_json::from_str(&answer).unwrap();
-    assert_eq!((status, &answer["messages"][0]["data"]), (200, &json!("at last")));
+    let (status, response) = poll.read_reply();
+    let response: Value = serde_json::from_str(&response).unwrap();
+    assert_eq!((status, &response["messages"][0]["data"]), (200, &json!("at last")));
     let join = r#"["1","1","say:x","phx_join",{}]"#;
     let push = format!(
         "POST /socket/longpoll?vsn=2.0.0&token={token} HTTP/1.1\r\nHost: t\r\n\
@@ -224,8 +224,8 @@ fn polls_that_wait_wait_on() {
         join.len()
     );
     assert!(node.exchange(push.as_bytes()).contains("{\"status\":200}"));
-    let (status, answer) = session.answer();
-    assert!(status == 200 && answer.contains("phx_reply"), "{status} {answer}");
+    let (status, response) = session.read_reply();
+    assert!(status == 200 && response.contains("phx_reply"), "{status} {response}");
 }
 
 /// The new server has what the application has set at run time: a topic of a connection, a revocation.

@@ -292,8 +292,8 @@ impl Server {
 /// Sends data in both directions.
 pub(super) fn exchange_data(client: &mut Client, established: Established) -> Server {
     let mut server = Server::new(established.records);
-    let (mut received, answer) = server.receive(&established.unread);
-    client.receive(&answer).unwrap();
+    let (mut received, reply) = server.receive(&established.unread);
+    client.receive(&reply).unwrap();
     received.extend(server.receive(&client.send(b"from the client")).0);
     assert_eq!(received, b"from the client");
     let bytes = server.send(b"from the server");

@@ -169,7 +169,7 @@ pub(crate) async fn list(
     let limit = checked_limit(query.limit, SESSIONS, SESSIONS_MAX)?;
     // One more than the page shows whether there is a next page.
     let listing = Listing { prefix: query.prefix, after: query.after, limit: limit + 1 };
-    let answers = (query.connected != Some(false))
+    let replies = (query.connected != Some(false))
         .then(|| node.ask_all(|reply| Command::MqttClients { listing: listing.clone(), reply }));
     let mut all: BTreeMap<String, MqttSession> = BTreeMap::new();
     if query.connected != Some(true) {
@@ -180,8 +180,8 @@ pub(crate) async fn list(
             all.insert(Place::of_key(&info.key).to_string(), MqttSession::away(&node, &info));
         }
     }
-    if let Some(answers) = answers {
-        for (_, connections) in answers.all().await? {
+    if let Some(replies) = replies {
+        for (_, connections) in replies.all().await? {
             for (place, session) in connections.into_iter().filter_map(connected) {
                 // One that has come back meanwhile is here.
                 all.insert(place, session);
@@ -284,8 +284,8 @@ async fn describe(
         return Ok(None);
     }
     let command = |reply| Command::MqttClient { slot: id.slot, key: key.clone(), reply };
-    let answers = node.ask(shard, command).all().await?;
-    let mut info = answers.into_iter().flat_map(|(_, connections)| connections).next();
+    let replies = node.ask(shard, command).all().await?;
+    let mut info = replies.into_iter().flat_map(|(_, connections)| connections).next();
     let mqtt = info.as_mut().and_then(|info| info.mqtt.as_mut());
     let filters = mqtt.map(|mqtt| std::mem::take(&mut mqtt.filters)).unwrap_or_default();
     let filters = filters.into_iter().map(Into::into).collect();
@@ -300,8 +300,8 @@ async fn disconnect(node: &Node, id: ConnectionId, key: &Name) -> Result<bool, R
         return Ok(false);
     }
     let command = |reply| Command::MqttEnd { slot: id.slot, key: key.clone(), reply };
-    let answers = node.ask(shard, command).all().await?;
-    Ok(answers.into_iter().any(|had| had))
+    let replies = node.ask(shard, command).all().await?;
+    Ok(replies.into_iter().any(|had| had))
 }
 
 fn no_session() -> Rejection {

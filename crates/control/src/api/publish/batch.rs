@@ -15,7 +15,7 @@ use super::{Broadcast, Publish, Published, Send};
 use crate::api::connections::{Disconnect, Done, Membership, PendingCount};
 use crate::http::access::{COMMAND, Caller, Needs};
 use crate::http::{Body, ErrorBody, Rejection, parse};
-use crate::node::{AskError, Node};
+use crate::node::{Node, ShardRequestError};
 
 /// Commands in one batch.
 const COMMANDS_MAX: usize = 1_000;
@@ -160,12 +160,12 @@ pub(crate) async fn batch(
     for command in &batch.commands {
         begun.push(match begin(&node, &caller, command) {
             Waiting::Count(_) if is_silent => {
-                Begun::Result(CommandResult::Rejected(Rejection::no_answer().body()))
+                Begun::Result(CommandResult::Rejected(Rejection::no_reply().body()))
             }
             Waiting::Count(count) => Begun::Result(match count.done().await {
                 Ok(ok) => CommandResult::Done { ok },
                 Err(error) => {
-                    is_silent = error == AskError::Timeout;
+                    is_silent = error == ShardRequestError::Timeout;
                     CommandResult::Rejected(Rejection::from(error).body())
                 }
             }),

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use super::{MqttOptions, Publish, Send, checked, denied};
 use crate::http::{Rejection, parse};
 use crate::node::Node;
-use crate::webhook::{AnswerCounts, Answers, ReplyTo};
+use crate::webhook::{PublishReplies, ReplyCounts, ReplyTo};
 
 /// Messages of one answer.
 const MESSAGES_MAX: usize = 10_000;
@@ -22,7 +22,7 @@ pub(crate) struct ReplyPublisher(pub Arc<Node>);
 
 /// An answer. What else stands in it is passed over.
 #[derive(Deserialize)]
-struct Answer {
+struct ReplyBody {
     #[serde(default)]
     messages: Vec<Box<RawValue>>,
 }
@@ -51,17 +51,17 @@ struct Reply {
     mqtt: Option<MqttOptions>,
 }
 
-impl Answers for ReplyPublisher {
+impl PublishReplies for ReplyPublisher {
     fn publish(
         &self,
         body: &[u8],
         reply_to: &dyn Fn(&str) -> Option<ReplyTo>,
-        counts: &Arc<AnswerCounts>,
+        counts: &Arc<ReplyCounts>,
     ) -> Result<(), String> {
         if body.trim_ascii().is_empty() {
             return Ok(());
         }
-        let Answer { messages } = parse(body).map_err(|Rejection { message, .. }| {
+        let ReplyBody { messages } = parse(body).map_err(|Rejection { message, .. }| {
             counts.rejected.fetch_add(1, Ordering::Relaxed);
             format!("the answer is not {{\"messages\":[…]}}: {message}")
         })?;

@@ -10,7 +10,7 @@ use shard::Command;
 use tokio::sync::oneshot;
 
 use crate::http::Rejection;
-use crate::node::{Answers, Node, Turn};
+use crate::node::{Node, ShardReplies, Turn};
 
 /// Users whose connections the shards count at a time.
 const USERS_AT_ONCE: usize = 256;
@@ -85,15 +85,15 @@ struct Sent {
     connections: u64,
     /// A shard did not answer how many it has.
     is_unknown: bool,
-    answers: Vec<Answers<u32>>,
+    replies: Vec<ShardReplies<u32>>,
 }
 
 impl Sent {
     /// How many connections they reach; `None` if that is not known.
     async fn connections(self) -> Option<u64> {
         let mut is_known = !self.is_unknown;
-        for answer in self.answers {
-            is_known &= answer.all().await.is_ok();
+        for response in self.replies {
+            is_known &= response.all().await.is_ok();
         }
         is_known.then_some(self.connections)
     }
@@ -106,16 +106,16 @@ async fn send_all(node: &Node, edits: &[(Name, Edited)]) -> Vec<Sent> {
     let mut all_sent = Vec::with_capacity(edits.len());
     let mut silent = vec![false; node.shards.count()];
     for edits in edits.chunks(USERS_AT_ONCE) {
-        let counts: Vec<Vec<Option<Answers<u32>>>> =
+        let counts: Vec<Vec<Option<ShardReplies<u32>>>> =
             edits.iter().map(|edit| count(node, edit, &silent)).collect();
         for ((user, edited), counts) in edits.iter().zip(counts) {
             let mut sent = Sent::default();
             for (shard, count) in counts.into_iter().enumerate() {
-                let answers = match count {
+                let replies = match count {
                     Some(count) => count.all().await.ok(),
                     None => None,
                 };
-                match answers {
+                match replies {
                     Some(counts) if counts.iter().all(|count| *count == 0) => continue,
                     Some(counts) => {
                         sent.connections += counts.into_iter().map(u64::from).sum::<u64>();
@@ -125,7 +125,7 @@ async fn send_all(node: &Node, edits: &[(Name, Edited)]) -> Vec<Sent> {
                         sent.is_unknown = true;
                     }
                 }
-                send(node, shard, user, edited, &mut sent.answers);
+                send(node, shard, user, edited, &mut sent.replies);
             }
             all_sent.push(sent);
         }
@@ -139,7 +139,7 @@ fn count(
     node: &Node,
     (user, edited): &(Name, Edited),
     silent: &[bool],
-) -> Vec<Option<Answers<u32>>> {
+) -> Vec<Option<ShardReplies<u32>>> {
     if edited.added.is_empty() && edited.removed.is_empty() {
         return Vec::new();
     }
@@ -148,16 +148,22 @@ fn count(
     silent.iter().enumerate().map(|(shard, silent)| (!silent).then(|| ask(shard))).collect()
 }
 
-fn send(node: &Node, shard: usize, user: &Name, edited: &Edited, answers: &mut Vec<Answers<u32>>) {
+fn send(
+    node: &Node,
+    shard: usize,
+    user: &Name,
+    edited: &Edited,
+    replies: &mut Vec<ShardReplies<u32>>,
+) {
     for topic in &edited.removed {
-        answers.push(node.ask(shard, |reply| Command::Unsubscribe {
+        replies.push(node.ask(shard, |reply| Command::Unsubscribe {
             user: user.clone(),
             topic: topic.clone(),
             reply,
         }));
     }
     for topic in &edited.added {
-        answers.push(node.ask(shard, |reply| Command::Subscribe {
+        replies.push(node.ask(shard, |reply| Command::Subscribe {
             user: user.clone(),
             topic: topic.clone(),
             reply,

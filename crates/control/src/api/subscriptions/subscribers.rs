@@ -93,10 +93,10 @@ async fn connected(node: &Node, users: &[Name]) -> Result<Vec<bool>, Rejection> 
         return Ok(Vec::new());
     }
     let topics: Arc<[Name]> = users.iter().map(|user| personal(user)).collect();
-    let answers = node.ask_all(|reply| Command::HaveMembers { topics: topics.clone(), reply });
+    let replies = node.ask_all(|reply| Command::HaveMembers { topics: topics.clone(), reply });
     let mut connected = vec![false; users.len()];
-    for answer in answers.all().await? {
-        for (connected, here) in connected.iter_mut().zip(answer) {
+    for response in replies.all().await? {
+        for (connected, here) in connected.iter_mut().zip(response) {
             *connected |= here;
         }
     }

@@ -7,7 +7,7 @@ use axum::http::Request;
 use model::name::BROADCAST;
 use serde_json::json;
 
-use crate::tests::fake::{Answer, Bench, Mood, access, bench};
+use crate::tests::fake::{Bench, Mood, TestReply, access, bench};
 
 /// Keys with each scope. The text of each is its name, twice.
 fn node() -> Bench {
@@ -26,7 +26,7 @@ async fn call(
     path: &str,
     headers: &[(&str, &str)],
     body: String,
-) -> Answer {
+) -> TestReply {
     let mut request = Request::builder().method(method).uri(path);
     for (name, value) in headers {
         request = request.header(*name, *value);
@@ -40,13 +40,13 @@ async fn with_key(
     path: &str,
     key: &str,
     body: impl ToString,
-) -> Answer {
+) -> TestReply {
     let bearer = format!("Bearer {key}");
     call(bench, method, path, &[("authorization", &bearer)], body.to_string()).await
 }
 
-fn outcome(answer: &Answer) -> (u16, String) {
-    (answer.status, if answer.status < 300 { String::new() } else { answer.code() })
+fn outcome(reply: &TestReply) -> (u16, String) {
+    (reply.status, if reply.status < 300 { String::new() } else { reply.code() })
 }
 
 #[tokio::test]
@@ -91,8 +91,8 @@ async fn every_key_does_what_its_scopes_say() {
         ("wrongwrong", "GET", "/api/nothing", String::new(), (401, "bad_key")),
         ("wrongwrong", "GET", "/healthz", String::new(), (200, "")),
     ] {
-        let answer = with_key(&bench, method, path, key, &body).await;
-        let (status, code) = outcome(&answer);
+        let reply = with_key(&bench, method, path, key, &body).await;
+        let (status, code) = outcome(&reply);
         assert_eq!((status, &*code), want, "{key} {method} {path} {body}");
     }
     let rejected = with_key(&bench, "POST", "/api/publish", "roomsrooms", publish("news")).await;
@@ -124,15 +124,15 @@ async fn every_command_of_a_batch_needs_its_own_scope() {
         {"disconnect": {"user": "al"}},
         {"subscribe": {"user": "al", "topic": "room:1"}},
     ]});
-    let answer = with_key(&bench, "POST", "/api/batch", "roomsrooms", &batch).await.json();
-    let codes: Vec<&str> = answer["results"]
+    let reply = with_key(&bench, "POST", "/api/batch", "roomsrooms", &batch).await.json();
+    let codes: Vec<&str> = reply["results"]
         .as_array()
         .unwrap()
         .iter()
         .map(|result| result["error"]["code"].as_str().unwrap_or("ok"))
         .collect();
     let no = "insufficient_scope";
-    assert_eq!(codes, ["ok", no, "ok", no, no, no], "{answer}");
+    assert_eq!(codes, ["ok", no, "ok", no, no, no], "{reply}");
     let topics: Vec<String> =
         bench.published.lock().unwrap().iter().map(|it| it.topic.to_string()).collect();
     assert_eq!(topics, ["room:1", "@al"]);
@@ -149,9 +149,9 @@ async fn a_key_ends_with_its_time_and_with_a_reload() {
     let mut settings = access(&[("eyes", &["read"])]);
     settings.keys[0].expires = Some(1);
     bench.node.access.set(settings);
-    let answer = with_key(&bench, "GET", "/api/stats", "eyeseyes", "").await;
-    assert_eq!((answer.status, &*answer.code()), (401, "expired_key"));
-    assert_eq!(answer.headers["www-authenticate"], "Bearer error=\"invalid_token\"");
+    let reply = with_key(&bench, "GET", "/api/stats", "eyeseyes", "").await;
+    assert_eq!((reply.status, &*reply.code()), (401, "expired_key"));
+    assert_eq!(reply.headers["www-authenticate"], "Bearer error=\"invalid_token\"");
     // A node all of whose keys have expired is closed, not open.
     assert_eq!(bench.get("/api/stats").await.code(), "no_key");
     bench.node.access.set(access(&[("eyes", &["read"])]));
@@ -162,9 +162,9 @@ async fn a_key_ends_with_its_time_and_with_a_reload() {
 
 /// A browser that has signed in with a key: the cookie that it sends.
 async fn signed_in(bench: &Bench, key: &str) -> String {
-    let answer = call(bench, "POST", "/api/session", &[], json!({ "key": key }).to_string()).await;
-    assert_eq!(answer.status, 200, "{}", answer.text);
-    let cookie = answer.headers["set-cookie"].to_str().unwrap().to_owned();
+    let reply = call(bench, "POST", "/api/session", &[], json!({ "key": key }).to_string()).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    let cookie = reply.headers["set-cookie"].to_str().unwrap().to_owned();
     let (pair, attributes) = cookie.split_once(';').unwrap();
     assert_eq!(attributes, " Path=/; Max-Age=3600; HttpOnly; SameSite=Strict");
     assert!(!cookie.contains(key), "{cookie}");
@@ -209,8 +209,8 @@ async fn a_browser_signs_in_and_out() {
     assert_eq!(call(&bench, "POST", "/api/publish", &headers, body).await.status, 200);
     // A key that comes along counts, and not the cookie.
     let headers = [("cookie", root.as_str()), ("authorization", "Bearer wrong")];
-    let answer = call(&bench, "GET", "/api/stats", &headers, String::new()).await;
-    assert_eq!(outcome(&answer), (401, "bad_key".into()));
+    let reply = call(&bench, "GET", "/api/stats", &headers, String::new()).await;
+    assert_eq!(outcome(&reply), (401, "bad_key".into()));
 }
 
 #[tokio::test]
@@ -225,20 +225,20 @@ async fn a_sign_in_comes_from_the_nodes_own_page() {
         (&[("sec-fetch-site", "cross-site")], (403, "cross_origin")),
         (&[("sec-fetch-site", "same-origin"), ("origin", "http://127.0.0.1:8001")], (200, "")),
     ] {
-        let answer = call(&bench, "POST", "/api/session", headers, body()).await;
-        let (status, code) = outcome(&answer);
+        let reply = call(&bench, "POST", "/api/session", headers, body()).await;
+        let (status, code) = outcome(&reply);
         assert_eq!((status, &*code), want, "{headers:?}");
     }
     let headers = [("host", "throng.example"), ("origin", "https://throng.example")];
-    let answer = call(&bench, "POST", "/api/session", &headers, body()).await;
-    let cookie = answer.headers["set-cookie"].to_str().unwrap();
+    let reply = call(&bench, "POST", "/api/session", &headers, body()).await;
+    let cookie = reply.headers["set-cookie"].to_str().unwrap();
     assert!(
         cookie.starts_with("__Host-throng_session=") && cookie.ends_with("; Secure"),
         "{cookie}"
     );
     let publisher = json!({"key": "roomsrooms"}).to_string();
-    let answer = call(&bench, "POST", "/api/session", &[], publisher).await;
-    assert_eq!(outcome(&answer), (403, "insufficient_scope".into()));
+    let reply = call(&bench, "POST", "/api/session", &[], publisher).await;
+    assert_eq!(outcome(&reply), (403, "insufficient_scope".into()));
     bench.node.access.set(access(&[]));
     assert_eq!(call(&bench, "POST", "/api/session", &[], body()).await.code(), "no_keys");
     let open = bench.get("/api/session").await.json();
@@ -255,9 +255,9 @@ async fn a_client_that_guesses_keys_has_to_wait() {
     for _ in 0..10 {
         assert_eq!(try_with("guess").await.code(), "bad_key");
     }
-    let answer = try_with("rootroot").await;
-    assert_eq!((answer.status, &*answer.code()), (429, "too_many_attempts"));
-    let wait: u64 = answer.headers["retry-after"].to_str().unwrap().parse().unwrap();
+    let reply = try_with("rootroot").await;
+    assert_eq!((reply.status, &*reply.code()), (429, "too_many_attempts"));
+    let wait: u64 = reply.headers["retry-after"].to_str().unwrap().parse().unwrap();
     assert!((1..=60).contains(&wait), "{wait}");
     // A program with the key is not held up.
     assert_eq!(with_key(&bench, "GET", "/api/stats", "rootroot", "").await.status, 200);

@@ -140,7 +140,7 @@ struct PeerState {
     /// What is here of the head that is not whole.
     head: Head,
     /// Bytes went to it.
-    has_answers: bool,
+    has_replies: bool,
     /// The last request had the key.
     keyed: bool,
     /// Its answer has no end.
@@ -160,7 +160,7 @@ impl Peer {
             phase: Phase::Head(now),
             moved: now,
             head: Head::default(),
-            has_answers: false,
+            has_replies: false,
             keyed: false,
             streams: false,
             whole: false,
@@ -194,7 +194,7 @@ impl Peer {
     /// where there is no request, that what came is none.
     pub fn sent(&self) {
         let mut state = self.state();
-        (state.moved, state.stuck, state.has_answers) = (Instant::now(), false, true);
+        (state.moved, state.stuck, state.has_replies) = (Instant::now(), false, true);
         if let Phase::Head(_) = state.phase {
             state.phase = Phase::Replied;
         }
@@ -240,8 +240,8 @@ impl Peer {
     }
 
     /// Whether bytes went to the client: it may take what follows for an answer to something else.
-    pub fn has_answers(&self) -> bool {
-        self.state().has_answers
+    pub fn has_replies(&self) -> bool {
+        self.state().has_replies
     }
 
     /// Whether the server waits for the head of a request.

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
     use crate::http::admission::tests::limits;
 
-    async fn answer(response: Response) -> (u16, String) {
+    async fn reply(response: Response) -> (u16, String) {
         let status = response.status().as_u16();
         let bytes = to_bytes(response.into_body(), 1 << 10).await.unwrap();
         (status, String::from_utf8(bytes.to_vec()).unwrap())
@@ -180,10 +180,10 @@ mod tests {
         let response = forward(request(), Some(peer), &to, forwarding).await;
         assert_eq!(response.headers()["connection"], "close");
         let want = "PUT /a?b=c%20d 192.0.2.7:5000 \"b.example\" 5";
-        assert_eq!(answer(response).await, (200, want.into()));
+        assert_eq!(reply(response).await, (200, want.into()));
         let Pass::To(to, forwarding) = gate.pass(|| ()).await else { panic!("here") };
         let response = forward(request(), None, &to, forwarding).await;
-        assert_eq!(answer(response).await.0, 403);
+        assert_eq!(reply(response).await.0, 403);
         assert_eq!(gate.forwarding(), 0);
         std::fs::remove_file(path).unwrap();
     }

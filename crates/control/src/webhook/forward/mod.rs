@@ -6,7 +6,7 @@
 //! up its own queue alone, and no message overtakes another.
 //!
 //! A status of 200 to 299 takes a batch, one of 400 to 499 refuses it for good but for 408 and 429, and all
-//! else is a failure that may pass. What an answer says is published by [`Answers`], which knows the node.
+//! else is a failure that may pass. What an answer says is published by [`PublishReplies`], which knows the node.
 
 mod body;
 mod queue;
@@ -30,7 +30,7 @@ use super::gate::Gate;
 use super::signature::RequestId;
 use queue::ForwardQueue;
 pub(super) use queue::Waits;
-pub use queue::{AnswerCounts, ForwardStats};
+pub use queue::{ForwardStats, ReplyCounts};
 use sender::ForwardSender;
 
 /// At the end, what waits is sent for so long.
@@ -58,18 +58,18 @@ pub struct Forward {
     pub queue_bytes_max: usize,
 }
 
-/// Where the answer to a message goes.
+/// Where the reply to a message goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplyTo {
     /// The topic that its client named, else its user's own.
     pub topic: Name,
-    /// By which the client knows the answer.
+    /// By which the client knows the reply.
     pub correlation_data: Option<Box<[u8]>>,
 }
 
-/// Publishes what back ends answer.
-pub trait Answers: Send + Sync {
-    /// Publishes the messages of an answer's body and counts what becomes of each. `reply_to` says where the
+/// Publishes the replies of back ends.
+pub trait PublishReplies: Send + Sync {
+    /// Publishes the messages of a response's body and counts what becomes of each. `reply_to` says where the
     /// answer to a message goes by its id; nothing where it can go nowhere, or was not asked.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ pub trait Answers: Send + Sync {
         &self,
         body: &[u8],
         reply_to: &dyn Fn(&str) -> Option<ReplyTo>,
-        counts: &Arc<AnswerCounts>,
+        counts: &Arc<ReplyCounts>,
     ) -> Result<(), String>;
 }
 
@@ -227,7 +227,7 @@ impl Forwarder {
 
     /// Runs until the dispatcher is told to stop, and a little longer to send what waits. Needs a tokio
     /// runtime with I/O and time.
-    pub async fn run(self, answers: Arc<dyn Answers>) {
+    pub async fn run(self, replies: Arc<dyn PublishReplies>) {
         let mut queues = JoinSet::new();
         let mut end = self.forwards.end.subscribe();
         loop {
@@ -235,7 +235,7 @@ impl Forwarder {
                 queues.spawn(
                     ForwardSender::new(
                         queue,
-                        answers.clone(),
+                        replies.clone(),
                         end.clone(),
                         self.forwards.gate.clone(),
                     )

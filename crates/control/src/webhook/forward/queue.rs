@@ -44,9 +44,9 @@ pub struct ForwardStats {
     pub waiting_bytes: u64,
 }
 
-/// What becomes of the messages that a back end answers.
+/// What becomes of the messages that a back end replies.
 #[derive(Debug, Default)]
-pub struct AnswerCounts {
+pub struct ReplyCounts {
     /// They were published.
     pub published: AtomicU64,
     /// They could not be.
@@ -118,7 +118,7 @@ pub(in crate::webhook) struct ForwardQueue {
     pub requests: AtomicU64,
     pub retries: AtomicU64,
     pub bytes: AtomicU64,
-    pub answers: Arc<AnswerCounts>,
+    pub reply_counts: Arc<ReplyCounts>,
 }
 
 struct State {
@@ -181,7 +181,7 @@ impl ForwardQueue {
             requests: AtomicU64::new(0),
             retries: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
-            answers: Arc::default(),
+            reply_counts: Arc::default(),
         }
     }
 
@@ -353,8 +353,8 @@ impl ForwardQueue {
             requests: get(&self.requests),
             retries: get(&self.retries),
             bytes: get(&self.bytes),
-            replies_published: get(&self.answers.published),
-            rejected: get(&self.answers.rejected),
+            replies_published: get(&self.reply_counts.published),
+            rejected: get(&self.reply_counts.rejected),
             waiting,
             waiting_bytes,
         }

@@ -15,7 +15,7 @@ use super::super::retry::{Backoff, within};
 use super::super::signature::RequestId;
 use super::super::worker::until;
 use super::queue::{ForwardQueue, NextStep, Pending, UnderWay};
-use super::{Answers, body};
+use super::{PublishReplies, body};
 
 /// The pauses after failures.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
@@ -23,7 +23,7 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from
 /// What serves one queue.
 pub(super) struct ForwardSender {
     queue: Arc<ForwardQueue>,
-    answers: Arc<dyn Answers>,
+    replies: Arc<dyn PublishReplies>,
     /// When what waits is sent no longer.
     end: watch::Receiver<Option<Instant>>,
     gate: Arc<Gate>,
@@ -45,12 +45,12 @@ struct Sending {
 impl ForwardSender {
     pub fn new(
         queue: Arc<ForwardQueue>,
-        answers: Arc<dyn Answers>,
+        replies: Arc<dyn PublishReplies>,
         end: watch::Receiver<Option<Instant>>,
         gate: Arc<Gate>,
     ) -> Self {
         let (client, log, closed_for) = (LazyClient::new(1), Log::default(), Duration::ZERO);
-        ForwardSender { queue, answers, end, gate, client, log, closed_for }
+        ForwardSender { queue, replies, end, gate, client, log, closed_for }
     }
 
     /// Runs until nothing can come any more and all was taken or has failed.
@@ -170,9 +170,9 @@ impl ForwardSender {
             batch.iter().map(|pending| (&*pending.id, pending)).collect();
         let reply_to = |id: &str| by_id.get(id).and_then(|pending| pending.reply_to());
         let published = match taken {
-            Ok(body) => self.answers.publish(&body, &reply_to, &self.queue.answers),
+            Ok(body) => self.replies.publish(&body, &reply_to, &self.queue.reply_counts),
             Err(error) => {
-                self.queue.answers.rejected.fetch_add(1, Ordering::Relaxed);
+                self.queue.reply_counts.rejected.fetch_add(1, Ordering::Relaxed);
                 Err(error.to_string())
             }
         };

@@ -5,10 +5,10 @@ use std::io::Write;
 use super::*;
 
 #[tokio::test]
-async fn answers_that_are_none_become_errors() {
+async fn replies_that_are_none_become_errors() {
     let huge = "x".repeat(3 << 20);
     let moved = || (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, "/moved")]);
-    for (answer, kind) in [
+    for (reply, kind) in [
         (StatusCode::INTERNAL_SERVER_ERROR.into_response(), ErrorKind::Status),
         (StatusCode::NOT_FOUND.into_response(), ErrorKind::Status),
         (moved().into_response(), ErrorKind::Status),
@@ -18,14 +18,14 @@ async fn answers_that_are_none_become_errors() {
         (r#"{"replies":[{"status":"maybe"}]}"#.into_response(), ErrorKind::Body),
         (huge.into_response(), ErrorKind::Body),
     ] {
-        let answer = Mutex::new(Some(answer));
-        let app = app(OPEN, move |_| answer.lock().unwrap().take().unwrap()).await;
+        let reply = Mutex::new(Some(reply));
+        let app = app(OPEN, move |_| reply.lock().unwrap().take().unwrap()).await;
         bench(1, settings(&app.url)).fails(kind).await;
     }
 }
 
 #[tokio::test]
-async fn an_answer_without_a_body_is_ok() {
+async fn an_reply_without_a_body_is_ok() {
     for status in [StatusCode::OK, StatusCode::NO_CONTENT] {
         let app = app(OPEN, move |_| status.into_response()).await;
         let mut bench = bench(1, settings(&app.url));
@@ -46,12 +46,12 @@ async fn an_error_of_the_application_is_passed_on() {
 
 #[tokio::test]
 async fn connections_that_break_and_servers_of_other_kinds_are_errors() {
-    for (answer, kind) in [
+    for (reply, kind) in [
         (&b""[..], ErrorKind::Unreachable),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{", ErrorKind::Unreachable),
         (b"220 mail.example ESMTP\r\n", ErrorKind::Body),
     ] {
-        let url = raw_app(answer, true).await;
+        let url = raw_app(reply, true).await;
         bench(1, settings(&url)).fails(kind).await;
     }
     let url = raw_app(b"no TLS here", true).await.replace("http:", "https:");
@@ -73,8 +73,8 @@ async fn an_absent_application_sends_no_response() {
 
 #[tokio::test]
 async fn what_fails_in_passing_is_sent_again_with_the_same_id() {
-    let answers = AtomicUsize::new(0);
-    let app = app(OPEN, move |events| match answers.fetch_add(1, Ordering::Relaxed) {
+    let responses = AtomicUsize::new(0);
+    let app = app(OPEN, move |events| match responses.fetch_add(1, Ordering::Relaxed) {
         0 => StatusCode::BAD_GATEWAY.into_response(),
         1 => StatusCode::SERVICE_UNAVAILABLE.into_response(),
         2 => echo(events),

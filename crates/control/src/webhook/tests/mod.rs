@@ -70,7 +70,7 @@ impl Seen {
     }
 }
 
-type Answer = dyn Fn(&[Value]) -> Response + Send + Sync;
+type Responder = dyn Fn(&[Value]) -> Response + Send + Sync;
 
 /// An application that records what it gets, and answers as a test wants when the gate lets it.
 struct App {
@@ -79,12 +79,12 @@ struct App {
     gate: Semaphore,
     under_way: AtomicUsize,
     under_way_max: AtomicUsize,
-    answer: Box<Answer>,
+    responder: Box<Responder>,
 }
 
 async fn app(
     gate: usize,
-    answer: impl Fn(&[Value]) -> Response + Send + Sync + 'static,
+    responder: impl Fn(&[Value]) -> Response + Send + Sync + 'static,
 ) -> Arc<App> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let app = Arc::new(App {
@@ -93,7 +93,7 @@ async fn app(
         gate: Semaphore::new(gate),
         under_way: AtomicUsize::new(0),
         under_way_max: AtomicUsize::new(0),
-        answer: Box::new(answer),
+        responder: Box::new(responder),
     });
     let moved = || async { echo(&[Value::Null]) };
     let router = Router::new().route("/hook", post(hook)).route("/moved", get(moved).post(moved));
@@ -106,13 +106,13 @@ async fn hook(State(app): State<Arc<App>>, headers: HeaderMap, body: String) -> 
     let mut body: Value = serde_json::from_str(&body).unwrap();
     let key = if body.get("messages").is_some() { "messages" } else { "events" };
     let Value::Array(events) = body[key].take() else { panic!("no events") };
-    let answer = (app.answer)(&events);
+    let outcome = (app.responder)(&events);
     let under_way = app.under_way.fetch_add(1, Ordering::Relaxed) + 1;
     app.under_way_max.fetch_max(under_way, Ordering::Relaxed);
     app.seen.lock().unwrap().push(Seen { headers, events });
     app.gate.acquire().await.unwrap().forget();
     app.under_way.fetch_sub(1, Ordering::Relaxed);
-    answer
+    outcome
 }
 
 impl App {
@@ -214,7 +214,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn what_waits_for_a_slow_answer_goes_together_in_order() {
+async fn what_waits_for_a_slow_reply_goes_together_in_order() {
     let app = app(0, echo).await;
     let mut bench = bench(1, Settings { batch_events_max: 3, ..settings(&app.url) });
     bench.ask(0, 0).unwrap();
@@ -340,7 +340,7 @@ async fn a_queue_is_there_while_something_is_in_it() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_late_is_not_waited_for() {
+async fn an_reply_that_is_late_is_not_waited_for() {
     let app = app(0, echo).await;
     let mut bench =
         bench(1, Settings { timeout: Duration::from_millis(100), ..settings(&app.url) });
@@ -412,14 +412,14 @@ async fn a_body_that_never_ends_is_late_too() {
 }
 
 /// Answers each connection's first bytes with these; then closes it, or keeps quiet.
-async fn raw_app(answer: &'static [u8], close: bool) -> String {
+async fn raw_app(outcome: &'static [u8], close: bool) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/hook", listener.local_addr().unwrap());
     tokio::spawn(async move {
         let mut open = Vec::new();
         while let Ok((mut stream, _)) = listener.accept().await {
             let _ = stream.read(&mut [0; 4096]).await;
-            let _ = stream.write_all(answer).await;
+            let _ = stream.write_all(outcome).await;
             if !close {
                 open.push(stream);
             }

@@ -260,14 +260,14 @@ async fn events_go_on_with_their_numbers() {
     event_sender.abort();
 }
 
-struct NoAnswers;
+struct NoReplies;
 
-impl Answers for NoAnswers {
+impl PublishReplies for NoReplies {
     fn publish(
         &self,
         _: &[u8],
         _: &dyn Fn(&str) -> Option<ReplyTo>,
-        _: &Arc<AnswerCounts>,
+        _: &Arc<ReplyCounts>,
     ) -> Result<(), String> {
         Ok(())
     }
@@ -316,7 +316,7 @@ async fn messages_for_back_ends_are_sent_again_in_their_order() {
     let ((to_old, mut old_replies), (to_new, mut new_replies)) = (shards(), shards());
     let parts =
         [Forwarded::new(old.clone(), to_old.clone()), Forwarded::new(new.clone(), to_new.clone())];
-    let forwarder = tokio::spawn(workers.forwarder.run(Arc::new(NoAnswers)));
+    let forwarder = tokio::spawn(workers.forwarder.run(Arc::new(NoReplies)));
     tokio::time::sleep(Duration::from_millis(20)).await;
     let mut sent = Sent::new();
     old.forward(forwarded("a", 1, &to_old)).unwrap();
@@ -337,7 +337,7 @@ async fn messages_for_back_ends_are_sent_again_in_their_order() {
     forwarder.abort();
     old.end();
     parts[1].complete().unwrap();
-    let forwarder = tokio::spawn(new_workers.forwarder.run(Arc::new(NoAnswers)));
+    let forwarder = tokio::spawn(new_workers.forwarder.run(Arc::new(NoReplies)));
     new.go_on();
     new.forward(forwarded("a", 6, &to_new)).unwrap();
     app.gate.add_permits(OPEN / 2);

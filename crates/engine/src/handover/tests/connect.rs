@@ -61,21 +61,21 @@ fn all() -> Vec<Step> {
 fn an_admitted_client_needs_a_decision_again() {
     let mut steps = all();
     steps.extend([
-        Answer(true),
-        Answer(true),
+        ReplyTarget(true),
+        ReplyTarget(true),
         text(2, r#"["1","1","a","phx_join",{}]"#),
         text(2, r#"["1","2","b","phx_join",{}]"#),
         Publish("given", "by word".into()),
         Publish("@bo", "own".into()),
         // The poll is over by now, and the others are asked about.
         Wait(50),
-        Answer(true),
+        ReplyTarget(true),
         Wait(50),
         Publish("a", "who stayed".into()),
         Publish("given", "who stayed".into()),
     ]);
     steps.extend((0..CLIENTS).map(Read));
-    steps.extend([Wait(90), Answer(false), Wait(150), Publish("given", "too late".into())]);
+    steps.extend([Wait(90), ReplyTarget(false), Wait(150), Publish("given", "too late".into())]);
     steps.extend((0..CLIENTS).map(Read));
     let received = check_requests("refresh", &steps);
     for client in [0, 1, 5] {
@@ -104,10 +104,10 @@ fn an_admitted_client_needs_a_decision_again() {
 #[test]
 fn a_rejected_client_was_never_present() {
     let mut steps = all();
-    steps.extend([Answer(false), Answer(true), Publish("a", "for none".into()), Wait(5)]);
+    steps.extend([ReplyTarget(false), ReplyTarget(true), Publish("a", "for none".into()), Wait(5)]);
     steps.extend((0..CLIENTS).map(Read));
     // The next request is another one.
-    steps.extend([Send(0, get("/stream?topic=a&as=gi").into()), Wait(2), Answer(true)]);
+    steps.extend([Send(0, get("/stream?topic=a&as=gi").into()), Wait(2), ReplyTarget(true)]);
     steps.extend([Publish("a", "for the next".into()), Read(0)]);
     let received = check_requests("refusal", &steps);
     for (client, text) in received.iter().enumerate() {
@@ -125,7 +125,16 @@ fn a_rejected_client_was_never_present() {
 #[test]
 fn no_request_waits_for_a_client_that_has_left() {
     let mut steps = all();
-    steps.extend([Cut(0), Cut(1), Cut(4), Cut(5), Wait(3), Answer(true), Answer(true), Wait(3)]);
+    steps.extend([
+        Cut(0),
+        Cut(1),
+        Cut(4),
+        Cut(5),
+        Wait(3),
+        ReplyTarget(true),
+        ReplyTarget(true),
+        Wait(3),
+    ]);
     steps.extend([Publish("a", "there".into()), Read(2), Read(3)]);
     let received = check_requests("gone", &steps);
     assert!(received[3].contains("there"), "{}", received[3]);

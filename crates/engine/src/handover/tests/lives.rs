@@ -163,8 +163,8 @@ fn session(vsn: &str) -> Vec<Step> {
     let path = format!("/socket/longpoll?vsn={vsn}&user=u0");
     opened.step(&Open(0, 0, get(&path)));
     opened.read(0);
-    let answer = String::from_utf8(opened.received[0].clone()).unwrap();
-    let token = answer.split("\"token\":\"").nth(1).unwrap().split('"').next().unwrap();
+    let reply = String::from_utf8(opened.received[0].clone()).unwrap();
+    let token = reply.split("\"token\":\"").nth(1).unwrap().split('"').next().unwrap();
     let path = format!("{path}&token={token}");
     let join = match vsn {
         "1.0.0" => r#"{"topic":"plain","event":"phx_join","payload":{},"ref":"1","join_ref":"1"}"#,

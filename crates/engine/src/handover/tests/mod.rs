@@ -132,7 +132,7 @@ enum Step {
     /// Time passes, in tenths of a second.
     Wait(u64),
     /// The application answers.
-    Answer(bool),
+    ReplyTarget(bool),
     /// The history's answers come.
     History,
     /// The application ends all connections of a user.
@@ -353,7 +353,7 @@ impl Scene {
                     self.turn();
                 }
             }
-            Answer(ok) => {
+            ReplyTarget(ok) => {
                 for request in std::mem::take(&mut *self.app.1.lock().unwrap()) {
                     let silent = WebhookResponse::Silent("the back end is away");
                     let reply = request.reply.into_iter();

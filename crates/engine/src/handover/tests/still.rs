@@ -36,7 +36,7 @@ impl Scene {
 }
 
 #[test]
-fn answers_of_the_history_wait_until_an_engine_goes_on() {
+fn replies_of_the_history_wait_until_an_engine_goes_on() {
     let mut scene = Scene::new(true);
     scene.step(&Publish("big/1", "one".into()));
     scene.step(&Open(0, 0, get("/sse?user=u0&topic=big/1&since=fffffff8:0")));

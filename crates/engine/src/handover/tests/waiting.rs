@@ -222,7 +222,7 @@ fn nothing_is_read_for_a_client_that_has_left() {
 }
 
 #[test]
-fn polls_that_wait_for_the_history_get_its_answer() {
+fn polls_that_wait_for_the_history_get_its_reply() {
     let steps = [
         Publish("big/1", "one".into()),
         Open(0, 0, get("/poll?topic=big/1&topic=plain&since=fffffff8:0&timeout=9")),
@@ -256,7 +256,7 @@ fn a_poll_learns_what_is_gone_from_whichever_engine_replies() {
         let mut scene = Scene::new(true);
         steps.iter().for_each(|step| scene.step(step));
         if upgrade {
-            scene.late.iter().for_each(|late| late.answer_at_once());
+            scene.late.iter().for_each(|late| late.reply_at_once());
             scene.upgrade(What::TakeOver);
         }
         (0..3).for_each(|_| scene.step(&History));
@@ -337,11 +337,11 @@ fn joins_lists_and_webhooks_wait_as_before() {
         Read(1),
         text(0, r#"["1","2","asked/1","phx_join",{}]"#),
         text(0, r#"["odd ref","3","asked/2","phx_join",{}]"#),
-        Answer(true),
+        ReplyTarget(true),
         text(0, r#"["1","4","asked/1","event",{"a":1}]"#),
         text(0, r#"["9","9","*","phx_join",{}]"#),
         text(0, r#"["10","10","@u0","phx_join",{"tags":["a"]}]"#),
-        Answer(false),
+        ReplyTarget(false),
         Publish("*", "all".into()),
         Publish("@u0", "own".into()),
         Read(0),
@@ -397,7 +397,7 @@ fn requests_to_the_application_wait_as_before() {
             ws(3, 5, "publish", "asked/1"),
             ws(3, 6, "ping", ""),
             Wait(5),
-            Answer(ok),
+            ReplyTarget(ok),
             Publish("asked/1", "heard by members".into()),
             Read(0),
             Read(1),
@@ -406,7 +406,7 @@ fn requests_to_the_application_wait_as_before() {
             Read(4),
             Read(5),
             ws(3, 7, "subscribe", "both/1"),
-            Answer(true),
+            ReplyTarget(true),
             Publish("both/1", "heard by one".into()),
             Read(3),
         ];

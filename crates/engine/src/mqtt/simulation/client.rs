@@ -69,7 +69,7 @@ pub(super) struct Client {
     /// What the application has got: payloads in order, each with its topic.
     pub got: Vec<(String, String)>,
     /// Packets that the client has still to send: it reads before it answers.
-    answers: VecDeque<Vec<u8>>,
+    replies: VecDeque<Vec<u8>>,
     /// What was published to the end, by all clients.
     pub done: Ends,
     /// What was before it subscribed: what is on its way then may come, and after so many connects nothing.
@@ -182,7 +182,7 @@ impl Client {
             publishing: VecDeque::new(),
             received: BTreeSet::new(),
             got: Vec::new(),
-            answers: VecDeque::new(),
+            replies: VecDeque::new(),
             done,
             before: None,
             unsubscribed: None,
@@ -228,7 +228,7 @@ impl Client {
 
     /// True when nothing of its own is under way.
     pub fn is_done(&self) -> bool {
-        self.publishing.is_empty() && self.answers.is_empty() && self.ready
+        self.publishing.is_empty() && self.replies.is_empty() && self.ready
     }
 
     pub fn connect(&mut self, end: ClientEnd, terms: Terms) {
@@ -358,7 +358,7 @@ impl Client {
     fn reset(&mut self) {
         self.is_stored = false;
         self.input.clear();
-        self.answers.clear();
+        self.replies.clear();
         self.unconfirmed.clear();
         self.aliases.clear();
         self.connected = false;
@@ -437,8 +437,8 @@ impl Client {
     }
 
     /// Sends the next answer that waits.
-    pub fn answer(&mut self) -> bool {
-        let Some(bytes) = self.answers.pop_front() else { return false };
+    pub fn reply(&mut self) -> bool {
+        let Some(bytes) = self.replies.pop_front() else { return false };
         if let Ok(Some((Packet::Puback(it) | Packet::Pubcomp(it), _))) =
             read(&bytes, Some(self.version), Side::Client, usize::MAX)
         {

@@ -181,7 +181,7 @@ impl World {
                 let bytes_max = 1 + self.random.below(40);
                 self.clients[name].read(bytes_max);
             }
-            9..=11 => _ = self.clients[name].answer(),
+            9..=11 => _ = self.clients[name].reply(),
             12 | 13 => self.write(),
             14 if self.random.one_in(4) => self.node.history.sweep(),
             14 => {
@@ -298,7 +298,7 @@ impl World {
                 }
                 let client = &mut self.clients[name];
                 is_busy |= client.read(usize::MAX);
-                while client.answer() {
+                while client.reply() {
                     is_busy = true;
                 }
                 if client.is_unsubscribed() {
@@ -335,7 +335,7 @@ impl World {
 
     /// All are there, and what is said now reaches everyone.
     fn talk(&mut self) {
-        self.node.late.iter().for_each(|late| late.answer_at_once());
+        self.node.late.iter().for_each(|late| late.reply_at_once());
         self.calm = self.log.len();
         for name in 0..self.clients.len() {
             self.publish(name);

@@ -57,11 +57,11 @@ impl World {
     }
 
     /// All is done that can be. These clients answer what they hear, and the disk writes or does not.
-    fn rest(&mut self, answering: &[usize], writes: bool) {
+    fn rest(&mut self, replying: &[usize], writes: bool) {
         for _ in 0..100 {
             for client in &mut self.clients {
                 client.read(usize::MAX);
-                while answering.contains(&client.name) && client.answer() {}
+                while replying.contains(&client.name) && client.reply() {}
             }
             self.turn(0);
             if let Some(disk) = self.setup.disk.as_ref().filter(|_| writes) {

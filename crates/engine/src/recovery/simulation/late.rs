@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use broker::{Activity, Append, Done, HistoryLog, Latest, PublishError};
 use history::{
-    AcknowledgeError, Answer, Completion, Cursor, GivenUp, Gone, History, HistoryError,
+    AcknowledgeError, Completion, Cursor, GivenUp, Gone, History, HistoryError, HistoryReply,
     HistoryStats, Implicit, Matching, Page, PageQuery, Piece, Pull, Start, TopicHash,
 };
 use model::{AcknowledgeRule, Envelope, Epoch, HistoryRule, Name, Position, ResumeRequest, Rules};
@@ -18,7 +18,7 @@ pub(crate) struct Late {
 }
 
 /// Gives an answer if it is wanted, and says whether it is.
-type LateAnswer = Box<dyn FnOnce() -> bool + Send>;
+type LateReply = Box<dyn FnOnce() -> bool + Send>;
 
 struct State {
     random: Random,
@@ -29,9 +29,9 @@ struct State {
     /// All is answered at once.
     at_once: bool,
     /// Answers under way, and in how many turns each of them comes.
-    waiting: Vec<(usize, LateAnswer)>,
+    waiting: Vec<(usize, LateReply)>,
     /// So many came.
-    answers: usize,
+    replies: usize,
     /// So many nobody waited for any more.
     unwanted: usize,
     /// None comes.
@@ -49,9 +49,9 @@ impl Late {
     pub fn new(local: Local, seed: u64) -> Arc<Self> {
         let (random, always) = (Random::of(seed, 1), seed.is_multiple_of(2));
         let (waiting, steady, at_once) = (Vec::new(), false, false);
-        let (answers, unwanted, is_paused) = (0, 0, false);
+        let (replies, unwanted, is_paused) = (0, 0, false);
         let state =
-            State { random, always, steady, at_once, waiting, answers, unwanted, is_paused };
+            State { random, always, steady, at_once, waiting, replies, unwanted, is_paused };
         Arc::new(Late { local, state: Mutex::new(state) })
     }
 
@@ -63,7 +63,7 @@ impl Late {
     }
 
     /// From now on everything is answered at once.
-    pub fn answer_at_once(&self) {
+    pub fn reply_at_once(&self) {
         self.state.lock().unwrap().at_once = true;
     }
 
@@ -80,9 +80,9 @@ impl Late {
         }
         state.waiting.iter_mut().for_each(|(turns, _)| *turns = turns.saturating_sub(1));
         let due: Vec<_> = state.waiting.extract_if(.., |(turns, _)| *turns == 0).collect();
-        state.answers += due.len();
+        state.replies += due.len();
         drop(state);
-        let unwanted = due.into_iter().rev().filter_map(|(_, answer)| (!answer()).then_some(()));
+        let unwanted = due.into_iter().rev().filter_map(|(_, reply)| (!reply()).then_some(()));
         let unwanted = unwanted.count();
         self.state.lock().unwrap().unwanted += unwanted;
     }
@@ -98,32 +98,32 @@ impl Late {
     }
 
     /// How many answers came later.
-    pub fn answers(&self) -> usize {
-        self.state.lock().unwrap().answers
+    pub fn replies(&self) -> usize {
+        self.state.lock().unwrap().replies
     }
 
     /// The answer is that of this moment, or that of a later one; it comes in some turns.
-    fn answer<T: Send + 'static>(
+    fn reply<T: Send + 'static>(
         &self,
         completion: Completion<T>,
         query: impl FnOnce(&Local) -> T + Send + 'static,
-    ) -> Result<Answer<T>, HistoryError> {
+    ) -> Result<HistoryReply<T>, HistoryError> {
         let mut state = self.state.lock().unwrap();
         if state.at_once {
-            return Ok(Answer::Now(query(&self.local)));
+            return Ok(HistoryReply::Now(query(&self.local)));
         }
         let always = state.always;
         let turns = 1 + state.random.below(30);
         // What is held is not answered before, in any way.
         let way = if state.is_paused || state.steady { 9 } else { state.random.below(10) };
         let turns = if state.steady { 1 } else { turns };
-        let answer: Box<dyn FnOnce() -> Result<T, HistoryError> + Send> = match way {
-            0 if !always => return Ok(Answer::Now(query(&self.local))),
+        let reply: Box<dyn FnOnce() -> Result<T, HistoryError> + Send> = match way {
+            0 if !always => return Ok(HistoryReply::Now(query(&self.local))),
             1 => return Err(HistoryError::Busy),
             2 => Box::new(|| Err(HistoryError::Unavailable("no answer".into()))),
             3 => {
                 completion.complete(Ok(query(&self.local)));
-                return Ok(Answer::Later);
+                return Ok(HistoryReply::Later);
             }
             4..7 => {
                 let found = query(&self.local);
@@ -134,21 +134,21 @@ impl Late {
                 Box::new(move || Ok(query(&local)))
             }
         };
-        let answer = Box::new(move || {
+        let reply = Box::new(move || {
             let is_wanted = completion.is_wanted();
             if is_wanted {
-                completion.complete(answer());
+                completion.complete(reply());
             }
             is_wanted
         });
-        state.waiting.push((turns, answer));
-        Ok(Answer::Later)
+        state.waiting.push((turns, reply));
+        Ok(HistoryReply::Later)
     }
 }
 
-fn now<T>(answer: Result<Answer<T>, HistoryError>) -> T {
-    match answer {
-        Ok(Answer::Now(now)) => now,
+fn now<T>(reply: Result<HistoryReply<T>, HistoryError>) -> T {
+    match reply {
+        Ok(HistoryReply::Now(now)) => now,
         _ => panic!("without a store everything is answered at once"),
     }
 }
@@ -217,11 +217,11 @@ impl History for Late {
         topics: &[(u64, &str)],
         request: &ResumeRequest,
         completion: Completion<Start>,
-    ) -> Result<Answer<Start>, HistoryError> {
+    ) -> Result<HistoryReply<Start>, HistoryError> {
         let topics: Vec<(u64, String)> =
             topics.iter().map(|(hash, name)| (*hash, name.to_string())).collect();
         let request = request.clone();
-        self.answer(completion, move |local| {
+        self.reply(completion, move |local| {
             let topics: Vec<(u64, &str)> =
                 topics.iter().map(|(hash, name)| (*hash, name.as_str())).collect();
             now(local.start(&topics, &request, never()))
@@ -232,8 +232,8 @@ impl History for Late {
         &self,
         pull: Pull,
         completion: Completion<Piece>,
-    ) -> Result<Answer<Piece>, HistoryError> {
-        self.answer(completion, move |local| now(local.read(pull, never())))
+    ) -> Result<HistoryReply<Piece>, HistoryError> {
+        self.reply(completion, move |local| now(local.read(pull, never())))
     }
 
     fn set_implicit(&self, implicit: Option<Implicit>) {
@@ -246,17 +246,17 @@ impl History for Late {
         after: u64,
         completion: Completion<Matching>,
         hash: TopicHash,
-    ) -> Result<Answer<Matching>, HistoryError> {
+    ) -> Result<HistoryReply<Matching>, HistoryError> {
         let filters = filters.to_vec();
-        self.answer(completion, move |local| now(local.matching(&filters, after, never(), hash)))
+        self.reply(completion, move |local| now(local.matching(&filters, after, never(), hash)))
     }
 
     fn page(
         &self,
         query: PageQuery,
         completion: Completion<Page>,
-    ) -> Result<Answer<Page>, HistoryError> {
-        self.answer(completion, move |local| now(local.page(query, never())))
+    ) -> Result<HistoryReply<Page>, HistoryError> {
+        self.reply(completion, move |local| now(local.page(query, never())))
     }
 
     fn delete(
@@ -264,7 +264,7 @@ impl History for Late {
         hash: u64,
         topic: &str,
         completion: Completion<()>,
-    ) -> Result<Answer<()>, HistoryError> {
+    ) -> Result<HistoryReply<()>, HistoryError> {
         self.local.delete(hash, topic, completion)
     }
 

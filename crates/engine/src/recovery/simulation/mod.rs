@@ -213,10 +213,10 @@ impl World {
             }
             false => {
                 let options = Options { no_history: true, ..Options::default() };
-                let (done, answer) = std::sync::mpsc::channel();
+                let (done, reply) = std::sync::mpsc::channel();
                 let done = Box::new(move |result| done.send(result).unwrap_or_default());
                 self.broker.submit(Publish { publication, options }, None, done);
-                answer.recv().ok().and_then(Result::ok).map(|published| published.id)
+                reply.recv().ok().and_then(Result::ok).map(|published| published.id)
             }
         };
         if let Some(id) = id {
@@ -596,7 +596,7 @@ fn run(seed: u64, steps: usize, is_late: bool, topics: Range<usize>) {
         assert_eq!(world.closed_as_slow(), 0, "nobody is closed for such topics");
     }
     if let Some(late) = &world.late {
-        trace(|| format!("{} answers came later", late.answers()));
+        trace(|| format!("{} answers came later", late.replies()));
     }
     std::mem::forget(failing);
 }

@@ -73,7 +73,7 @@ impl Worker<'_> {
 
     /// The request was written. The connection is open already if no response is to be expected.
     pub(super) fn request_written(&mut self, index: u32) {
-        let at_once = self.client(index).answers_at_once();
+        let at_once = self.client(index).replies_at_once();
         let connection = &mut self.connections[index as usize];
         connection.stage = Stage::Requested;
         if !at_once {
@@ -86,7 +86,7 @@ impl Worker<'_> {
     /// The connection is open.
     pub(super) fn opened(&mut self, index: u32, now: u64) {
         // A long poll gives no connect time: nobody knows when the server accepted it.
-        let answered = self.client(index).answers_at_once();
+        let answered = self.client(index).replies_at_once();
         let us = self.us(now);
         let connection = &mut self.connections[index as usize];
         connection.stage = Stage::Open;

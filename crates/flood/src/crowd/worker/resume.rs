@@ -145,7 +145,7 @@ impl Worker<'_> {
             let _ = write!(path, "&since:@{}={position}", user());
         }
         let has_token = resume_state.token.is_some();
-        if resume_state.style == ResumeStyle::One && !has_token && !client.answers_at_once() {
+        if resume_state.style == ResumeStyle::One && !has_token && !client.replies_at_once() {
             // The first long poll fetches a resume token and doesn't wait for messages.
             path.push_str("&timeout=0");
         }

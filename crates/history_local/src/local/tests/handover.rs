@@ -70,13 +70,13 @@ impl Line {
 }
 
 /// What is answered, now or later.
-fn answer<T: Send + 'static>(
-    ask: impl FnOnce(Completion<T>) -> Result<Answer<T>, HistoryError>,
+fn reply<T: Send + 'static>(
+    ask: impl FnOnce(Completion<T>) -> Result<HistoryReply<T>, HistoryError>,
 ) -> T {
     let (sender, later) = mpsc::channel();
     match ask(Completion::new(move |it: Result<T, _>| drop(sender.send(it.unwrap())))).unwrap() {
-        Answer::Now(it) => it,
-        Answer::Later => later.recv_timeout(TIMEOUT).unwrap(),
+        HistoryReply::Now(it) => it,
+        HistoryReply::Later => later.recv_timeout(TIMEOUT).unwrap(),
     }
 }
 
@@ -107,7 +107,7 @@ fn assert_same(old: &Process, new: &Process, through: u64) {
                 let (hash, bytes_max) = (node.hash(topic), 1 << 20);
                 let query =
                     PageQuery { hash, topic: topic.into(), from, backwards, limit, bytes_max };
-                let page = answer(|completion| node.history.page(query, completion));
+                let page = reply(|completion| node.history.page(query, completion));
                 format!(
                     "{:?} {} {} {:?}",
                     said(&page.messages, through),
@@ -127,7 +127,7 @@ fn assert_same(old: &Process, new: &Process, through: u64) {
                 let start = begun(node, &[topic], &request(token));
                 let places: Vec<_> = start.topics.iter().map(|it| (it.after, it.whole)).collect();
                 let piece =
-                    answer(|completion| node.history.read(pull(&start.topics, 4), completion));
+                    reply(|completion| node.history.read(pull(&start.topics, 4), completion));
                 let Piece { messages, through: read, caught_up, gone, first } = piece;
                 format!(
                     "{places:?} {:?} {:?} {read} {caught_up} {gone:?} {first:?}",
@@ -148,7 +148,7 @@ fn assert_same(old: &Process, new: &Process, through: u64) {
         let hash: history::TopicHash = Arc::new(|topic| topic.len() as u64);
         let filters = [Name::from("#")];
         let Matching { topics, top } =
-            answer(|completion| node.history.matching(&filters, top / 2, completion, hash));
+            reply(|completion| node.history.matching(&filters, top / 2, completion, hash));
         let mut topics: Vec<_> =
             topics.into_iter().map(|(cursor, last)| (cursor.topic, last)).collect();
         topics.sort();
@@ -186,7 +186,7 @@ fn step(random: &mut Random, processes: &[&Process]) {
     let (expires, is_keyed) = (random.one_in(8), random.one_in(2) || topic.starts_with('c'));
     let has_idempotency = random.one_in(3);
     let back = random.below(6);
-    let answers = processes.iter().map(|process| {
+    let replies = processes.iter().map(|process| {
         let Node { broker, history } = &process.node;
         let top = history.top();
         let before = Position { offset: top.offset.saturating_sub(back), ..top };
@@ -199,7 +199,7 @@ fn step(random: &mut Random, processes: &[&Process]) {
         let done = match kind {
             0 => {
                 let hash = broker.hash(topic);
-                answer(|completion| history.delete(hash, topic, completion));
+                reply(|completion| history.delete(hash, topic, completion));
                 String::new()
             }
             1 => format!("{:?}", history.acknowledge(user, topic, before)),
@@ -233,7 +233,7 @@ fn step(random: &mut Random, processes: &[&Process]) {
                 let idempotency_key = has_idempotency.then(|| key.into());
                 let options = Options { idempotency_key, ..Options::default() };
                 let (sender, result) = mpsc::channel();
-                let done = Box::new(move |answer: Results| sender.send(answer).unwrap());
+                let done = Box::new(move |reply: Results| sender.send(reply).unwrap());
                 broker.submit(Publish { publication, options }, None, done);
                 let result = result.recv_timeout(TIMEOUT).unwrap();
                 process.wait();
@@ -243,8 +243,8 @@ fn step(random: &mut Random, processes: &[&Process]) {
         process.wait();
         done
     });
-    let answers: Vec<String> = answers.collect();
-    assert!(answers.windows(2).all(|two| two[0] == two[1]), "{kind} {topic}: {answers:?}");
+    let replies: Vec<String> = replies.collect();
+    assert!(replies.windows(2).all(|two| two[0] == two[1]), "{kind} {topic}: {replies:?}");
 }
 
 fn small() -> HistoryLimits {

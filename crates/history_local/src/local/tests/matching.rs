@@ -18,7 +18,7 @@ fn search(
     filters: &[&str],
     after: u64,
     completion: Completion<Matching>,
-) -> Answer<Matching> {
+) -> HistoryReply<Matching> {
     let filters: Vec<Name> = filters.iter().map(|filter| Name::from(*filter)).collect();
     let hash = Arc::new(|topic: &str| topic.len() as u64);
     node.history.matching(&filters, after, completion, hash).unwrap()
@@ -30,8 +30,8 @@ fn found(node: &Node, filters: &[&str], after: u64) -> Vec<(String, u64)> {
     let completion =
         Completion::new(move |found: Result<Matching, _>| sender.send(found.unwrap()).unwrap());
     let Matching { topics, top } = match search(node, filters, after, completion) {
-        Answer::Now(found) => found,
-        Answer::Later => later.recv_timeout(TIMEOUT).unwrap(),
+        HistoryReply::Now(found) => found,
+        HistoryReply::Later => later.recv_timeout(TIMEOUT).unwrap(),
     };
     assert_eq!(top, TOPICS.len() as u64);
     assert!(topics.iter().all(|(it, _)| it.after == after && it.hash == it.topic.len() as u64));
@@ -79,21 +79,21 @@ fn others_read_while_topics_are_scanned_and_nothing_is_for_who_has_left() {
     let (_, node) = node_of(Some(begin));
     fill(&node);
     let (reached, open) = gate(&store);
-    let (sender, answer) = mpsc::channel::<Matching>();
+    let (sender, reply) = mpsc::channel::<Matching>();
     let asker = Asker::default();
     let completion = Completion::of(&asker, move |found: Result<Matching, _>| {
         sender.send(found.unwrap()).unwrap();
     });
-    assert!(matches!(search(&node, &["+/1"], 0, completion), Answer::Later));
+    assert!(matches!(search(&node, &["+/1"], 0, completion), HistoryReply::Later));
     // Another one reads when some were looked at.
     let (reached_later, open_later) = gate(&store);
     reached.recv_timeout(TIMEOUT).unwrap();
     open.send(()).unwrap();
     reached_later.recv_timeout(TIMEOUT).unwrap();
-    assert_eq!(answer.try_recv().unwrap_err(), mpsc::TryRecvError::Empty);
+    assert_eq!(reply.try_recv().unwrap_err(), mpsc::TryRecvError::Empty);
     drop(asker);
     open_later.send(()).unwrap();
-    let left = answer.recv_timeout(TIMEOUT);
+    let left = reply.recv_timeout(TIMEOUT);
     assert_eq!(left.unwrap_err(), mpsc::RecvTimeoutError::Disconnected);
     assert_eq!(found(&node, &["+/1"], 0).len(), 2);
     store.close().unwrap();

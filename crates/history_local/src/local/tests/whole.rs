@@ -15,8 +15,8 @@ fn gets(node: &Node, topics: &[&str], since: &str) -> Vec<u64> {
         let completion =
             Completion::new(move |piece: Result<Piece, _>| _ = sender.send(piece.unwrap()));
         let piece = match node.history.read(pull(&topics, 3), completion).unwrap() {
-            Answer::Now(piece) => piece,
-            Answer::Later => later.recv_timeout(Duration::from_secs(10)).unwrap(),
+            HistoryReply::Now(piece) => piece,
+            HistoryReply::Later => later.recv_timeout(Duration::from_secs(10)).unwrap(),
         };
         assert!(piece.gone.iter().all(|gone| *gone == Gone::Nothing), "what is gone is not missed");
         offsets.extend(piece.messages.iter().map(|message| message.id.offset));
@@ -148,14 +148,14 @@ fn large_topics(dir: &Dir, topics: &[&str]) -> (Store, Node) {
     for _ in 0..5 {
         for topic in topics {
             let large = Publication::new(*topic, Data::Text("x".repeat(200 << 10).into()));
-            let (sender, answer) = mpsc::channel();
-            let done = Box::new(move |answer: Results| sender.send(answer).unwrap());
+            let (sender, reply) = mpsc::channel();
+            let done = Box::new(move |reply: Results| sender.send(reply).unwrap());
             node.broker.submit(
                 Publish { publication: large, options: Options::default() },
                 None,
                 done,
             );
-            answer.recv_timeout(Duration::from_secs(10)).unwrap().unwrap();
+            reply.recv_timeout(Duration::from_secs(10)).unwrap().unwrap();
         }
     }
     store.close().unwrap();
@@ -169,7 +169,7 @@ fn others_read_while_the_newest_are_counted() {
     let topics = ["d:1", "d:2", "d:3"];
     let (store, node) = large_topics(&dir, &topics);
     let (_, open) = gate(&store);
-    let (sender, answers) = mpsc::channel();
+    let (sender, replies) = mpsc::channel();
     for _ in 0..2 {
         let sender = sender.clone();
         let completion = Completion::new(move |start: Result<Start, _>| {
@@ -177,19 +177,19 @@ fn others_read_while_the_newest_are_counted() {
             sender.send(topics.iter().map(|topic| topic.after).collect::<Vec<_>>()).unwrap();
         });
         let request = request(Since::Last(4));
-        let answer = node.history.start(&names(&node, &topics), &request, completion);
-        assert!(matches!(answer, Ok(Answer::Later)));
+        let reply = node.history.start(&names(&node, &topics), &request, completion);
+        assert!(matches!(reply, Ok(HistoryReply::Later)));
     }
     let completion = Completion::new(move |page: Result<Page, _>| {
         sender.send(vec![page.unwrap().messages[0].id.offset]).unwrap()
     });
     let (hash, topic, from) = (node.hash("d:2"), "d:2".into(), PageFrom::End);
     let query = PageQuery { hash, topic, from, backwards: false, limit: 1, bytes_max: 1 << 20 };
-    assert!(matches!(node.history.page(query, completion), Ok(Answer::Later)));
+    assert!(matches!(node.history.page(query, completion), Ok(HistoryReply::Later)));
     open.send(()).unwrap();
-    let answer = || answers.recv_timeout(Duration::from_secs(10)).unwrap();
-    assert_eq!(answer(), [2], "the page waits for one step");
-    assert_eq!((answer(), answer()), (vec![3, 4, 5], vec![3, 4, 5]));
+    let reply = || replies.recv_timeout(Duration::from_secs(10)).unwrap();
+    assert_eq!(reply(), [2], "the page waits for one step");
+    assert_eq!((reply(), reply()), (vec![3, 4, 5], vec![3, 4, 5]));
     store.close().unwrap();
 }
 
@@ -199,12 +199,12 @@ fn nothing_is_counted_for_who_has_left() {
     let topics = ["d:1", "d:2", "d:3"];
     let (store, node) = large_topics(&dir, &topics);
     let (reached, open) = gate(&store);
-    let (sender, answer) = mpsc::channel::<Start>();
+    let (sender, reply) = mpsc::channel::<Start>();
     let asker = Asker::default();
     let completion =
         Completion::of(&asker, move |start: Result<Start, _>| sender.send(start.unwrap()).unwrap());
     let started = node.history.start(&names(&node, &topics), &request(Since::Last(5)), completion);
-    assert!(matches!(started, Ok(Answer::Later)));
+    assert!(matches!(started, Ok(HistoryReply::Later)));
     // It leaves when some has been counted.
     let (reached_later, open_later) = gate(&store);
     reached.recv_timeout(Duration::from_secs(10)).unwrap();
@@ -212,7 +212,7 @@ fn nothing_is_counted_for_who_has_left() {
     reached_later.recv_timeout(Duration::from_secs(10)).unwrap();
     drop(asker);
     open_later.send(()).unwrap();
-    let left = answer.recv_timeout(Duration::from_secs(10));
+    let left = reply.recv_timeout(Duration::from_secs(10));
     assert_eq!(left.unwrap_err(), mpsc::RecvTimeoutError::Disconnected);
     // The next one is counted all the same, also after an answer that nobody waited for.
     assert_eq!(begun(&node, &topics, &request(Since::Last(1))).topics[0].after, 12);
@@ -244,7 +244,7 @@ fn a_page_of_the_newest_reads_no_more_than_its_limit() {
             Completion::of(asker, move |page: Result<Page, _>| sender.send(page.unwrap()).unwrap());
         let (hash, topic) = (node.hash("d:1"), "d:1".into());
         let query = PageQuery { hash, topic, from, backwards: false, limit: 1, bytes_max: 1 << 20 };
-        assert!(matches!(node.history.page(query, completion), Ok(Answer::Later)));
+        assert!(matches!(node.history.page(query, completion), Ok(HistoryReply::Later)));
         page
     };
     for (messages, want) in [(1, 5), (3, 3), (5, 1), (1_000, 1)] {

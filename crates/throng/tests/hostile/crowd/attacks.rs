@@ -253,12 +253,12 @@ fn phoenix(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
 fn sessions(dice: &mut Dice, socket: &mut TcpStream) -> Result<()> {
     let base = format!("/socket/longpoll?vsn=2.0.0&user={USER}");
     write!(socket, "GET {base} HTTP/1.1\r\nHost: t\r\n\r\n")?;
-    let mut answer = [0; 1024];
+    let mut reply = [0; 1024];
     socket.set_read_timeout(Some(TIMEOUT))?;
-    let read = socket.read(&mut answer)?;
+    let read = socket.read(&mut reply)?;
     socket.set_read_timeout(Some(PATIENCE))?;
-    let answer = String::from_utf8_lossy(&answer[..read]).into_owned();
-    let token = answer.split("\"token\":\"").nth(1).and_then(|it| it.split('"').next());
+    let reply = String::from_utf8_lossy(&reply[..read]).into_owned();
+    let token = reply.split("\"token\":\"").nth(1).and_then(|it| it.split('"').next());
     let mut token = token.unwrap_or_default().as_bytes().to_vec();
     if dice.one_in(2) {
         dice.corrupt(&mut token);

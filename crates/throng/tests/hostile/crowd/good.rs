@@ -152,10 +152,10 @@ fn pushed(messages: &[Value]) -> Vec<Value> {
 
 fn poll(server: &Server, since: &str) -> (Vec<Value>, String) {
     let timeout = if since.is_empty() { 0 } else { 5 };
-    let (status, answer) = server.get(&format!("/poll?topic={TOPIC}&timeout={timeout}{since}"));
-    assert_eq!(status, 200, "{answer}");
-    assert_ne!(answer["recovered"], json!(false), "{answer}");
-    (answer["messages"].as_array().unwrap().clone(), answer["since"].as_str().unwrap().into())
+    let (status, reply) = server.get(&format!("/poll?topic={TOPIC}&timeout={timeout}{since}"));
+    assert_eq!(status, 200, "{reply}");
+    assert_ne!(reply["recovered"], json!(false), "{reply}");
+    (reply["messages"].as_array().unwrap().clone(), reply["since"].as_str().unwrap().into())
 }
 
 fn phoenix(server: &Server) -> WebSocket {
@@ -183,8 +183,8 @@ fn longpoll(server: &Server) -> String {
 }
 
 fn polled(server: &Server, token: &str) -> Vec<Value> {
-    let (_, answer) = server.get(&format!("{LONGPOLL}&token={token}"));
-    assert!(answer["status"] == 200 || answer["status"] == 204, "{answer}");
-    let texts = answer["messages"].as_array().unwrap().iter().map(|text| text.as_str().unwrap());
+    let (_, reply) = server.get(&format!("{LONGPOLL}&token={token}"));
+    assert!(reply["status"] == 200 || reply["status"] == 204, "{reply}");
+    let texts = reply["messages"].as_array().unwrap().iter().map(|text| text.as_str().unwrap());
     pushed(&texts.map(|text| serde_json::from_str(text).unwrap()).collect::<Vec<_>>())
 }

@@ -41,7 +41,7 @@ impl Client {
     }
 
     fn confirm(&mut self, kind: ConfirmType, id: u16) {
-        self.answers.push_back(self.confirmation(kind, id));
+        self.replies.push_back(self.confirmation(kind, id));
     }
 
     fn confirmation(&self, kind: ConfirmType, id: u16) -> Vec<u8> {

@@ -13,7 +13,7 @@ use shard::{Changes, HookRefusal, WebhookKind, WebhookRequest, WebhookResponse};
 const NO_RESPONSE: &str = "{}";
 
 #[derive(Deserialize)]
-struct Answer<'a> {
+struct ResponseBody<'a> {
     #[serde(borrow)]
     replies: Vec<&'a RawValue>,
 }
@@ -74,9 +74,9 @@ fn some<'de, D: Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D::
     <&RawValue>::deserialize(from).map(Some)
 }
 
-/// Why an answer, or one reply in it, can't be read.
+/// Why a response, or one reply in it, can't be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum AnswerError {
+pub(super) enum ResponseError {
     #[error("{0}")]
     Json(String),
     #[error("{0}")]
@@ -85,8 +85,8 @@ pub(super) enum AnswerError {
     Count { events: usize, replies: usize },
 }
 
-/// What an answer holds for each event.
-pub(super) type Responses = Vec<Result<WebhookResponse, AnswerError>>;
+/// What a response has for each event.
+pub(super) type Responses = Vec<Result<WebhookResponse, ResponseError>>;
 
 /// What a reply may say besides yes and no.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,14 +117,14 @@ impl Expects {
 }
 
 /// The responses to events, in their order. A reply that can't be read concerns its own event only.
-pub(super) fn read(body: &[u8], events: &[Expects]) -> Result<Responses, AnswerError> {
+pub(super) fn read(body: &[u8], events: &[Expects]) -> Result<Responses, ResponseError> {
     if body.trim_ascii().is_empty() {
         return Ok(vec![Ok(WebhookResponse::yes()); events.len()]);
     }
-    let answer: Answer = object(body)?;
-    let replies = answer.replies;
+    let outcome: ResponseBody = object(body)?;
+    let replies = outcome.replies;
     if replies.len() != events.len() {
-        return Err(AnswerError::Count { events: events.len(), replies: replies.len() });
+        return Err(ResponseError::Count { events: events.len(), replies: replies.len() });
     }
     let reply = |(raw, expects): (&RawValue, &Expects)| {
         let response = response(object(raw.get().as_bytes())?)?;
@@ -142,11 +142,11 @@ pub(super) fn read(body: &[u8], events: &[Expects]) -> Result<Responses, AnswerE
     Ok(replies.into_iter().zip(events).map(reply).collect())
 }
 
-fn object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, AnswerError> {
-    protocol::object::read(body).map_err(|error| AnswerError::Json(error.to_string()))
+fn object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ResponseError> {
+    protocol::object::read(body).map_err(|error| ResponseError::Json(error.to_string()))
 }
 
-fn response(reply: Reply) -> Result<WebhookResponse, AnswerError> {
+fn response(reply: Reply) -> Result<WebhookResponse, ResponseError> {
     let response = reply.response.map_or_else(|| NO_RESPONSE.into(), compact);
     if let Some(error) = reply.error {
         return Ok(WebhookResponse::Error(Box::new(refusal(compact(error)))));
@@ -156,13 +156,13 @@ fn response(reply: Reply) -> Result<WebhookResponse, AnswerError> {
     }
     let meta = reply.meta.map(compact);
     if meta.as_ref().is_some_and(|meta| !meta.starts_with('{')) {
-        return Err(AnswerError::Value("meta is no object".into()));
+        return Err(ResponseError::Value("meta is no object".into()));
     }
     let data = |raw| protocol::data::from_json(raw, reply.encoding.as_deref());
-    let payload = reply.payload.map(data).transpose().map_err(AnswerError::Value)?;
-    let tags = reply.tags.map(model::tags::list).transpose().map_err(AnswerError::Value)?;
+    let payload = reply.payload.map(data).transpose().map_err(ResponseError::Value)?;
+    let tags = reply.tags.map(model::tags::list).transpose().map_err(ResponseError::Value)?;
     if let Some(error) = reply.key.as_deref().and_then(|key| check_name(key).err()) {
-        return Err(AnswerError::Value(format!("key: {error}")));
+        return Err(ResponseError::Value(format!("key: {error}")));
     }
     let changes = Changes { meta, payload, tags, key: reply.key.map(Name::from), admission: None };
     Ok(WebhookResponse::Ok { response, changes: Box::new(changes) })
@@ -172,24 +172,24 @@ fn response(reply: Reply) -> Result<WebhookResponse, AnswerError> {
 pub(super) const USERS_MAX: usize = 100;
 
 /// Who somebody is that is let in: so many users and topics together at the most.
-fn admission(admitted: Admitted<'_>, topics_max: usize) -> Result<Admission, AnswerError> {
+fn admission(admitted: Admitted<'_>, topics_max: usize) -> Result<Admission, ResponseError> {
     let named = admitted.user.is_some() || admitted.users.is_some();
     let mut users: Vec<Name> = Vec::new();
     for user in admitted.user.iter().chain(admitted.users.iter().flatten()) {
-        check_name(user).map_err(|error| AnswerError::Value(format!("user: {error}")))?;
+        check_name(user).map_err(|error| ResponseError::Value(format!("user: {error}")))?;
         if !users.iter().any(|known| known == user) {
             users.push(user.into());
         }
     }
     let mut topics: Vec<Name> = Vec::new();
     for topic in admitted.topics.iter().flatten() {
-        check_topic(topic).map_err(|error| AnswerError::Value(format!("topics: {error}")))?;
+        check_topic(topic).map_err(|error| ResponseError::Value(format!("topics: {error}")))?;
         if !topics.iter().any(|known| known == topic) {
             topics.push(topic.into());
         }
     }
     if users.len() > USERS_MAX || users.len() + topics.len() > topics_max {
-        return Err(AnswerError::Value(format!(
+        return Err(ResponseError::Value(format!(
             "users and topics: a connection has at most {USERS_MAX} users, and is in at most \
              {topics_max} topics, each user's own included"
         )));
@@ -199,16 +199,16 @@ fn admission(admitted: Admitted<'_>, topics_max: usize) -> Result<Admission, Ans
 }
 
 /// For how long a connection may stay, and what it may do.
-fn renewal(admitted: Admitted<'_>) -> Result<Admission, AnswerError> {
+fn renewal(admitted: Admitted<'_>) -> Result<Admission, ResponseError> {
     if admitted.expires == Some(0) {
-        return Err(AnswerError::Value("expires is a number of seconds, at least 1".into()));
+        return Err(ResponseError::Value("expires is a number of seconds, at least 1".into()));
     }
     let grants = admitted.grants.map(|raw| token::grants(raw.get())).transpose();
-    let grants = grants.map_err(|error| AnswerError::Value(format!("grants: {error}")))?;
+    let grants = grants.map_err(|error| ResponseError::Value(format!("grants: {error}")))?;
     let info = admitted.info.map(|raw| token::info(&compact(raw))).transpose();
     Ok(Admission {
         grants: grants.map(Arc::new),
-        info: info.map_err(AnswerError::Value)?,
+        info: info.map_err(ResponseError::Value)?,
         seconds: admitted.expires,
         ..Admission::default()
     })
@@ -258,7 +258,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::webhook::check_answer;
+    use crate::webhook::check_response;
 
     /// Whether a response is ok, and what it has.
     fn plain(response: WebhookResponse) -> (bool, String) {
@@ -305,7 +305,7 @@ mod tests {
     }
 
     /// What a reply says of who comes, with room for so many users and topics.
-    fn admitted(reply: &str, topics_max: usize) -> Result<Admission, AnswerError> {
+    fn admitted(reply: &str, topics_max: usize) -> Result<Admission, ResponseError> {
         let body = format!(r#"{{"replies":[{reply}]}}"#);
         let response = read(body.as_bytes(), &[Expects::Connect(topics_max)])?.remove(0)?;
         match response {
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_a_reply_for_each_event_is_an_error() {
+    fn a_response_without_a_reply_for_each_event_is_an_error() {
         for body in [
             "ok",
             "{}",
@@ -539,7 +539,7 @@ mod tests {
 
         #[test]
         fn whatever_comes_is_an_error_or_whole(body in any::<Vec<u8>>(), events in 0usize..5) {
-            check_answer(&body, events);
+            check_response(&body, events);
         }
 
         #[test]
@@ -547,7 +547,7 @@ mod tests {
             body in r#"\{"replies":\[(\{("status":"(ok|error|no)"),?("(response|meta|payload|key|users|grants|info|expires)":[0-9{}\[\]"nul]{0,6})?\},?){0,3}\]\}?"#,
             events in 0usize..4,
         ) {
-            check_answer(body.as_bytes(), events);
+            check_response(body.as_bytes(), events);
         }
     }
 }

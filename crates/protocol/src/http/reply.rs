@@ -1,4 +1,4 @@
-//! HTTP answers (RFC 9110 and 9112).
+//! HTTP replies (RFC 9110 and 9112).
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -45,12 +45,12 @@ pub fn reason(status: u16) -> &'static str {
     }
 }
 
-/// The media type of nearly all answers.
+/// The media type of nearly all replies.
 const JSON: &str = "application/json";
 
-/// A short answer, whole. `headers` are further lines, each with its CRLF.
+/// A short reply, whole. `headers` are further lines, each with its CRLF.
 #[derive(Debug)]
-pub struct Answer<'a> {
+pub struct HttpReply<'a> {
     /// The status.
     pub status: u16,
     /// Further header lines, each ending in CRLF.
@@ -65,8 +65,8 @@ pub struct Answer<'a> {
     pub head_only: bool,
 }
 
-impl Answer<'_> {
-    /// Appends the answer. No browser guesses another type, and JSON, which says how things are now,
+impl HttpReply<'_> {
+    /// Appends the reply. No browser guesses another type, and JSON, which says how things are now,
     /// is stored by no cache.
     pub fn write(&self, out: &mut Vec<u8>) {
         status_line(self.status, out);
@@ -141,10 +141,10 @@ pub fn reject(
         _ => "",
     };
     let body = error_body(&rejection.code, &rejection.message);
-    short_answer(rejection.status, &format!("{extra}{cors}"), &body, keep_alive, head_only, out);
+    short_reply(rejection.status, &format!("{extra}{cors}"), &body, keep_alive, head_only, out);
 }
 
-pub(crate) fn short_answer(
+pub(crate) fn short_reply(
     status: u16,
     headers: &str,
     body: &[u8],
@@ -156,13 +156,13 @@ pub(crate) fn short_answer(
     // An upgrade that is offered is named in Connection (RFC 9110, section 7.8).
     let offered = format!("Connection: Upgrade\r\n{headers}");
     let headers = if status == 426 && keep_alive { &offered } else { headers };
-    Answer { status, headers, content_type, body, keep_alive, head_only }.write(out);
+    HttpReply { status, headers, content_type, body, keep_alive, head_only }.write(out);
 }
 
 /// Appends an answer of status 200 with this JSON text.
-pub fn json_answer(respond: &Respond, body: &[u8], out: &mut Vec<u8>) {
+pub fn json_reply(respond: &Respond, body: &[u8], out: &mut Vec<u8>) {
     let Respond { cors, keep_alive, head_only } = respond;
-    short_answer(200, cors, body, *keep_alive, *head_only, out);
+    short_reply(200, cors, body, *keep_alive, *head_only, out);
 }
 
 /// Appends a rejection to one that waits for it.
@@ -173,7 +173,7 @@ pub fn reject_to(respond: &Respond, rejection: &Rejection, out: &mut Vec<u8>) {
 
 /// Appends the answer to a client's publish: the message's position, or the error's status, code and
 /// message.
-pub fn publish_answer(
+pub fn publish_reply(
     respond: &Respond,
     published: Result<Position, (u16, &'static str, String)>,
     out: &mut Vec<u8>,
@@ -181,7 +181,7 @@ pub fn publish_answer(
     match published {
         Ok(id) => {
             let body = json::published(id);
-            short_answer(200, &respond.cors, body.as_bytes(), respond.keep_alive, false, out);
+            short_reply(200, &respond.cors, body.as_bytes(), respond.keep_alive, false, out);
         }
         Err((status, code, message)) => {
             let rejection = Rejection::new(status, code, message);
@@ -276,7 +276,7 @@ pub const HEALTH: &str = "/healthz";
 
 /// Appends the answer to a health check.
 pub(crate) fn healthy(cors: &str, keep_alive: bool, head_only: bool, out: &mut Vec<u8>) {
-    short_answer(200, cors, b"{\"status\":\"ok\"}", keep_alive, head_only, out);
+    short_reply(200, cors, b"{\"status\":\"ok\"}", keep_alive, head_only, out);
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! Where the answer to what a client asked goes.
+//! Where the reply to a client's request goes.
 
 use protocol::phoenix::ClientMessage;
 
 use crate::mqtt::MqttAck;
 
-/// How a client's publish, or its request for a page of history, is answered.
+/// How a client gets the reply to its publish, or to its request for a page of history.
 #[derive(Debug)]
-pub enum Answer {
+pub enum ReplyTarget {
     /// As an HTTP request.
     Http(protocol::request::Respond),
     /// As a WebSocket's command with this id.
