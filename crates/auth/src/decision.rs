@@ -98,8 +98,8 @@ impl Decision {
         match self {
             Decision::Allow(permit) => Ok(permit),
             Decision::Deny(deny) => Err(deny),
-            Decision::Ask(Hook::Subscribe) => Err(Deny::JoinAsks),
-            Decision::Ask(Hook::Message | Hook::Publish) => Err(Deny::PublishAsks),
+            Decision::Ask(Hook::Subscribe) => Err(Deny::JoinUndecided),
+            Decision::Ask(Hook::Message | Hook::Publish) => Err(Deny::PublishUndecided),
         }
     }
 

@@ -14,7 +14,7 @@ pub enum Deny {
         "the application decides who may enter this topic, and can't be asked here: enter it on a \
          connection, or let the application call /api/subscribe"
     )]
-    JoinAsks,
+    JoinUndecided,
     /// The topic is another user's own.
     #[error(
         "this is another user's own topic, which '@' marks: only that user's connections are in it"
@@ -28,7 +28,7 @@ pub enum Deny {
     PublishRefused,
     /// The application gets what clients send, and can't be asked here.
     #[error("what clients send to this topic goes to the application, and can't be sent from here")]
-    PublishAsks,
+    PublishUndecided,
     /// Only the application publishes to users' own topics and to everyone.
     #[error("clients may not send to this topic")]
     PublishOwn,
@@ -65,10 +65,10 @@ impl Deny {
     /// All of them.
     pub const ALL: [Deny; 12] = [
         Deny::JoinRefused,
-        Deny::JoinAsks,
+        Deny::JoinUndecided,
         Deny::AnotherUser,
         Deny::PublishRefused,
-        Deny::PublishAsks,
+        Deny::PublishUndecided,
         Deny::PublishOwn,
         Deny::PublishSystem,
         Deny::NoPresence,
@@ -85,9 +85,9 @@ impl Deny {
             Deny::NoPresence => "no_presence",
             Deny::NotItsUser => "no_user",
             Deny::JoinRefused
-            | Deny::JoinAsks
+            | Deny::JoinUndecided
             | Deny::PublishRefused
-            | Deny::PublishAsks
+            | Deny::PublishUndecided
             | Deny::PublishOwn
             | Deny::PublishSystem
             | Deny::LoginRefused => "forbidden",
@@ -99,8 +99,8 @@ impl Deny {
     /// What a Phoenix client is told as the reason: its applications compare some of these texts.
     pub fn phoenix_reason(self) -> String {
         match self {
-            Deny::JoinRefused | Deny::JoinAsks | Deny::NotGranted => "unauthorized".into(),
-            Deny::PublishRefused | Deny::PublishAsks => Deny::PublishOwn.to_string(),
+            Deny::JoinRefused | Deny::JoinUndecided | Deny::NotGranted => "unauthorized".into(),
+            Deny::PublishRefused | Deny::PublishUndecided => Deny::PublishOwn.to_string(),
             Deny::AnotherUser
             | Deny::PublishOwn
             | Deny::PublishSystem

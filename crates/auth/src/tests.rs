@@ -63,7 +63,7 @@ fn what_the_anonymous_may_do() {
         (Subscribe, "other", Ok(())),
         (Subscribe, "room:1", Ok(())),
         (Subscribe, "closed:1", Err(Deny::JoinRefused)),
-        (Subscribe, "asks:1", Err(Deny::JoinAsks)),
+        (Subscribe, "asks:1", Err(Deny::JoinUndecided)),
         (Subscribe, "@al", Ok(())),
         (Subscribe, "@bo", Ok(())),
         (Subscribe, "@cy", Err(Deny::AnotherUser)),
@@ -75,7 +75,7 @@ fn what_the_anonymous_may_do() {
         (Publish, "log:1", Ok(())),
         // The rule says it: the prefix does not count.
         (Publish, "closed:1", Err(Deny::PublishRefused)),
-        (Publish, "asks:1", Err(Deny::PublishAsks)),
+        (Publish, "asks:1", Err(Deny::PublishUndecided)),
         (Publish, "@al", Err(Deny::PublishOwn)),
         (Publish, "@eve", Err(Deny::PublishOwn)),
         (Publish, "*", Err(Deny::PublishOwn)),
@@ -84,7 +84,7 @@ fn what_the_anonymous_may_do() {
         (Presence, "@eve", Err(Deny::NoPresence)),
         (History, "other", Ok(())),
         (History, "closed:1", Err(Deny::JoinRefused)),
-        (History, "asks:1", Err(Deny::JoinAsks)),
+        (History, "asks:1", Err(Deny::JoinUndecided)),
         (History, "@al", Ok(())),
         (History, "@cy", Err(Deny::AnotherUser)),
         (Acknowledge("al"), "log:1", Ok(())),
@@ -131,7 +131,7 @@ fn a_token_may_do_what_both_rules_and_grants_allow() {
         (Subscribe, "room:bo", Err(Deny::NotGranted)),
         (Subscribe, "other", Err(Deny::NotGranted)),
         (Subscribe, "closed:al", Err(Deny::JoinRefused)),
-        (Subscribe, "asks:al", Err(Deny::JoinAsks)),
+        (Subscribe, "asks:al", Err(Deny::JoinUndecided)),
         (Subscribe, "asks:bo", Err(Deny::NotGranted)),
         (Subscribe, "@al", Ok(())),
         (Subscribe, "@bo", Err(Deny::NotGranted)),
@@ -146,7 +146,7 @@ fn a_token_may_do_what_both_rules_and_grants_allow() {
         (History, "log:al", Ok(())),
         (History, "news", Err(Deny::NotGranted)),
         (History, "closed:al", Err(Deny::JoinRefused)),
-        (History, "asks:al", Err(Deny::JoinAsks)),
+        (History, "asks:al", Err(Deny::JoinUndecided)),
         (History, "@al", Ok(())),
         (Acknowledge("al"), "news", Ok(())),
         (Acknowledge("bo"), "news", Err(Deny::NotGranted)),
@@ -271,7 +271,7 @@ fn refusals_say_what_they_always_said() {
     assert_eq!(text(Deny::NoPresence).0, "no_presence");
     assert_eq!(text(Deny::NotItsUser).0, "no_user");
     assert_eq!(Deny::JoinRefused.phoenix_reason(), "unauthorized");
-    for deny in [Deny::PublishRefused, Deny::PublishAsks, Deny::PublishOwn] {
+    for deny in [Deny::PublishRefused, Deny::PublishUndecided, Deny::PublishOwn] {
         assert_eq!(deny.phoenix_reason(), "clients may not send to this topic");
         assert_eq!(deny.code(), "forbidden");
     }

@@ -40,7 +40,7 @@ pub use forwards::{FORWARD_KEYS, ForwardRule};
 pub use key_file::NO_KEY;
 pub use keys::{KEY_KEYS, KeyHash, KeyRule};
 pub use print::{default_file, effective, quoted};
-pub use public::{CHECKLIST, Finding, Point, Verdict};
+pub use public::{CHECKLIST, Finding, Point, Severity};
 pub use setting::{Kind, Setting};
 pub use signing::key as signing_key;
 pub use source::{ReadSecret, Sources};

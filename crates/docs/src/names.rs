@@ -54,6 +54,8 @@ const GIVEN_UP_BY_SERVER: &[(&str, &str)] = &[
     ("looks", "verifies"),
     ("nobody", "no client, no member"),
     ("nobodys", "no client's"),
+    ("question", "request"),
+    ("questions", "requests"),
     ("room", "capacity or space"),
     ("rooms", "capacity or space"),
     ("somebody", "the client, the user"),
@@ -63,6 +65,8 @@ const GIVEN_UP_BY_SERVER: &[(&str, &str)] = &[
     ("unanswered", "without reply"),
     ("unheld", "without account"),
     ("unkept", "unsaved"),
+    ("verdict", "decision"),
+    ("verdicts", "decisions"),
     ("whoever", "the client, the user"),
 ];
 

@@ -101,13 +101,13 @@ impl<V> NameMap<V> {
         let (mut scanned, mut to) = (0, String::new());
         while let Some((name, value)) = range.next() {
             match judge(filter, name, &mut to) {
-                Verdict::Match => page.found.push((name, value)),
-                Verdict::Next => scanned += 1,
-                Verdict::Seek => {
+                MatchStep::Match => page.found.push((name, value)),
+                MatchStep::Next => scanned += 1,
+                MatchStep::Seek => {
                     scanned += 1;
                     range = self.names.range::<str, _>((Bound::Included(&*to), Bound::Unbounded));
                 }
-                Verdict::End => break,
+                MatchStep::End => break,
             }
             if page.found.len() >= limit.max(1) || scanned >= SCANNED_MAX {
                 page.after = Some(name);
@@ -120,7 +120,7 @@ impl<V> NameMap<V> {
 
 /// What a name is to a filter, among the names behind it.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum MatchStep {
     Match,
     /// It doesn't match; the next one may.
     Next,
@@ -131,13 +131,13 @@ enum Verdict {
 }
 
 /// Judges a name by a filter with a wildcard. Where the verdict is to seek, `to` is a text above the name.
-fn judge(filter: &str, name: &str, to: &mut String) -> Verdict {
+fn judge(filter: &str, name: &str, to: &mut String) -> MatchStep {
     // What wildcards don't reach, as `model::filter::wildcards_reach` says.
     if filter.starts_with('@') {
-        return Verdict::End;
+        return MatchStep::End;
     }
     if name == "*" {
-        return Verdict::Next;
+        return MatchStep::Next;
     }
     if filter.starts_with(['+', '#']) {
         // The characters behind these.
@@ -152,9 +152,9 @@ fn judge(filter: &str, name: &str, to: &mut String) -> Verdict {
     let mut rest = Some(name);
     for level in filter.split('/') {
         if level == "#" {
-            return Verdict::Match;
+            return MatchStep::Match;
         }
-        let Some(here) = rest else { return Verdict::Next };
+        let Some(here) = rest else { return MatchStep::Next };
         let at = name.len() - here.len();
         let (first, behind) = match here.split_once('/') {
             Some((first, behind)) => (first, Some(behind)),
@@ -173,19 +173,19 @@ fn judge(filter: &str, name: &str, to: &mut String) -> Verdict {
         rest = behind;
     }
     match rest {
-        None => Verdict::Match,
+        None => MatchStep::Match,
         Some(_) => pass(to, name, plus),
     }
 }
 
 /// Passes over all that is below the level that ends here, which a `+` took. '0' comes behind '/'.
-fn pass(to: &mut String, name: &str, plus: Option<usize>) -> Verdict {
-    plus.map_or(Verdict::End, |end| seek(to, &name[..end], "0"))
+fn pass(to: &mut String, name: &str, plus: Option<usize>) -> MatchStep {
+    plus.map_or(MatchStep::End, |end| seek(to, &name[..end], "0"))
 }
 
-fn seek(to: &mut String, begin: &str, end: &str) -> Verdict {
+fn seek(to: &mut String, begin: &str, end: &str) -> MatchStep {
     to.clear();
     to.push_str(begin);
     to.push_str(end);
-    Verdict::Seek
+    MatchStep::Seek
 }

@@ -51,7 +51,7 @@ pub fn request_head(data: &[u8]) {
                 speaker: &|| Principal::anonymous(Vec::new()),
                 stranger: false,
                 now_ms: 1_000_000_000,
-                verdicts: protocol::request::Verdicts::NONE,
+                decisions: protocol::request::Decisions::NONE,
                 codecs: &mut codecs,
                 decoder: &mut Decoder::default(),
                 open: false,

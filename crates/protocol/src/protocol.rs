@@ -7,7 +7,7 @@ use model::{CloseReason, ConnectionId, Encoding, Envelope, Message, ResumeToken}
 
 use crate::http::{Endpoint, Method, Rejection, Route};
 use crate::peer::Peer;
-use crate::request::{Interrupt, Request, Respond, Verdicts};
+use crate::request::{Decisions, Interrupt, Request, Respond};
 use crate::websocket::Decoder;
 use crate::{Codecs, Settings};
 
@@ -388,7 +388,7 @@ pub struct Reader<'a> {
     /// The codecs of the thread.
     pub codecs: &'a mut Codecs,
     /// What the application has said about the request that comes first: it was held for that.
-    pub verdicts: &'a Verdicts,
+    pub decisions: &'a Decisions,
     /// What a WebSocket is in the middle of.
     pub decoder: &'a mut Decoder,
     /// The connection has taken up this protocol, by [`Request::Open`]. Before, it asks for that.

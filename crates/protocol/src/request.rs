@@ -130,10 +130,10 @@ pub enum Pending {
     /// The keys of its token's issuer are being fetched.
     Keys,
     /// The application has still to say who this is, and whether it may come; it is then known by
-    /// [`Verdicts::connect`].
+    /// [`Decisions::connect`].
     Connect(Box<ConnectRequest>),
     /// The application has still to say whether these users may enter these topics; it is then known by
-    /// [`Verdicts::topics`].
+    /// [`Decisions::topics`].
     Subscribe {
         /// The topics, without those that the application has spoken of already.
         topics: Vec<Name>,
@@ -197,21 +197,21 @@ impl std::fmt::Debug for Credentials {
 
 /// What the application has decided about a pending request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdicts {
+pub struct Decisions {
     /// Of who makes it.
-    pub connect: Option<ConnectVerdict>,
+    pub connect: Option<ConnectDecision>,
     /// Of topics.
-    pub topics: Vec<Verdict>,
+    pub topics: Vec<TopicDecision>,
 }
 
-impl Verdicts {
-    /// It was asked nothing.
-    pub const NONE: &'static Verdicts = &Verdicts { connect: None, topics: Vec::new() };
+impl Decisions {
+    /// No request was sent.
+    pub const NONE: &'static Decisions = &Decisions { connect: None, topics: Vec::new() };
 }
 
-/// What the application has said of who makes a request.
+/// The decision of the application about who makes a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConnectVerdict {
+pub struct ConnectDecision {
     /// Who it is and what it may do; nothing where it is as if nobody had been asked. Or why it may not
     /// come.
     pub result: Result<Option<Box<Admission>>, Rejection>,
@@ -242,9 +242,9 @@ impl Admission {
     }
 }
 
-/// What the application has said of a topic that a request wants to enter.
+/// The decision of the application about a topic that a request wants to enter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct TopicDecision {
     /// The topic.
     pub topic: Name,
     /// The meta that the client shows in the topic's presence, if the application gave one: the text of a

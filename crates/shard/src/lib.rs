@@ -19,8 +19,8 @@ mod wake;
 pub use engine::{
     Changes, Command, Connecting, ConnectionInfo, Counter, Expiry, ForwardRequest, ForwardRule,
     Forwards, Full, Handle, Histogram, HookEvent, HookEvents, HookPlace, HookRefusal, Limited,
-    Listener, LoggedIn, LoginError, Metrics, MqttInfo, PendingHook, PresenceQuery, Question,
-    RECORD_VERSION, Refusal, Reply, ReplyTarget, Revocation, SILENCE_SECONDS_MAX, Settings, Shared,
+    Listener, LoggedIn, LoginError, Metrics, MqttInfo, PendingHook, PresenceQuery, RECORD_VERSION,
+    Refusal, Reply, ReplyTarget, RequestDetails, Revocation, SILENCE_SECONDS_MAX, Settings, Shared,
     Target, TopicInfo, Webhook, WebhookKind, WebhookRequest, WebhookResponse, Whose,
 };
 pub use handover::{

@@ -627,7 +627,7 @@ fn the_result_is_printed_as_text_as_well() {
 }
 
 #[test]
-fn attempts_to_connect_that_the_kernel_drops_in_a_run_are_in_its_verdict_once() {
+fn attempts_to_connect_that_the_kernel_drops_in_a_run_are_in_its_result_once() {
     let server = Server::start();
     let report = Scratch::new("flood-kernel");
     let folder = report.path().display();

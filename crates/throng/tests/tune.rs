@@ -49,10 +49,10 @@ fn connections_that_do_not_fit_are_reported_with_their_bound() {
     assert_eq!(code, 3);
     assert!(text.lines().any(|line| line.starts_with("must     memory: ")), "{text}");
     let mut lines = text.lines();
-    let verdict = lines.next().unwrap();
+    let first_line = lines.next().unwrap();
     assert!(
-        verdict.starts_with("100,000,000 connections do not fit: this host holds "),
-        "{verdict}"
+        first_line.starts_with("100,000,000 connections do not fit: this host holds "),
+        "{first_line}"
     );
     let todo = lines.next().unwrap();
     assert!(todo.starts_with("To do: more ") && todo.contains("memory"), "{todo}");

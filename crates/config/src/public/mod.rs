@@ -4,24 +4,24 @@ mod points;
 
 use crate::{Config, Loaded};
 
-/// How a point stands.
+/// How severe the finding of a point is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
+pub enum Severity {
     /// As it should be.
     Ok,
-    /// It may be meant so: somebody should look.
+    /// It may be meant so: the operator should verify it.
     Warning,
     /// Not for the public.
     Error,
 }
 
-impl Verdict {
+impl Severity {
     /// Its name, for people.
     pub fn name(self) -> &'static str {
         match self {
-            Verdict::Ok => "ok",
-            Verdict::Warning => "warning",
-            Verdict::Error => "error",
+            Severity::Ok => "ok",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
         }
     }
 }
@@ -42,13 +42,13 @@ pub struct Finding {
     /// The point.
     pub point: &'static Point,
     /// How it stands.
-    pub verdict: Verdict,
+    pub severity: Severity,
     /// What is so, and what to do.
     pub text: String,
 }
 
 /// How a point stands, and why.
-type Judged = (Verdict, String);
+type Judged = (Severity, String);
 
 /// The checklist.
 pub const CHECKLIST: &[Point] = &[
@@ -216,8 +216,8 @@ impl Loaded {
     /// Judges the configuration point by point. `now_s` is the time, in seconds since 1970.
     pub fn judge(&self, now_s: u64) -> Vec<Finding> {
         let judge = |point: &'static Point| {
-            let (verdict, text) = (point.judge)(&self.config, now_s);
-            Finding { point, verdict, text }
+            let (severity, text) = (point.judge)(&self.config, now_s);
+            Finding { point, severity, text }
         };
         CHECKLIST.iter().map(judge).collect()
     }

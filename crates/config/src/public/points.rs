@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::Judged;
-use super::Verdict::{Error, Ok, Warning};
+use super::Severity::{Error, Ok, Warning};
 use crate::{Config, Join, Publish, Silence, TopicRule};
 
 /// A key that is sent in a header has at least so many characters: what `openssl rand -hex 16` gives.

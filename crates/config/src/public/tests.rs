@@ -44,7 +44,7 @@ fn judged(file: &str, variables: &[(&str, &str)]) -> Vec<Finding> {
 #[test]
 fn a_good_configuration_has_no_findings() {
     for finding in judged(&format!("{GOOD}{KEY}"), &[]) {
-        assert_eq!(finding.verdict, Verdict::Ok, "{}: {}", finding.point.name, finding.text);
+        assert_eq!(finding.severity, Severity::Ok, "{}: {}", finding.point.name, finding.text);
     }
 }
 
@@ -52,7 +52,7 @@ fn a_good_configuration_has_no_findings() {
 fn the_defaults_are_not_for_the_public() {
     let errors: Vec<&str> = judged("", &[])
         .iter()
-        .filter(|finding| finding.verdict == Verdict::Error)
+        .filter(|finding| finding.severity == Severity::Error)
         .map(|finding| finding.point.name)
         .collect();
     assert_eq!(errors, ["tokens", "origins", "addresses"]);
@@ -60,7 +60,7 @@ fn the_defaults_are_not_for_the_public() {
 
 #[test]
 fn each_mistake_is_found_at_its_point() {
-    use Verdict::{Error, Warning};
+    use Severity::{Error, Warning};
     let words = "correct-horse-battery-staple-and-more";
     for (variables, more, name, want) in [
         (&[("THRONG_AUTH_REQUIRED", "false")][..], "", "tokens", Warning),
@@ -158,9 +158,9 @@ fn each_mistake_is_found_at_its_point() {
     ] {
         let findings = judged(&format!("{GOOD}{KEY}{more}"), variables);
         let bad: Vec<_> =
-            findings.iter().filter(|finding| finding.verdict != Verdict::Ok).collect();
+            findings.iter().filter(|finding| finding.severity != Severity::Ok).collect();
         assert_eq!(bad.len(), 1, "{variables:?} {more}");
-        assert_eq!((bad[0].point.name, bad[0].verdict), (name, want), "{}", bad[0].text);
+        assert_eq!((bad[0].point.name, bad[0].severity), (name, want), "{}", bad[0].text);
         assert!(!bad[0].text.contains(words), "no secret is shown");
     }
     for (rule, bad) in [
@@ -177,14 +177,14 @@ fn each_mistake_is_found_at_its_point() {
                 ("THRONG_AUTH_REQUIRED", required),
             ];
             let findings = judged(&format!("{GOOD}{KEY}{table}"), &variables);
-            findings.iter().find(|finding| finding.point.name == "silence").unwrap().verdict
+            findings.iter().find(|finding| finding.point.name == "silence").unwrap().severity
         };
-        let want = if bad { (Warning, Error) } else { (Verdict::Ok, Verdict::Ok) };
+        let want = if bad { (Warning, Error) } else { (Severity::Ok, Severity::Ok) };
         assert_eq!((judge("true"), judge("false")), want, "{rule}");
     }
     let alone =
         judged(GOOD, &[("THRONG_ADMIN_API_KEY", "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b")]);
-    let bad: Vec<_> = alone.iter().filter(|it| it.verdict != Verdict::Ok).collect();
+    let bad: Vec<_> = alone.iter().filter(|it| it.severity != Severity::Ok).collect();
     assert!(bad.len() == 1 && bad[0].text.contains("give each one of its own"), "{}", bad[0].text);
 }
 
@@ -193,21 +193,26 @@ fn mqtt_that_is_open_to_this_host_is_not_for_a_proxy_on_it() {
     let judged = |more: &str| {
         let file = format!("[mqtt]\nlisten = \"127.0.0.1:1883\"\n{more}");
         let findings = judged(&file, &[]);
-        ["publishing", "MQTT"]
-            .map(|name| findings.iter().find(|finding| finding.point.name == name).unwrap().verdict)
+        ["publishing", "MQTT"].map(|name| {
+            findings.iter().find(|finding| finding.point.name == name).unwrap().severity
+        })
     };
-    assert_eq!(judged(""), [Verdict::Error, Verdict::Error]);
-    assert_eq!(judged("[client]\ntrusted_proxies = [\"127.0.0.1\"]\n"), [Verdict::Ok, Verdict::Ok]);
+    assert_eq!(judged(""), [Severity::Error, Severity::Error]);
+    assert_eq!(
+        judged("[client]\ntrusted_proxies = [\"127.0.0.1\"]\n"),
+        [Severity::Ok, Severity::Ok]
+    );
     let key = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
     let tokens = format!("[auth]\nhmac_key = \"{key}\"\nrequired = true\n");
-    assert_eq!(judged(&tokens), [Verdict::Ok, Verdict::Ok]);
+    assert_eq!(judged(&tokens), [Severity::Ok, Severity::Ok]);
 }
 
 #[test]
 fn a_proxy_that_says_who_is_there_has_the_port_for_itself() {
     let (_, no_tokens) = GOOD.split_once("[auth]").unwrap();
     let (_, rest) = no_tokens.split_once("[limits]").unwrap();
-    for (listen, want) in [("127.0.0.1:8000", Verdict::Warning), ("10.0.0.7:8000", Verdict::Error)]
+    for (listen, want) in
+        [("127.0.0.1:8000", Severity::Warning), ("10.0.0.7:8000", Severity::Error)]
     {
         let file = format!(
             "[client]\ncors_origins = [\"https://www.example.com\"]\ninsecure = true\nlogin = \"refuse\"\n\
@@ -216,7 +221,7 @@ fn a_proxy_that_says_who_is_there_has_the_port_for_itself() {
         );
         let findings = judged(&file, &[]);
         let tokens = findings.iter().find(|it| it.point.name == "tokens").unwrap();
-        assert_eq!(tokens.verdict, want, "{listen}: {}", tokens.text);
+        assert_eq!(tokens.severity, want, "{listen}: {}", tokens.text);
     }
 }
 

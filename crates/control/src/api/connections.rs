@@ -95,7 +95,7 @@ impl Disconnect {
         let replies = match (&self.user, &self.connection) {
             (Some(user), None) => {
                 check_name(user).map_err(|error| Rejection::bad_request("bad_user", error))?;
-                node.ask_all(|reply| {
+                node.request_all(|reply| {
                     let target = Target::User(user.as_str().into());
                     shard::Command::Disconnect { target, close, reply }
                 })
@@ -109,7 +109,7 @@ impl Disconnect {
                 })?;
                 let shard = usize::from(id.shard);
                 if shard < node.shards.count() {
-                    node.ask(shard, |reply| {
+                    node.request(shard, |reply| {
                         let target = Target::Connection(id);
                         shard::Command::Disconnect { target, close, reply }
                     })
@@ -132,7 +132,7 @@ impl Membership {
     pub fn start(&self, node: &Node, subscribe: bool) -> Result<PendingCount, Rejection> {
         check_name(&self.user).map_err(|error| Rejection::bad_request("bad_user", error))?;
         check_topic(&self.topic).map_err(|error| Rejection::bad_request("bad_topic", error))?;
-        Ok(PendingCount::Membership(node.ask_all(|reply| {
+        Ok(PendingCount::Membership(node.request_all(|reply| {
             let (user, topic) = (self.user.as_str().into(), self.topic.as_str().into());
             if subscribe {
                 shard::Command::Subscribe { user, topic, reply }

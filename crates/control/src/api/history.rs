@@ -221,13 +221,13 @@ enum HistoryReplyError {
 
 /// Asks the history, and waits for its answer as long as for a disk.
 async fn reply<T: Send + 'static>(
-    ask: impl FnOnce(Completion<T>) -> Result<HistoryReply<T>, HistoryError>,
+    request: impl FnOnce(Completion<T>) -> Result<HistoryReply<T>, HistoryError>,
 ) -> Result<T, HistoryReplyError> {
     let (sender, receiver) = oneshot::channel();
     // If nobody waits any more, the caller went away.
     let asker = Asker::default();
     let completion = Completion::of(&asker, move |reply| _ = sender.send(reply));
-    if let HistoryReply::Now(now) = ask(completion).map_err(HistoryReplyError::NotTaken)? {
+    if let HistoryReply::Now(now) = request(completion).map_err(HistoryReplyError::NotTaken)? {
         return Ok(now);
     }
     let reply = timeout(DISK_TIMEOUT, receiver).await.map_err(|_| HistoryReplyError::Late)?;

@@ -55,7 +55,7 @@ pub(crate) struct LogoutAnswer {
 type LoginReply = Reply<Result<LoggedIn, LoginError>>;
 
 impl Identity {
-    async fn ask(
+    async fn request(
         &self,
         node: &Node,
         command: impl Fn(ConnectionId, &str, LoginReply) -> Command,
@@ -69,7 +69,8 @@ impl Identity {
         if shard >= node.shards.count() {
             return Err(LoginError::NoConnection.into());
         }
-        let replies = node.ask(shard, |reply| command(connection, &self.user, reply)).all().await?;
+        let replies =
+            node.request(shard, |reply| command(connection, &self.user, reply)).all().await?;
         let response = replies.into_iter().next().unwrap_or(Err(LoginError::NoConnection));
         Ok(response?)
     }
@@ -97,7 +98,7 @@ pub(crate) async fn login(
 ) -> Result<Json<LoginAnswer>, Rejection> {
     let login =
         |connection, user: &str, reply| Command::Login { connection, user: user.into(), reply };
-    let LoggedIn { users, already } = identity.ask(&node, login).await?;
+    let LoggedIn { users, already } = identity.request(&node, login).await?;
     Ok(Json(LoginAnswer { user: identity.user, users, already }))
 }
 
@@ -113,6 +114,6 @@ pub(crate) async fn logout(
 ) -> Result<Json<LogoutAnswer>, Rejection> {
     let logout =
         |connection, user: &str, reply| Command::Logout { connection, user: user.into(), reply };
-    let LoggedIn { users, .. } = identity.ask(&node, logout).await?;
+    let LoggedIn { users, .. } = identity.request(&node, logout).await?;
     Ok(Json(LogoutAnswer { user: identity.user, users }))
 }

@@ -160,8 +160,10 @@ pub(crate) async fn some_members(
     query: &MembersQuery,
 ) -> Result<(u64, Vec<Connection>), Rejection> {
     let limit = checked_limit(query.limit, MEMBERS, MEMBERS_MAX)?;
-    let replies =
-        node.ask_all(|reply| Command::Members { topic: topic.clone(), limit, reply }).all().await?;
+    let replies = node
+        .request_all(|reply| Command::Members { topic: topic.clone(), limit, reply })
+        .all()
+        .await?;
     let members = replies.iter().map(|(members, _)| u64::from(*members)).sum();
     let connections = replies.into_iter().flat_map(|(_, connections)| connections).take(limit);
     Ok((members, connections.map(Connection::from).collect()))

@@ -66,7 +66,7 @@ pub(crate) async fn sign_in(
     let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let access = &node.access;
     let signed_in = guard::check_sign_in(access, &headers).and_then(|()| {
-        if !access.ring().asks() {
+        if !access.ring().requires_key() {
             let message = "this node asks for no key: nobody has to sign in";
             return Err(Rejection::new(StatusCode::CONFLICT, "no_keys", message));
         }

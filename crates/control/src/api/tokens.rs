@@ -143,7 +143,7 @@ pub(crate) async fn revoke(
     // The token of a connection that is open was issued before now, whatever its issuer's clock says.
     of_shards.before_s = of_shards.before_s.filter(|_| revoke.issued_before.is_some());
     let closing =
-        node.ask_all(|reply| shard::Command::Revoke { revocation: of_shards.clone(), reply });
+        node.request_all(|reply| shard::Command::Revoke { revocation: of_shards.clone(), reply });
     let closed = closing.all().await?.into_iter().map(u64::from).sum();
     // No connection leaves a will any more. Those that have ended before did.
     node.shared.mqtt_sessions.drop_wills(&|author| of_shards.means(author));

@@ -58,7 +58,7 @@ pub(crate) async fn topics(
     QueryParams(query): QueryParams<TopicsQuery>,
 ) -> Result<Json<Topics>, Rejection> {
     let limit = checked_limit(query.limit, TOPICS, TOPICS_MAX)?;
-    let replies = node.ask_all(|reply| Command::Topics {
+    let replies = node.request_all(|reply| Command::Topics {
         prefix: query.prefix.clone(),
         after: query.after.clone(),
         // One more than the page shows whether there is a next page.
@@ -88,7 +88,7 @@ pub(crate) async fn topic(
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Topic>, Rejection> {
     let topic = path_name(name)?;
-    let replies = node.ask_all(|reply| Command::Topic { topic: topic.as_str().into(), reply });
+    let replies = node.request_all(|reply| Command::Topic { topic: topic.as_str().into(), reply });
     let members = replies.all().await?.into_iter().map(u64::from).sum();
     Ok(Json(Topic { topic, members }))
 }

@@ -103,7 +103,7 @@ fn check(
 ) -> Result<Option<Caller>, Rejection> {
     let ring = access.ring();
     let host = own_host(headers)?;
-    if !ring.asks() {
+    if !ring.requires_key() {
         // A page can make its own name point here (DNS rebinding), but then the name shows.
         let knows = |host| ring.knows(host);
         if knows(host) && uri.host().is_none_or(knows) {

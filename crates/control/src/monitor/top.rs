@@ -95,7 +95,8 @@ impl Tops {
 /// among twice as many of each shard; one that is left out is hardly bigger than the last.
 async fn biggest(node: &Node, limit: usize) -> Result<Vec<TopTopic>, ShardRequestError> {
     let per_shard = 2 * limit;
-    let lists = node.ask_all(|reply| Command::Biggest { limit: per_shard, reply }).all().await?;
+    let lists =
+        node.request_all(|reply| Command::Biggest { limit: per_shard, reply }).all().await?;
     // A list that is not full leaves out no topic that has members on its shard.
     let full_lists = lists.iter().filter(|list| list.len() >= per_shard).count();
     let mut sums: HashMap<Name, (u64, usize)> = HashMap::new();
@@ -148,8 +149,9 @@ async fn busiest(node: &Node, limit: usize) -> Result<Vec<TopTopic>, ShardReques
 
 /// How many connections are in each of the topics. It asks for all before it waits for any.
 async fn members_of(node: &Node, topics: Vec<Name>) -> Result<Vec<u64>, ShardRequestError> {
-    let ask = |topic: Name| node.ask_all(|reply| Command::Topic { topic: topic.clone(), reply });
-    let waiting: Vec<_> = topics.into_iter().map(ask).collect();
+    let request =
+        |topic: Name| node.request_all(|reply| Command::Topic { topic: topic.clone(), reply });
+    let waiting: Vec<_> = topics.into_iter().map(request).collect();
     let mut members = Vec::with_capacity(waiting.len());
     for answers in waiting {
         members.push(answers.all().await?.into_iter().map(u64::from).sum());

@@ -140,8 +140,8 @@ impl<S: Shards + ?Sized> Node<S> {
         &*self.history
     }
 
-    /// Asks one shard.
-    pub(crate) fn ask<T: Send + 'static>(
+    /// Sends a request to one shard.
+    pub(crate) fn request<T: Send + 'static>(
         &self,
         shard: usize,
         command: impl Fn(Reply<T>) -> Command,
@@ -149,8 +149,8 @@ impl<S: Shards + ?Sized> Node<S> {
         ShardReplies::of(&self.shards, shard..shard + 1, command)
     }
 
-    /// Asks every shard.
-    pub(crate) fn ask_all<T: Send + 'static>(
+    /// Sends a request to every shard.
+    pub(crate) fn request_all<T: Send + 'static>(
         &self,
         command: impl Fn(Reply<T>) -> Command,
     ) -> ShardReplies<T> {

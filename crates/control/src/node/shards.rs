@@ -60,12 +60,15 @@ impl<T: Send + 'static> ShardReplies<T> {
         shards: Range<usize>,
         command: impl Fn(Reply<T>) -> Command,
     ) -> Self {
-        let ask = |shard| {
+        let request = |shard| {
             let (reply, response) = reply();
             all.send(shard, command(reply));
             response
         };
-        ShardReplies { waiting: shards.map(ask).collect(), until: Instant::now() + SHARD_TIMEOUT }
+        ShardReplies {
+            waiting: shards.map(request).collect(),
+            until: Instant::now() + SHARD_TIMEOUT,
+        }
     }
 
     /// No answers, from no shard.

@@ -12,19 +12,23 @@ use shard::{Connecting, WebhookRequest, Whose};
 const EVENT_BYTES: usize = 128;
 
 /// What an event takes in a request, in bytes, roughly.
-pub(super) fn event_bytes(ask: &WebhookRequest) -> usize {
-    EVENT_BYTES + memory_bytes(ask)
+pub(super) fn event_bytes(hook_request: &WebhookRequest) -> usize {
+    EVENT_BYTES + memory_bytes(hook_request)
 }
 
 /// What a client makes a request hold in memory, in bytes: its payload and the names in it.
-pub(super) fn memory_bytes(ask: &WebhookRequest) -> usize {
-    let ask = &ask.question;
-    let users: usize = ask.users.iter().map(|user| user.len()).sum();
-    let tags: usize = ask.tags.iter().map(|tag| tag.len()).sum();
-    let payload = ask.payload.as_ref().map_or(0, Data::bytes);
+pub(super) fn memory_bytes(hook_request: &WebhookRequest) -> usize {
+    let hook_request = &hook_request.details;
+    let users: usize = hook_request.users.iter().map(|user| user.len()).sum();
+    let tags: usize = hook_request.tags.iter().map(|tag| tag.len()).sum();
+    let payload = hook_request.payload.as_ref().map_or(0, Data::bytes);
     let name = |name: &Option<Name>| name.as_ref().map_or(0, |name| name.len());
-    let names = name(&ask.topic) + name(&ask.event) + name(&ask.key);
-    payload + names + tags + users + ask.connect.as_ref().map_or(0, |it| connecting_bytes(it))
+    let names = name(&hook_request.topic) + name(&hook_request.event) + name(&hook_request.key);
+    payload
+        + names
+        + tags
+        + users
+        + hook_request.connect.as_ref().map_or(0, |it| connecting_bytes(it))
 }
 
 fn connecting_bytes(Connecting { request, .. }: &Connecting) -> usize {
@@ -33,45 +37,45 @@ fn connecting_bytes(Connecting { request, .. }: &Connecting) -> usize {
 }
 
 /// The body of the HTTP request that carries these requests, in their order.
-pub(super) fn write<'a>(asks: impl Iterator<Item = &'a WebhookRequest>) -> Vec<u8> {
+pub(super) fn write<'a>(hook_requests: impl Iterator<Item = &'a WebhookRequest>) -> Vec<u8> {
     let mut out = Vec::with_capacity(1024);
     out.extend_from_slice(br#"{"events":["#);
-    for (at, ask) in asks.enumerate() {
+    for (at, hook_request) in hook_requests.enumerate() {
         if at > 0 {
             out.push(b',');
         }
-        event(&mut out, ask);
+        event(&mut out, hook_request);
     }
     out.extend_from_slice(b"]}");
     out
 }
 
-fn event(out: &mut Vec<u8>, ask: &WebhookRequest) {
-    let (connection, ask) = (ask.connection, &ask.question);
+fn event(out: &mut Vec<u8>, hook_request: &WebhookRequest) {
+    let (connection, hook_request) = (hook_request.connection, &hook_request.details);
     out.extend_from_slice(br#"{"kind":"#);
-    string(out, ask.kind.name());
-    if let Some(topic) = &ask.topic {
+    string(out, hook_request.kind.name());
+    if let Some(topic) = &hook_request.topic {
         out.extend_from_slice(br#","topic":"#);
         string(out, topic);
     }
-    if let Some(event) = &ask.event {
+    if let Some(event) = &hook_request.event {
         out.extend_from_slice(br#","event":"#);
         string(out, event);
     }
-    if let Some(data) = &ask.payload {
+    if let Some(data) = &hook_request.payload {
         out.extend_from_slice(br#","payload":"#);
         payload(out, data);
     }
-    if !ask.tags.is_empty() {
+    if !hook_request.tags.is_empty() {
         out.extend_from_slice(br#","tags":"#);
-        strings(out, &ask.tags);
+        strings(out, &hook_request.tags);
     }
-    if let Some(key) = &ask.key {
+    if let Some(key) = &hook_request.key {
         out.extend_from_slice(br#","key":"#);
         string(out, key);
     }
-    who(out, &ask.users, connection, ask.transport);
-    if let Some(connect) = &ask.connect {
+    who(out, &hook_request.users, connection, hook_request.transport);
+    if let Some(connect) = &hook_request.connect {
         connecting(out, connect);
     }
     out.push(b'}');
@@ -214,21 +218,21 @@ mod tests {
     use serde_json::{Value, json};
 
     use protocol::request::ConnectRequest;
-    use shard::{Question, WebhookKind};
+    use shard::{RequestDetails, WebhookKind};
 
-    use super::super::tests::ask;
+    use super::super::tests::hook_request;
     use super::*;
 
-    fn written(ask: &WebhookRequest) -> Value {
-        let mut body: Value = serde_json::from_slice(&write([ask].into_iter())).unwrap();
+    fn written(hook_request: &WebhookRequest) -> Value {
+        let mut body: Value = serde_json::from_slice(&write([hook_request].into_iter())).unwrap();
         body["events"][0].take()
     }
 
     #[test]
     fn an_event_is_written_with_all_that_is_known_of_it() {
-        let mut request = ask(7);
-        request.question.topic = Some("room:\"1\"".into());
-        request.question.payload = Some(Data::Json(r#"{"n":1.00}"#.into()));
+        let mut request = hook_request(7);
+        request.details.topic = Some("room:\"1\"".into());
+        request.details.payload = Some(Data::Json(r#"{"n":1.00}"#.into()));
         let want = json!({
             "kind": "message", "topic": "room:\"1\"", "event": "say", "payload": {"n": 1.0},
             "user": "alice", "users": ["alice", "bob"], "connection": "00000009-0-7-3",
@@ -252,8 +256,8 @@ mod tests {
         };
         let connecting = Connecting { address: None, request, topics_max: 9 };
         let request = |connect| {
-            let question = Question::new(WebhookKind::Connect, None, vec!["al".into()], "sse");
-            WebhookRequest { question: Question { connect, ..question }, ..ask(7) }
+            let details = RequestDetails::new(WebhookKind::Connect, None, vec!["al".into()], "sse");
+            WebhookRequest { details: RequestDetails { connect, ..details }, ..hook_request(7) }
         };
         let bytes = memory_bytes(&request(None));
         let address = "2001:db8::1".parse().unwrap();
@@ -279,30 +283,30 @@ mod tests {
             "headers": {"cookie": "a=b; c=\"d\"", "origin": "http://a"},
         });
         assert_eq!(written(&base), want);
-        let question = Question::new(WebhookKind::Refresh, None, Vec::new(), "ws");
+        let details = RequestDetails::new(WebhookKind::Refresh, None, Vec::new(), "ws");
         let want = json!({
             "kind": "refresh", "user": null, "users": [], "connection": "00000009-0-7-3",
             "transport": "ws",
         });
-        assert_eq!(written(&WebhookRequest { question, ..ask(7) }), want);
+        assert_eq!(written(&WebhookRequest { details, ..hook_request(7) }), want);
     }
 
     #[test]
     fn payloads_that_are_no_json_become_json() {
-        let mut request = ask(7);
-        request.question.kind = WebhookKind::Publish;
-        request.question.users.clear();
-        (request.question.tags, request.question.key) =
+        let mut request = hook_request(7);
+        request.details.kind = WebhookKind::Publish;
+        request.details.users.clear();
+        (request.details.tags, request.details.key) =
             (vec!["a".into(), "b\"".into()], Some("k".into()));
-        request.question.payload = Some(Data::Text("a\n\"b\"".into()));
+        request.details.payload = Some(Data::Text("a\n\"b\"".into()));
         let event = written(&request);
         assert_eq!(event["kind"], "publish");
         assert_eq!((&event["tags"], &event["key"]), (&json!(["a", "b\""]), &json!("k")));
         assert_eq!(event["payload"], "a\n\"b\"");
         assert_eq!((&event["user"], &event["users"]), (&Value::Null, &json!([])));
-        request.question.payload = Some(Data::Binary([0, 255].into()));
+        request.details.payload = Some(Data::Binary([0, 255].into()));
         assert_eq!(written(&request)["payload"], json!({"data": "AP8=", "encoding": "base64"}));
-        (request.question.kind, request.question.payload, request.question.event) =
+        (request.details.kind, request.details.payload, request.details.event) =
             (WebhookKind::Subscribe, None, None);
         let event = written(&request);
         assert_eq!(event["kind"], "subscribe");
@@ -311,8 +315,8 @@ mod tests {
 
     #[test]
     fn events_stay_in_order() {
-        let asks: Vec<WebhookRequest> = (0..3).map(ask).collect();
-        let body: Value = serde_json::from_slice(&write(asks.iter())).unwrap();
+        let hook_requests: Vec<WebhookRequest> = (0..3).map(hook_request).collect();
+        let body: Value = serde_json::from_slice(&write(hook_requests.iter())).unwrap();
         let names: Vec<_> = (0..3).map(|n| body["events"][n]["connection"].clone()).collect();
         assert_eq!(names, ["00000009-0-0-3", "00000009-0-1-3", "00000009-0-2-3"]);
     }

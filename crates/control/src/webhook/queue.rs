@@ -79,7 +79,7 @@ impl Queue {
         let mut bytes = 0;
         let fitting = self.waiting.iter().take(events_max.max(1)).take_while(|request| {
             let fits = bytes < BATCH_BYTES_MAX;
-            bytes += body::event_bytes(&request.ask);
+            bytes += body::event_bytes(&request.hook_request);
             fits
         });
         let fitting = fitting.count();
@@ -167,19 +167,19 @@ fn drain_late(
 #[cfg(test)]
 mod tests {
     use model::Data;
-    use shard::{Question, WebhookKind, WebhookRequest};
+    use shard::{RequestDetails, WebhookKind, WebhookRequest};
 
     use super::super::request_queue::tests::request;
-    use super::super::tests::{ask, ask_with};
+    use super::super::tests::{hook_request, hook_request_with};
     use super::*;
 
     fn slots<'a>(batch: impl IntoIterator<Item = &'a PendingRequest>) -> Vec<u32> {
-        batch.into_iter().map(|request| request.ask.connection.slot).collect()
+        batch.into_iter().map(|request| request.hook_request.connection.slot).collect()
     }
 
     fn queue(slots: std::ops::Range<u32>) -> Queue {
         let mut queue = Queue::default();
-        slots.for_each(|slot| queue.put(request(ask(slot))));
+        slots.for_each(|slot| queue.put(request(hook_request(slot))));
         queue
     }
 
@@ -200,7 +200,7 @@ mod tests {
         let mut queue = Queue::default();
         for slot in 0..4 {
             let payload = Data::Text("x".repeat(BATCH_BYTES_MAX / 2).into());
-            queue.put(request(ask_with(slot, payload)));
+            queue.put(request(hook_request_with(slot, payload)));
         }
         assert_eq!(slots(&queue.take(100).unwrap()), [0, 1]);
         assert_eq!(slots(&queue.take(0).unwrap()), [2]);
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn what_another_process_has_sent_goes_again_as_it_was() {
         let sent = |slot, id: &str, count| {
-            let mut request = request(ask(slot));
+            let mut request = request(hook_request(slot));
             request.sent_in = Some((RequestId::of_text(id.into()), count));
             request
         };
@@ -219,7 +219,7 @@ mod tests {
             queue.put(sent(slot, "a", 3));
         }
         queue.put(sent(3, "b", 2));
-        queue.put(request(ask(4)));
+        queue.put(request(hook_request(4)));
         assert_eq!(slots(&queue.take(1).unwrap()), [0, 1, 2]);
         assert_eq!(slots(&queue.take(9).unwrap()), [3, 4], "not all of the second is here");
     }
@@ -243,7 +243,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let start = Instant::now();
         for slot in 0..4 {
-            queue.put(request(ask(slot)));
+            queue.put(request(hook_request(slot)));
             tokio::time::advance(second).await;
         }
         let batch = task();
@@ -267,20 +267,22 @@ mod tests {
 
     #[test]
     fn a_connection_stays_in_its_queue_of_a_url() {
-        let queue =
-            |url: &str, ask: WebhookRequest| QueueKey::of(url.into(), ask.connection, 4).number;
-        let used: std::collections::BTreeSet<_> = (0..64).map(|n| queue("a", ask(n))).collect();
+        let queue = |url: &str, hook_request: WebhookRequest| {
+            QueueKey::of(url.into(), hook_request.connection, 4).number
+        };
+        let used: std::collections::BTreeSet<_> =
+            (0..64).map(|n| queue("a", hook_request(n))).collect();
         assert_eq!(used.len(), 4);
         for n in 0..64 {
             let topic = Some("other".into());
-            let question = Question::new(WebhookKind::Subscribe, topic, Vec::new(), "sse");
-            let other = WebhookRequest { question, ..ask(n) };
-            assert_eq!(queue("a", other), queue("a", ask(n)));
+            let details = RequestDetails::new(WebhookKind::Subscribe, topic, Vec::new(), "sse");
+            let other = WebhookRequest { details, ..hook_request(n) };
+            assert_eq!(queue("a", other), queue("a", hook_request(n)));
         }
-        assert!((0..64).any(|n| queue("a", ask(n)) != queue("b", ask(n))));
+        assert!((0..64).any(|n| queue("a", hook_request(n)) != queue("b", hook_request(n))));
         assert_ne!(
-            QueueKey::of("a".into(), ask(1).connection, 1),
-            QueueKey::of("b".into(), ask(1).connection, 1)
+            QueueKey::of("a".into(), hook_request(1).connection, 1),
+            QueueKey::of("b".into(), hook_request(1).connection, 1)
         );
     }
 }

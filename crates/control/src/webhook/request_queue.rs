@@ -54,7 +54,7 @@ pub struct UrlStats {
 /// A request that was accepted and gets one response: dropped without one, it gets the response that
 /// the node shuts down, unless another process is to answer it.
 pub(super) struct PendingRequest {
-    pub ask: WebhookRequest,
+    pub hook_request: WebhookRequest,
     /// When a shard put it into the request queue.
     pub accepted_at: Instant,
     /// Where to send it; nowhere if no URL was configured when it came.
@@ -97,7 +97,7 @@ impl PendingRequest {
         self.counts.waiting_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
         self.share.waiting.fetch_sub(1, Ordering::Relaxed);
         self.share.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-        let reply = std::mem::replace(&mut self.ask.reply, Box::new(|_| ()));
+        let reply = std::mem::replace(&mut self.hook_request.reply, Box::new(|_| ()));
         reply(response);
     }
 }
@@ -113,7 +113,7 @@ impl Drop for PendingRequest {
 
 /// A request that another process had accepted.
 pub(super) struct Restored {
-    pub ask: WebhookRequest,
+    pub hook_request: WebhookRequest,
     /// Where to send it.
     pub url: Option<Arc<str>>,
     /// See [`PendingRequest::sent_in`].
@@ -225,13 +225,13 @@ impl RequestQueue {
 
     /// Puts requests, each for its URL, to the others; rejects all of them at the limits of one, and after
     /// the end.
-    pub fn put(&self, asks: Vec<(WebhookRequest, Option<Arc<str>>)>) -> Result<(), Full> {
+    pub fn put(&self, hook_requests: Vec<(WebhookRequest, Option<Arc<str>>)>) -> Result<(), Full> {
         let mut state = self.lock();
         // What each URL would have then, of those that these are for.
         let mut shares: Vec<(Arc<Share>, usize, usize)> = Vec::with_capacity(1);
         let (mut all, mut all_bytes) = (0, 0);
-        for (ask, url) in &asks {
-            let bytes = body::memory_bytes(ask);
+        for (hook_request, url) in &hook_requests {
+            let bytes = body::memory_bytes(hook_request);
             let share = state.share(url.as_ref().unwrap_or(&self.nowhere));
             let at = shares.iter().position(|(known, ..)| Arc::ptr_eq(known, &share));
             let at = at.unwrap_or_else(|| {
@@ -244,7 +244,7 @@ impl RequestQueue {
             (all, all_bytes) = (all + 1, all_bytes + bytes);
             if !state.open || !self.has_capacity(&share, (events, waiting_bytes), (all, all_bytes))
             {
-                let rejected = asks.len() as u64;
+                let rejected = hook_requests.len() as u64;
                 self.counts.failures[ErrorKind::Full as usize]
                     .fetch_add(rejected, Ordering::Relaxed);
                 share.rejected.fetch_add(rejected, Ordering::Relaxed);
@@ -256,8 +256,8 @@ impl RequestQueue {
         let first = state.requests.is_empty();
         // Under the lock, so that the oldest come first.
         let accepted_at = Instant::now();
-        for (ask, url) in asks {
-            self.push(&mut state, ask, url, None, accepted_at);
+        for (hook_request, url) in hook_requests {
+            self.push(&mut state, hook_request, url, None, accepted_at);
         }
         drop(state);
         if first {
@@ -268,14 +268,14 @@ impl RequestQueue {
 
     /// Takes in what another process had accepted, in its order and without regard to limits, unless this is
     /// the end. It counts as if it came now.
-    pub fn restore(&self, asks: Vec<Restored>) {
+    pub fn restore(&self, hook_requests: Vec<Restored>) {
         let mut state = self.lock();
         if !state.open {
             return;
         }
         let accepted_at = Instant::now();
-        for Restored { ask, url, sent_in } in asks {
-            self.push(&mut state, ask, url, sent_in, accepted_at);
+        for Restored { hook_request, url, sent_in } in hook_requests {
+            self.push(&mut state, hook_request, url, sent_in, accepted_at);
         }
         drop(state);
         self.ready.notify_one();
@@ -284,12 +284,12 @@ impl RequestQueue {
     fn push(
         &self,
         state: &mut State,
-        ask: WebhookRequest,
+        hook_request: WebhookRequest,
         url: Option<Arc<str>>,
         sent_in: Option<(RequestId, usize)>,
         accepted_at: Instant,
     ) {
-        let bytes = body::memory_bytes(&ask);
+        let bytes = body::memory_bytes(&hook_request);
         let share = state.share(url.as_ref().unwrap_or(&self.nowhere));
         self.counts.waiting.fetch_add(1, Ordering::Relaxed);
         self.counts.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -299,7 +299,7 @@ impl RequestQueue {
         let (number, counts) = (state.next, self.counts.clone());
         state.next += 1;
         state.requests.push_back(PendingRequest {
-            ask,
+            hook_request,
             accepted_at,
             url,
             number,

@@ -101,8 +101,8 @@ pub(super) enum Expects {
 
 impl Expects {
     /// What is expected as the answer to this.
-    pub fn of(ask: &WebhookRequest) -> Self {
-        match (&ask.question.connect, ask.question.kind) {
+    pub fn of(hook_request: &WebhookRequest) -> Self {
+        match (&hook_request.details.connect, hook_request.details.kind) {
             (Some(connect), _) => Expects::Connect(connect.topics_max),
             (None, WebhookKind::Refresh) => Expects::Refresh,
             (

@@ -128,7 +128,7 @@ impl Worker {
                 nowhere.push(request);
                 continue;
             };
-            let key = QueueKey::of(url, request.ask.connection, self.queues_per_url);
+            let key = QueueKey::of(url, request.hook_request.connection, self.queues_per_url);
             if self.due.is_none() {
                 self.due = request.accepted_at.checked_add(self.timeout);
             }
@@ -199,9 +199,9 @@ impl Worker {
             Err(error) => return self.fail(requests, &error, Some(&key.url)),
         };
         self.dispatcher.http_requests.fetch_add(1, Ordering::Relaxed);
-        let body = body::write(requests.iter().map(|request| &request.ask));
+        let body = body::write(requests.iter().map(|request| &request.hook_request));
         let expected: Vec<Expects> =
-            requests.iter().map(|request| Expects::of(&request.ask)).collect();
+            requests.iter().map(|request| Expects::of(&request.hook_request)).collect();
         let (proof, events) = (settings.proof(), requests.len());
         let of = key.clone();
         let retries = if self.down.contains(&key.url) { &[][..] } else { &RETRIES };

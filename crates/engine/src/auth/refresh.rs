@@ -9,8 +9,8 @@ use model::Name;
 
 use crate::engine::Engine;
 use crate::webhook::pending_hook::PendingHook;
-use crate::webhook::request::{Ask, ask};
-use crate::webhook::{Question, WebhookKind, WebhookResponse};
+use crate::webhook::request::{HookRequest, send_requests};
+use crate::webhook::{RequestDetails, WebhookKind, WebhookResponse};
 
 impl Engine {
     /// Asks whether a connection may stay that ends at this time, in seconds since 1970.
@@ -20,9 +20,9 @@ impl Engine {
             return;
         };
         let users: Vec<Name> = core.users(slot).map(Name::from).collect();
-        let question = Question::new(WebhookKind::Refresh, None, users, protocol.name());
+        let details = RequestDetails::new(WebhookKind::Refresh, None, users, protocol.name());
         let hook = PendingHook::Refresh(expires_s);
-        match ask(core, slot, vec![Ask { question, hook }]) {
+        match send_requests(core, slot, vec![HookRequest { details, hook }]) {
             Ok(()) => core.credentials.set_warned(slot),
             Err(_) if core.settings.silence_allows => self.prolong_admission(slot, expires_s),
             // The next pass tries it again.

@@ -94,7 +94,7 @@ impl Engine {
         connection.last_received_s = now_s;
         let serial = connection.serial;
         let blocked = polled || connection.is(Flag::Blocked);
-        let mut asking = None;
+        let mut session_request = None;
         if let Some(cold) = self.core.table.cold_or_new(slot) {
             cold.input = Vec::new();
             cold.decoder = None;
@@ -104,11 +104,11 @@ impl Engine {
             (cold.paused, cold.waits) = (false, false);
             (cold.stranger_since_s, cold.token) = (None, None);
             cold.closing = Some(close);
-            asking = cold.asking.take();
+            session_request = cold.session_request.take();
         }
         self.core.count_input(slot);
-        if let Some(asking) = asking {
-            self.core.asking_ended(&asking, self.core.id(slot, serial));
+        if let Some(session_request) = session_request {
+            self.core.on_session_request_ended(&session_request, self.core.id(slot, serial));
         }
         self.core.log_close(slot, close);
         let gone = self.core.gone(slot, close);
@@ -138,11 +138,11 @@ impl Engine {
         let Some((connection, mut cold)) = self.core.table.remove(slot) else {
             return;
         };
-        let (mut session, mut asking, mut reason) = (None, None, close);
+        let (mut session, mut session_request, mut reason) = (None, None, close);
         if let Some(cold) = &mut cold {
             self.core.metrics.input_bytes.sub(u64::from(cold.counted));
             self.reserved -= u32::from(cold.reserved);
-            (session, asking) = (cold.session.take(), cold.asking.take());
+            (session, session_request) = (cold.session.take(), cold.session_request.take());
             reason = cold.closing.unwrap_or(close);
         }
         self.core.metrics.connections[usize::from(connection.encoding.0)].sub(1);
@@ -154,8 +154,8 @@ impl Engine {
             Some(session) => self.core.session_ended(id, *session),
             None => self.core.outputs.push(Output::Drop { slot }),
         }
-        if let Some(asking) = asking {
-            self.core.asking_ended(&asking, id);
+        if let Some(session_request) = session_request {
+            self.core.on_session_request_ended(&session_request, id);
         }
     }
 
@@ -304,7 +304,8 @@ impl Engine {
         let Some(cold) = self.core.table.cold(slot) else {
             return;
         };
-        let (closing, opens) = (cold.closing, cold.asking.as_ref().is_some_and(|it| it.opens));
+        let (closing, opens) =
+            (cold.closing, cold.session_request.as_ref().is_some_and(|it| it.opens));
         let phase = self.core.table.get(slot).map(Connection::phase);
         if phase == Some(Phase::Closing) && !self.core.is_gathered(slot) {
             let linger = closing.is_some_and(lingers);

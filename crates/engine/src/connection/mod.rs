@@ -20,7 +20,7 @@ use tables::Slab;
 pub(crate) use pending_request::{PendingRequest, Subscribing};
 pub(crate) use poll::{Poll, PollHistory, PollStart};
 pub(crate) use record::ColdRecord;
-pub(crate) use session::{Asking, Session, Waiter};
+pub(crate) use session::{PendingSessionRequest, Session, Waiter};
 pub(crate) use token::PendingToken;
 
 /// What the engine holds of every connection. Its slot is its number in the table, which is used
@@ -213,8 +213,8 @@ pub(crate) struct ColdState {
     pub poll: Option<Box<Poll>>,
     /// A Phoenix long-poll session.
     pub session: Option<Box<Session>>,
-    /// A request that waits for the answer of such a session.
-    pub asking: Option<Box<Asking>>,
+    /// A request that waits for the reply of such a session.
+    pub session_request: Option<Box<PendingSessionRequest>>,
     /// Requests to the application about it that are not answered.
     pub hooks_pending: u32,
     /// A request that waits for decisions of the application.
@@ -231,7 +231,7 @@ impl ColdState {
             && self.decoder.is_none()
             && self.poll.is_none()
             && self.session.is_none()
-            && self.asking.is_none()
+            && self.session_request.is_none()
             && self.counted == 0
             && self.needs == 0
             && !(self.continued || self.paused || self.waits || self.reserved)

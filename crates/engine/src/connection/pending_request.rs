@@ -5,7 +5,7 @@ use std::sync::Arc;
 use minicbor::{Decode, Encode};
 use model::Name;
 use protocol::http::Rejection;
-use protocol::request::{Admission, ConnectVerdict, Verdict, Verdicts};
+use protocol::request::{Admission, ConnectDecision, Decisions, TopicDecision};
 
 use crate::handover::value::{Granted, Text};
 
@@ -18,7 +18,7 @@ pub(crate) struct PendingRequest {
     /// The topics for which a decision is missing.
     pub waiting: Vec<Name>,
     /// The decisions so far.
-    pub verdicts: Verdicts,
+    pub decisions: Decisions,
     /// The connection is open already.
     pub open: bool,
 }
@@ -30,18 +30,18 @@ impl PendingRequest {
     }
 
     /// Notes the decision for a topic. After a rejection no other is needed.
-    pub fn topic(&mut self, verdict: Verdict) {
-        self.waiting.retain(|topic| *topic != verdict.topic);
-        if verdict.result.is_err() {
+    pub fn topic(&mut self, decision: TopicDecision) {
+        self.waiting.retain(|topic| *topic != decision.topic);
+        if decision.result.is_err() {
             self.waiting.clear();
         }
-        self.verdicts.topics.push(verdict);
+        self.decisions.topics.push(decision);
     }
 
     /// Notes who makes the request.
-    pub fn connected(&mut self, verdict: ConnectVerdict) {
+    pub fn connected(&mut self, decision: ConnectDecision) {
         self.connect = false;
-        self.verdicts.connect = Some(verdict);
+        self.decisions.connect = Some(decision);
     }
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct PendingRequestRecord {
     #[n(1)]
     waiting: Vec<Text<Name>>,
     #[n(2)]
-    verdicts: Vec<VerdictRecord>,
+    decisions: Vec<TopicDecisionRecord>,
     /// True where it is not known who makes it.
     #[n(3)]
     connect: Option<bool>,
@@ -103,7 +103,7 @@ struct AdmissionRecord {
 
 #[derive(Encode, Decode)]
 #[cbor(map)]
-struct VerdictRecord {
+struct TopicDecisionRecord {
     #[n(0)]
     topic: Text<Name>,
     #[n(1)]
@@ -128,9 +128,9 @@ pub(crate) struct SubscribingRecord {
 impl PendingRequest {
     /// Writes out the request.
     pub fn export(&self) -> PendingRequestRecord {
-        let PendingRequest { number, connect, waiting, verdicts, open } = self;
-        let Verdicts { connect: connected, topics } = verdicts;
-        let verdict = |Verdict { topic, result }: &Verdict| VerdictRecord {
+        let PendingRequest { number, connect, waiting, decisions, open } = self;
+        let Decisions { connect: connected, topics } = decisions;
+        let decision = |TopicDecision { topic, result }: &TopicDecision| TopicDecisionRecord {
             topic: Text(topic.clone()),
             meta: result.as_ref().ok().and_then(|meta| Some(meta.as_ref()?.to_string())),
             refusal: result.as_ref().err().map(refusal),
@@ -138,7 +138,7 @@ impl PendingRequest {
         PendingRequestRecord {
             number: *number,
             waiting: Text::all(waiting),
-            verdicts: topics.iter().map(verdict).collect(),
+            decisions: topics.iter().map(decision).collect(),
             connect: connect.then_some(true),
             connected: connected.as_ref().map(ConnectRecord::from),
             open: open.then_some(true),
@@ -149,20 +149,20 @@ impl PendingRequest {
 impl PendingRequestRecord {
     /// Reads the request.
     pub fn import(self) -> PendingRequest {
-        let PendingRequestRecord { number, waiting, verdicts, connect, connected, open } = self;
-        let verdict = |VerdictRecord { topic: Text(topic), meta, refusal }| Verdict {
+        let PendingRequestRecord { number, waiting, decisions, connect, connected, open } = self;
+        let decision = |TopicDecisionRecord { topic: Text(topic), meta, refusal }| TopicDecision {
             topic,
             result: match refusal {
                 None => Ok(meta.map(Into::into)),
                 Some(refusal) => Err(rejection(refusal)),
             },
         };
-        let topics = verdicts.into_iter().map(verdict).collect();
+        let topics = decisions.into_iter().map(decision).collect();
         PendingRequest {
             number,
             connect: connect == Some(true),
             waiting: Text::values(waiting),
-            verdicts: Verdicts { connect: connected.map(ConnectVerdict::from), topics },
+            decisions: Decisions { connect: connected.map(ConnectDecision::from), topics },
             open: open == Some(true),
         }
     }
@@ -176,8 +176,8 @@ fn rejection((status, code, message): (u16, String, String)) -> Rejection {
     Rejection::new(status, code, message)
 }
 
-impl From<&ConnectVerdict> for ConnectRecord {
-    fn from(ConnectVerdict { result, at_s }: &ConnectVerdict) -> Self {
+impl From<&ConnectDecision> for ConnectRecord {
+    fn from(ConnectDecision { result, at_s }: &ConnectDecision) -> Self {
         let admission = result.as_ref().ok().and_then(|it| it.as_deref());
         let admission =
             admission.map(|Admission { users, grants, topics, info, seconds }| AdmissionRecord {
@@ -192,7 +192,7 @@ impl From<&ConnectVerdict> for ConnectRecord {
     }
 }
 
-impl From<ConnectRecord> for ConnectVerdict {
+impl From<ConnectRecord> for ConnectDecision {
     fn from(ConnectRecord { at_s, admission, refusal }: ConnectRecord) -> Self {
         let admission =
             admission.map(|AdmissionRecord { users, grants, topics, info, seconds }| {
@@ -205,7 +205,7 @@ impl From<ConnectRecord> for ConnectVerdict {
                 })
             });
         let result = refusal.map_or(Ok(admission), |refusal| Err(rejection(refusal)));
-        ConnectVerdict { result, at_s }
+        ConnectDecision { result, at_s }
     }
 }
 

@@ -10,7 +10,7 @@ use protocol::{Protocol, Protocols};
 use super::ColdState;
 use super::pending_request::{PendingRequestRecord, Subscribing, SubscribingRecord};
 use super::poll::PollRecord;
-use super::session::{AskingRecord, SessionRecord};
+use super::session::{PendingSessionRequestRecord, SessionRecord};
 use super::token::PendingTokenRecord;
 use crate::core::metrics::Metrics;
 use crate::handover::value::ImportError;
@@ -39,7 +39,7 @@ pub(crate) struct ColdRecord {
     #[n(8)]
     session: Option<SessionRecord>,
     #[n(9)]
-    asking: Option<AskingRecord>,
+    session_request: Option<PendingSessionRequestRecord>,
     #[n(10)]
     hooks_pending: u32,
     /// The place of the reason among all of them.
@@ -81,7 +81,7 @@ impl ColdState {
             decoder,
             poll,
             session,
-            asking,
+            session_request,
             hooks_pending,
             pending,
             subscribing,
@@ -97,7 +97,9 @@ impl ColdState {
             decoder: decoder.as_ref().map(|decoder| protocol.export(decoder).into()),
             poll: poll.as_ref().map(|poll| poll.export()),
             session: session.as_ref().map(|session| session.export()),
-            asking: asking.as_ref().map(|asking| asking.export()),
+            session_request: session_request
+                .as_ref()
+                .map(|session_request| session_request.export()),
             hooks_pending: *hooks_pending,
             closing: closing.map(|close| close as u8),
             stranger_since_s: *stranger_since_s,
@@ -136,7 +138,11 @@ impl ColdState {
             decoder: decoder.transpose()?,
             poll: record.poll.map(|poll| poll.import(hash)).transpose()?.map(Box::new),
             session: record.session.map(|session| session.import(metrics).into()),
-            asking: record.asking.map(|asking| asking.import(protocols)).transpose()?.map(Box::new),
+            session_request: record
+                .session_request
+                .map(|session_request| session_request.import(protocols))
+                .transpose()?
+                .map(Box::new),
             hooks_pending: record.hooks_pending,
             pending: record.pending.map(|pending| Box::new(pending.import())),
             subscribing: (record.subscribing.into_iter().flatten())

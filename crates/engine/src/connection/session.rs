@@ -34,8 +34,8 @@ pub(crate) struct Waiter {
     pub deadline_s: u32,
 }
 
-/// What a request knows while it waits for its session's answer.
-pub(crate) struct Asking {
+/// A long-poll request that waits for the reply of its session.
+pub(crate) struct PendingSessionRequest {
     pub session: ConnectionId,
     pub respond: Respond,
     /// A poll whose session is gone is given a new one, if its principal may have one.
@@ -64,10 +64,10 @@ pub(crate) struct SessionRecord {
     peer: Option<Text<IpAddr>>,
 }
 
-/// A request that waits for a session's answer.
+/// The same on its way to another engine.
 #[derive(Encode, Decode)]
 #[cbor(map)]
-pub(crate) struct AskingRecord {
+pub(crate) struct PendingSessionRequestRecord {
     #[n(0)]
     session: Text<ConnectionId>,
     #[n(1)]
@@ -113,11 +113,11 @@ impl SessionRecord {
     }
 }
 
-impl Asking {
+impl PendingSessionRequest {
     /// Writes out the request.
-    pub fn export(&self) -> AskingRecord {
-        let Asking { session, respond, anew, topics, opens } = self;
-        AskingRecord {
+    pub fn export(&self) -> PendingSessionRequestRecord {
+        let PendingSessionRequest { session, respond, anew, topics, opens } = self;
+        PendingSessionRequestRecord {
             session: Text(*session),
             respond: respond.into(),
             anew: anew
@@ -129,9 +129,9 @@ impl Asking {
     }
 }
 
-impl AskingRecord {
+impl PendingSessionRequestRecord {
     /// The request.
-    pub fn import(self, protocols: &Protocols) -> Result<Asking, ImportError> {
+    pub fn import(self, protocols: &Protocols) -> Result<PendingSessionRequest, ImportError> {
         let anew = self.anew.map(|(number, who)| {
             let (encoding, protocol) = (Encoding(number), protocols.of(Encoding(number)));
             match protocol.encoding() == encoding && protocol.delivery() == Delivery::Gathered {
@@ -139,7 +139,7 @@ impl AskingRecord {
                 false => Err(ImportError::damaged("it asks for a session that can be none")),
             }
         });
-        Ok(Asking {
+        Ok(PendingSessionRequest {
             session: self.session.0,
             respond: self.respond.into(),
             anew: anew.transpose()?,

@@ -17,8 +17,8 @@ use crate::core::responses::{acknowledged_json, phoenix_published, reply};
 use crate::engine::Engine;
 use crate::mqtt::MqttAck;
 use crate::webhook::pending_hook::PendingHook;
-use crate::webhook::request::{Ask, ask, busy, kind};
-use crate::webhook::{Changes, Question, Refusal, WebhookResponse};
+use crate::webhook::request::{HookRequest, busy, kind, send_requests};
+use crate::webhook::{Changes, Refusal, RequestDetails, WebhookResponse};
 
 /// What became of what a client sent.
 pub(crate) enum Sent {
@@ -165,10 +165,10 @@ impl Engine {
                 (payload, hook_pending, kind(hook))
             }
         };
-        let question = Question::new(kind, Some(topic), users, transport);
-        let question = Question { event, payload: Some(payload), tags, key, ..question };
-        let requested = Ask { question, hook };
-        let Err(unasked) = ask(core, slot, vec![requested]) else {
+        let details = RequestDetails::new(kind, Some(topic), users, transport);
+        let details = RequestDetails { event, payload: Some(payload), tags, key, ..details };
+        let requested = HookRequest { details, hook };
+        let Err(unasked) = send_requests(core, slot, vec![requested]) else {
             return;
         };
         // What comes later must not overtake what the application is asked about still.
@@ -536,7 +536,8 @@ impl Core {
     pub(crate) fn has_reply_soon(&self, slot: u32) -> bool {
         self.table.get(slot).is_some_and(|connection| {
             let cold = self.table.cold(slot);
-            let longer = cold.is_some_and(|cold| cold.asking.is_some() || cold.poll.is_some());
+            let longer =
+                cold.is_some_and(|cold| cold.session_request.is_some() || cold.poll.is_some());
             connection.phase() == Phase::Waiting && !longer
         })
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use auth::Principal;
 use model::{CloseReason, Name};
 use protocol::request::{
-    Authenticate, Open, PageRequest, Pending, ReplyTo as To, Respond, Secret, Verdicts,
+    Authenticate, Decisions, Open, PageRequest, Pending, ReplyTo as To, Respond, Secret,
 };
 use protocol::websocket::Decoder;
 use protocol::{Delivery, ProtocolRef, Reader, Recognised, Request, http};
@@ -75,7 +75,7 @@ impl Engine {
             speaker: &speaker,
             stranger,
             now_ms,
-            verdicts: pending.as_ref().map_or(Verdicts::NONE, |pending| &pending.verdicts),
+            decisions: pending.as_ref().map_or(Decisions::NONE, |pending| &pending.decisions),
             codecs: &mut core.codecs,
             decoder: begun.as_deref_mut().unwrap_or(&mut fresh),
             open,
@@ -302,8 +302,8 @@ impl Engine {
             self.enter_hub(slot, &open.principal, &open.topics);
             self.recovery.catchups.choose(&mut self.core, slot, None, &open.tags);
             // Where clients join, they catch up with what they join.
-            let asks = self.core.history().retains_any() || !open.resume.is_empty();
-            if asks && !protocol.capabilities().joins {
+            let catches_up = self.core.history().retains_any() || !open.resume.is_empty();
+            if catches_up && !protocol.capabilities().joins {
                 let topics: Vec<Name> = self.core.hub.topics_of(slot).cloned().collect();
                 self.recover(|recovery, core| {
                     recovery.begin(core, slot, &topics, &open.resume, ReplyTo::Line, out)

@@ -340,7 +340,7 @@ fn reply_due(core: &Core, cold: Option<&ColdState>, silence_s: u32) -> Due {
         Some(_) => Due::Nothing,
         // The application's answers have a time of their own.
         None if cold.is_some_and(|cold| cold.hooks_pending > 0) => Due::Nothing,
-        None if silence_s > core.asking_seconds_max() => Due::Close(CloseReason::Internal),
+        None if silence_s > core.session_request_seconds_max() => Due::Close(CloseReason::Internal),
         None => Due::Nothing,
     }
 }

@@ -208,7 +208,7 @@ impl Engine {
         }
         let cursor = self.core.mqtt_cursor(topic.clone(), offset.saturating_sub(1));
         let pull = Pull { topics: vec![cursor], messages_max: 1, bytes_max: usize::MAX / 2 };
-        self.mqtt_ask(slot, Reads::Source, |core, reading| read(core, slot, reading, pull), out)
+        self.mqtt_request(slot, Reads::Source, |core, reading| read(core, slot, reading, pull), out)
     }
 
     /// Reads on in what was there before a subscription.
@@ -222,7 +222,12 @@ impl Engine {
         let cursor = self.core.mqtt_cursor(backlog.topic.clone(), backlog.after);
         let bytes_max = PIECE_BYTES.min(self.core.settings.outbox_bytes_max / 4);
         let pull = Pull { topics: vec![cursor], messages_max: capacity, bytes_max };
-        self.mqtt_ask(slot, Reads::Backlog, |core, reading| read(core, slot, reading, pull), out)
+        self.mqtt_request(
+            slot,
+            Reads::Backlog,
+            |core, reading| read(core, slot, reading, pull),
+            out,
+        )
     }
 
     /// The next messages of the first backlog.
@@ -276,8 +281,8 @@ impl Engine {
             let topics = topics.iter().map(|(cursor, _)| cursor.clone()).collect();
             // What finds no capacity then is noted: each look at many topics is dear.
             let pull = Pull { topics, messages_max: capacity.max(NOTED_MAX), bytes_max };
-            let ask = |core: &mut Core, reading: &Reading| read(core, slot, reading, pull);
-            return self.mqtt_ask(slot, Reads::Piece, ask, out);
+            let query = |core: &mut Core, reading: &Reading| read(core, slot, reading, pull);
+            return self.mqtt_request(slot, Reads::Piece, query, out);
         }
         let (mut topics, mut filters) = (Vec::new(), Vec::new());
         for subscription in &details.session.subscriptions {
@@ -290,24 +295,24 @@ impl Engine {
                 topics.push((core.mqtt_cursor(subscription.filter.clone(), after), u64::MAX));
             }
         }
-        let ask = |core: &mut Core, reading: &Reading| match filters.is_empty() {
+        let query = |core: &mut Core, reading: &Reading| match filters.is_empty() {
             true => Ok(HistoryReply::Now(Found::Topics(Vec::new(), u64::MAX))),
             false => find(core, slot, reading, &filters, after),
         };
-        self.mqtt_ask(slot, Reads::Topics(topics), ask, out)
+        self.mqtt_request(slot, Reads::Topics(topics), query, out)
     }
 
     /// Asks the history for something.
-    fn mqtt_ask(
+    fn mqtt_request(
         &mut self,
         slot: u32,
         reads: Reads,
-        ask: impl FnOnce(&mut Core, &Reading) -> Result<HistoryReply<Found>, HistoryError>,
+        query: impl FnOnce(&mut Core, &Reading) -> Result<HistoryReply<Found>, HistoryError>,
         out: &mut Vec<u8>,
     ) -> Step {
         let number = self.recovery.catchups.query();
         let reading = Reading { number, asker: Asker::default(), reads };
-        let reply = ask(&mut self.core, &reading);
+        let reply = query(&mut self.core, &reading);
         let Some(details) = self.core.mqtt.details_mut(slot) else { return Step::Stop };
         match reply {
             Ok(HistoryReply::Now(found)) => {

@@ -57,7 +57,7 @@ struct DetailsRecord {
     #[n(10)]
     publishing: u16,
     #[n(11)]
-    asking: Vec<AskingRecord>,
+    pending_subscribes: Vec<PendingSubscribeRecord>,
     #[n(12)]
     deferred: ByteVec,
     #[n(13)]
@@ -110,7 +110,7 @@ struct WaitingRecord {
 /// SUBSCRIBE that waits for the application.
 #[derive(Encode, Decode)]
 #[cbor(map)]
-struct AskingRecord {
+struct PendingSubscribeRecord {
     #[n(0)]
     number: u32,
     #[n(1)]
@@ -206,7 +206,7 @@ impl Details {
             publishing,
             forwarding,
             writing,
-            asking,
+            pending_subscribes,
             deferred,
             // They are stored again.
             is_saving: _,
@@ -234,7 +234,10 @@ impl Details {
             behind: behind.as_ref().map(|it| (it.from, it.after, it.deferred_offset)),
             through: *through,
             publishing: *publishing,
-            asking: asking.iter().map(AskingRecord::new).collect(),
+            pending_subscribes: pending_subscribes
+                .iter()
+                .map(PendingSubscribeRecord::new)
+                .collect(),
             deferred: deferred.clone().into(),
             pinned: *is_pinned,
             reads: reading.is_some(),
@@ -281,7 +284,11 @@ impl DetailsRecord {
             publishing: self.publishing,
             forwarding: self.forwarding.unwrap_or_default(),
             writing: self.writing.unwrap_or_default(),
-            asking: self.asking.into_iter().map(AskingRecord::import).collect(),
+            pending_subscribes: self
+                .pending_subscribes
+                .into_iter()
+                .map(PendingSubscribeRecord::import)
+                .collect(),
             deferred: self.deferred.into(),
             is_saving: false,
             is_unsaved: false,
@@ -332,7 +339,7 @@ impl WaitingRecord {
     }
 }
 
-impl AskingRecord {
+impl PendingSubscribeRecord {
     fn new(pending: &PendingSubscribe) -> Self {
         let PendingSubscribe { number, subscribe, results } = pending;
         let Subscribe { id, subscription, wants } = subscribe;
@@ -340,7 +347,7 @@ impl AskingRecord {
             Ok(qos) => qos.number(),
             Err(reason) => reason.number(),
         };
-        AskingRecord {
+        PendingSubscribeRecord {
             number: *number,
             id: *id,
             subscription: *subscription,
@@ -350,7 +357,7 @@ impl AskingRecord {
     }
 
     fn import(self) -> PendingSubscribe {
-        let AskingRecord { number, id, subscription, wants, results } = self;
+        let PendingSubscribeRecord { number, id, subscription, wants, results } = self;
         let wants = wants.into_iter().map(WantRecord::import).collect();
         let result = |code: u8| match Qos::from_number(code) {
             Some(qos) => Ok(qos),

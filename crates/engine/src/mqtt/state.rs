@@ -130,8 +130,8 @@ pub(crate) struct Details {
     /// Packet identifiers of messages with QoS 2 of its own that are on their way to the disk. The session knows
     /// of them: if one does not come there, it must forget it.
     pub writing: Vec<u16>,
-    /// Subscriptions that wait for the application.
-    pub asking: Vec<PendingSubscribe>,
+    /// Subscriptions that wait for decisions of the application.
+    pub pending_subscribes: Vec<PendingSubscribe>,
     /// Packets that leave when its progress is stored.
     pub deferred: Vec<u8>,
     /// Its progress is on its way to the store, and packets leave then.
@@ -468,7 +468,7 @@ impl Details {
             publishing,
             forwarding,
             writing,
-            asking,
+            pending_subscribes,
             deferred,
             is_saving,
             is_unsaved,
@@ -495,7 +495,7 @@ impl Details {
             && *publishing == 0
             && forwarding.is_empty()
             && writing.is_empty()
-            && asking.is_empty()
+            && pending_subscribes.is_empty()
             && deferred.is_empty()
             && !is_saving
             && !is_unsaved

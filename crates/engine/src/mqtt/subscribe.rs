@@ -14,7 +14,7 @@ use crate::core::metrics::Limited;
 use crate::engine::Engine;
 use crate::webhook::WebhookResponse;
 use crate::webhook::pending_hook::PendingHook;
-use crate::webhook::request::{Ask, ask};
+use crate::webhook::request::{HookRequest, send_requests};
 
 impl Engine {
     /// The application has taken a client out of a topic.
@@ -109,7 +109,7 @@ impl Engine {
         if undecided.is_empty() {
             return self.mqtt_subscribed(slot, pending, out);
         }
-        self.mqtt_ask_all(slot, pending, undecided, out);
+        self.mqtt_request_decisions(slot, pending, undecided, out);
     }
 
     /// Whether a client may subscribe to a filter, and whether to what is below it alone.
@@ -161,10 +161,10 @@ impl Engine {
             return decide(&want.filter).map(|it| (it, false)).map_err(|deny| match deny {
                 // Nobody may, whoever it is.
                 Deny::JoinRefused => ReasonCode::UnspecifiedError,
-                Deny::JoinAsks
+                Deny::JoinUndecided
                 | Deny::AnotherUser
                 | Deny::PublishRefused
-                | Deny::PublishAsks
+                | Deny::PublishUndecided
                 | Deny::PublishOwn
                 | Deny::PublishSystem
                 | Deny::NoPresence
@@ -370,7 +370,7 @@ impl Engine {
     }
 
     /// Asks the application about filters, by their places.
-    fn mqtt_ask_all(
+    fn mqtt_request_decisions(
         &mut self,
         slot: u32,
         mut pending: PendingSubscribe,
@@ -382,15 +382,15 @@ impl Engine {
         pending.number = number;
         let users: Vec<Name> = core.users(slot).map(Into::into).collect();
         let Some(protocol) = core.protocol(slot) else { return };
-        let asks = undecided.into_iter().map(|(at, topic)| {
+        let requests = undecided.into_iter().map(|(at, topic)| {
             let hook = PendingHook::Mqtt(number, at);
-            Ask::subscribe(topic, users.clone(), protocol.name(), hook)
+            HookRequest::subscribe(topic, users.clone(), protocol.name(), hook)
         });
-        let asks: Vec<Ask> = asks.collect();
+        let requests: Vec<HookRequest> = requests.collect();
         if let Some(details) = core.mqtt_details(slot) {
-            details.asking.push(pending);
+            details.pending_subscribes.push(pending);
         }
-        let Err(unasked) = ask(core, slot, asks) else { return };
+        let Err(unasked) = send_requests(core, slot, requests) else { return };
         let allowed = core.settings.silence_allows;
         for hook in unasked.hooks {
             if let PendingHook::Mqtt(number, at) = hook {
@@ -425,7 +425,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) {
         let Some(details) = self.core.mqtt.details(slot) else { return };
-        let pending = details.asking.iter().find(|it| it.number == number);
+        let pending = details.pending_subscribes.iter().find(|it| it.number == number);
         let Some(pending) = pending else { return };
         let (id, want) = (pending.subscribe.subscription, pending.subscribe.wants.get(at).cloned());
         let Some(want) = want else { return };
@@ -436,12 +436,15 @@ impl Engine {
             self.mqtt_enter_filter(slot, &want, (permit, false), id)
         });
         let Some(details) = self.core.mqtt.details_mut(slot) else { return };
-        let Some(place) = details.asking.iter().position(|it| it.number == number) else { return };
-        if let Some(result) = details.asking[place].results.get_mut(at) {
+        let Some(place) = details.pending_subscribes.iter().position(|it| it.number == number)
+        else {
+            return;
+        };
+        if let Some(result) = details.pending_subscribes[place].results.get_mut(at) {
             *result = Some(granted);
         }
-        if details.asking[place].results.iter().all(Option::is_some) {
-            let pending = details.asking.remove(place);
+        if details.pending_subscribes[place].results.iter().all(Option::is_some) {
+            let pending = details.pending_subscribes.remove(place);
             self.mqtt_subscribed(slot, pending, out);
         }
     }

@@ -112,7 +112,7 @@ impl Joins {
     }
 
     /// The application is asked whether the join is allowed. Gives the number of the request.
-    pub fn ask(&mut self, slot: u32, topic: u64, name: &str) -> u32 {
+    pub fn begin(&mut self, slot: u32, topic: u64, name: &str) -> u32 {
         let request = self.number();
         let pending = Pending { topic, name: name.into(), request };
         self.pending.entry(slot).or_default().push(pending);
@@ -288,17 +288,17 @@ mod tests {
     fn a_response_meets_only_the_join_that_requested_it() {
         let mut joins = Joins::default();
         joins.insert(1, 7, "1");
-        let first = joins.ask(1, 7, "a");
+        let first = joins.begin(1, 7, "a");
         assert!(joins.get(1, 7).unwrap().pending && joins.pending(1) == 1);
         // The client leaves and joins again, under the same ref.
         joins.remove(1, 7);
         joins.insert(1, 7, "1");
-        let second = joins.ask(1, 7, "a");
+        let second = joins.begin(1, 7, "a");
         assert!(!joins.on_response(1, 7, first));
         assert!(joins.get(1, 7).unwrap().pending);
         assert!(joins.on_response(1, 7, second) && !joins.on_response(1, 7, second));
         assert!(!joins.get(1, 7).unwrap().pending);
-        joins.ask(1, 7, "a");
+        joins.begin(1, 7, "a");
         joins.clear(1);
         assert!(joins.pending.is_empty());
     }

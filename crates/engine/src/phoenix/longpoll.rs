@@ -17,7 +17,9 @@ use protocol::{Delivery, Listener};
 
 use crate::connection::peers::Arrival;
 use crate::connection::reject::refused;
-use crate::connection::{Asking, Connection, Flag, Phase, Session, Waiter, wrapping_s};
+use crate::connection::{
+    Connection, Flag, PendingSessionRequest, Phase, Session, Waiter, wrapping_s,
+};
 use crate::core::command::{Command, SessionReply, SessionRequest};
 use crate::core::metrics::Refusal;
 use crate::core::output::Output;
@@ -45,13 +47,20 @@ impl Engine {
                 self.longpoll_open(slot, (encoding, principal, topics), respond, out);
             }
             Op::Poll { session, anew } => {
-                let asking = Asking { session, respond, anew, topics: Vec::new(), opens: false };
-                self.longpoll_ask(slot, SessionRequest::Poll, asking, out);
+                let session_request = PendingSessionRequest {
+                    session,
+                    respond,
+                    anew,
+                    topics: Vec::new(),
+                    opens: false,
+                };
+                self.longpoll_request(slot, SessionRequest::Poll, session_request, out);
             }
             Op::Post { session, messages } => {
                 let (anew, topics) = (None, Vec::new());
-                let asking = Asking { session, respond, anew, topics, opens: false };
-                self.longpoll_ask(slot, SessionRequest::Post(messages), asking, out);
+                let session_request =
+                    PendingSessionRequest { session, respond, anew, topics, opens: false };
+                self.longpoll_request(slot, SessionRequest::Post(messages), session_request, out);
             }
             Op::Gone => self.longpoll_say(slot, Status::Gone, &respond, out),
             Op::Forbidden => self.longpoll_say(slot, Status::Forbidden, &respond, out),
@@ -84,14 +93,14 @@ impl Engine {
         }
         self.rates.has_joined(&mut self.core, slot);
         let session = self.core.id(slot, 0);
-        let asking = Asking {
+        let session_request = PendingSessionRequest {
             session,
             respond,
             anew: Some((encoding, Some(principal))),
             topics,
             opens: true,
         };
-        wait_for_session(&mut self.core, slot, asking);
+        wait_for_session(&mut self.core, slot, session_request);
         self.core.outputs.push(Output::Address { slot });
     }
 
@@ -99,13 +108,16 @@ impl Engine {
     pub(crate) fn longpoll_address(&mut self, slot: u32, address: Option<IpAddr>) {
         let cold = self.core.table.cold_mut(slot);
         let found = cold.and_then(|cold| {
-            let asking = cold.asking.take_if(|asking| asking.opens)?;
-            Some(asking)
+            let session_request =
+                cold.session_request.take_if(|session_request| session_request.opens)?;
+            Some(session_request)
         });
-        let Some(asking) = found else {
+        let Some(session_request) = found else {
             return;
         };
-        let Asking { respond, anew: Some((encoding, Some(principal))), topics, .. } = *asking
+        let PendingSessionRequest {
+            respond, anew: Some((encoding, Some(principal))), topics, ..
+        } = *session_request
         else {
             return;
         };
@@ -199,19 +211,19 @@ impl Engine {
     }
 
     /// Asks the session's shard, which may be this one, and lets the request wait.
-    fn longpoll_ask(
+    fn longpoll_request(
         &mut self,
         slot: u32,
         request: SessionRequest,
-        asking: Asking,
+        session_request: PendingSessionRequest,
         out: &mut Vec<u8>,
     ) {
         if !self.send_earlier(slot, out) {
             return;
         }
-        let session = asking.session;
-        if let Some(from) = wait_for_session(&mut self.core, slot, asking) {
-            self.core.ask_session(session, request, from);
+        let session = session_request.session;
+        if let Some(from) = wait_for_session(&mut self.core, slot, session_request) {
+            self.core.request_session(session, request, from);
         }
     }
 
@@ -293,19 +305,21 @@ impl Engine {
         let is_here = self.core.table.get(slot).is_some_and(|found| found.serial == to.serial);
         let cold = self.core.table.cold_mut(slot).filter(|_| is_here);
         let found = cold.and_then(|cold| {
-            let asking = cold.asking.take_if(|asking| asking.session == session)?;
-            Some(asking)
+            let session_request = cold
+                .session_request
+                .take_if(|session_request| session_request.session == session)?;
+            Some(session_request)
         });
-        let Some(asking) = found else {
+        let Some(session_request) = found else {
             if let SessionReply::Messages(elements) = reply
                 && !elements.is_empty()
             {
-                self.core.ask_session(session, SessionRequest::Return(elements), to);
+                self.core.request_session(session, SessionRequest::Return(elements), to);
             }
             return;
         };
         self.core.await_request(slot);
-        let Asking { respond, anew, .. } = *asking;
+        let PendingSessionRequest { respond, anew, .. } = *session_request;
         let mut out = Vec::new();
         match (&reply, anew) {
             (SessionReply::Gone, Some((_, None))) => {
@@ -409,7 +423,12 @@ impl Core {
         all.filter(|(_, bytes)| *bytes > 0)
     }
 
-    fn ask_session(&mut self, session: ConnectionId, request: SessionRequest, from: ConnectionId) {
+    fn request_session(
+        &mut self,
+        session: ConnectionId,
+        request: SessionRequest,
+        from: ConnectionId,
+    ) {
         self.send_to_engine(session.shard, Command::Session { session, request, from });
     }
 
@@ -424,9 +443,13 @@ impl Core {
     }
 
     /// A request's connection has ended before its answer came.
-    pub(crate) fn asking_ended(&mut self, asking: &Asking, from: ConnectionId) {
-        if asking.anew.is_some() && !asking.opens {
-            self.ask_session(asking.session, SessionRequest::Withdraw, from);
+    pub(crate) fn on_session_request_ended(
+        &mut self,
+        session_request: &PendingSessionRequest,
+        from: ConnectionId,
+    ) {
+        if session_request.anew.is_some() && !session_request.opens {
+            self.request_session(session_request.session, SessionRequest::Withdraw, from);
         }
     }
 
@@ -510,21 +533,21 @@ impl Core {
 
     /// The last words to a request whose session's answer is not waited for any longer: a poll comes
     /// again after a while, and the messages of a POST may have been taken or not.
-    pub(crate) fn asking_goodbye(&self, slot: u32, out: &mut Vec<u8>) {
-        let asking = self.table.cold(slot).and_then(|cold| cold.asking.as_ref());
-        let Some(asking) = asking else {
+    pub(crate) fn session_request_goodbye(&self, slot: u32, out: &mut Vec<u8>) {
+        let session_request = self.table.cold(slot).and_then(|cold| cold.session_request.as_ref());
+        let Some(session_request) = session_request else {
             return;
         };
-        let polls = asking.anew.is_some();
+        let polls = session_request.anew.is_some();
         let status = if polls { Status::Error } else { Status::RequestTimeout };
         let mut body = Vec::new();
         longpoll::reply(status, &mut body);
-        let respond = Respond { keep_alive: false, ..asking.respond.clone() };
+        let respond = Respond { keep_alive: false, ..session_request.respond.clone() };
         json_reply(&respond, &body, out);
     }
 
     /// How long a request may wait for its session's answer, in seconds.
-    pub(crate) fn asking_seconds_max(&self) -> u32 {
+    pub(crate) fn session_request_seconds_max(&self) -> u32 {
         self.settings.longpoll_seconds + REPLY_SECONDS
     }
 }
@@ -553,7 +576,11 @@ fn session_withdraw(core: &mut Core, slot: u32, from: ConnectionId) {
 }
 
 /// The request's connection waits. Gives its id.
-fn wait_for_session(core: &mut Core, slot: u32, asking: Asking) -> Option<ConnectionId> {
+fn wait_for_session(
+    core: &mut Core,
+    slot: u32,
+    session_request: PendingSessionRequest,
+) -> Option<ConnectionId> {
     let now_s = core.now_wrapping_s();
     core.enter(slot, Phase::Waiting);
     let connection = core.table.get_mut(slot)?;
@@ -564,6 +591,6 @@ fn wait_for_session(core: &mut Core, slot: u32, asking: Asking) -> Option<Connec
         slot,
         serial: connection.serial,
     };
-    core.table.cold_or_new(slot)?.asking = Some(Box::new(asking));
+    core.table.cold_or_new(slot)?.session_request = Some(Box::new(session_request));
     Some(from)
 }

@@ -23,7 +23,7 @@ use crate::limits::quota::over_message;
 use crate::recovery::ReplyTo;
 use crate::webhook::WebhookResponse;
 use crate::webhook::pending_hook::PendingHook;
-use crate::webhook::request::{Ask, ask, busy};
+use crate::webhook::request::{HookRequest, busy, send_requests};
 
 impl Engine {
     /// Does what the message says; answers go to `out`, for a long-poll session as the elements of
@@ -154,7 +154,7 @@ impl Engine {
             }
             Decision::Ask(_) => {
                 self.core.joins.insert(slot, hash, join_ref(&message));
-                self.ask_join(slot, protocol, hash, message, out);
+                self.request_join(slot, protocol, hash, message, out);
             }
         }
     }
@@ -464,7 +464,7 @@ impl Engine {
     }
 
     /// Asks the application whether the client may join.
-    fn ask_join(
+    fn request_join(
         &mut self,
         slot: u32,
         protocol: ProtocolRef,
@@ -473,14 +473,14 @@ impl Engine {
         out: &mut Vec<u8>,
     ) {
         let core = &mut self.core;
-        let number = core.joins.ask(slot, hash, &message.topic);
+        let number = core.joins.begin(slot, hash, &message.topic);
         let users = core.users(slot).map(Into::into).collect();
         // The payload is needed again when it is allowed.
         let (topic, payload) = (message.topic.clone(), Some(message.payload.clone()));
         let hook = PendingHook::Join(number, message.into());
-        let mut requested = Ask::subscribe(topic, users, protocol.name(), hook);
-        requested.question.payload = payload;
-        let Err(unasked) = ask(core, slot, vec![requested]) else {
+        let mut requested = HookRequest::subscribe(topic, users, protocol.name(), hook);
+        requested.details.payload = payload;
+        let Err(unasked) = send_requests(core, slot, vec![requested]) else {
             return;
         };
         let response = match core.settings.silence_allows {

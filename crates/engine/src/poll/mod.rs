@@ -41,7 +41,7 @@ impl Engine {
         let from = from.or(token.map(|token| token.id).filter(|_| history.is_none()));
         let recent = self.recent_of_poll(slot, from);
         let no_history = resumes && from.is_none() && history.is_none();
-        let no_history = no_history || self.asks_in_vain(slot, &poll.resume);
+        let no_history = no_history || self.requests_in_vain(slot, &poll.resume);
         let gap = match (&history, from) {
             (Some(history), _) if history.gap.is_some() => history.gap,
             (_, Some(from)) if !recent.complete => {
@@ -73,7 +73,7 @@ impl Engine {
     }
 
     /// Whether a poll asks for all that is there, or for the newest of it, of a topic that keeps nothing.
-    fn asks_in_vain(&self, slot: u32, request: &ResumeRequest) -> bool {
+    fn requests_in_vain(&self, slot: u32, request: &ResumeRequest) -> bool {
         let core = &self.core;
         let wants = |topic: &Name| {
             let named = request.topics.iter().any(|(name, _)| name == topic);
@@ -108,7 +108,7 @@ impl Engine {
         }
         let plain = hashed.len();
         hashed.extend(acknowledged.iter().map(|(hash, topic, _)| (*hash, *topic)));
-        let (start, query) = self.recovery.ask_start(&mut self.core, slot, &hashed, request);
+        let (start, query) = self.recovery.request_start(&mut self.core, slot, &hashed, request);
         let cursors = acknowledged.iter().map(|(_, _, cursor)| *cursor).collect();
         let (reading, asker) = query.map(|query| (query.number, query.asker)).unzip();
         let from = PollStart { request: request.clone(), cursors, _asker: asker };
@@ -435,7 +435,8 @@ impl Engine {
         let topics = history.cursors.clone();
         let hashed: Vec<(u64, &str)> =
             topics.iter().map(|cursor| (cursor.hash, cursor.topic.as_str())).collect();
-        let (start, query) = self.recovery.ask_start(&mut self.core, slot, &hashed, &from.request);
+        let (start, query) =
+            self.recovery.request_start(&mut self.core, slot, &hashed, &from.request);
         let Some(history) = self.poll_history_mut(slot) else {
             return;
         };

@@ -213,7 +213,7 @@ impl Recovery {
         let topics = vec![cursor.clone()];
         let bytes_max = core.settings.outbox_bytes_max / 2;
         let pull = Pull { topics, messages_max: capacity, bytes_max };
-        let Some(piece) = self.ask_piece(core, slot, &[number], pull, out) else {
+        let Some(piece) = self.request_piece(core, slot, &[number], pull, out) else {
             return false;
         };
         let more = !piece.caught_up;

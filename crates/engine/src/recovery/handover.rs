@@ -394,7 +394,7 @@ impl Recovery {
         };
         let request =
             ResumeRequest { all: None, topics: starting.iter().filter_map(since).collect() };
-        let (start, query) = self.ask_start(core, slot, &topics, &request);
+        let (start, query) = self.request_start(core, slot, &topics, &request);
         // What was claimed the first time stays.
         let is_later = query.is_some();
         let query = query

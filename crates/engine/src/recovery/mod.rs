@@ -315,7 +315,7 @@ impl Recovery {
         }
         let hashed: Vec<(u64, &str)> =
             topics.iter().map(|(topic, _)| (core.broker.hash(topic), topic.as_str())).collect();
-        let (start, query) = self.ask_start(core, slot, &hashed, request);
+        let (start, query) = self.request_start(core, slot, &hashed, request);
         let top = start.top.offset;
         (reply.since, reply.claimed) = (start.top, query.is_some());
         reply.whole = start.topics.iter().all(|cursor| cursor.whole);

@@ -282,7 +282,7 @@ impl Recovery {
                 protocol.goodbye(close, retry_ms, &mut out);
             }
         }
-        core.asking_goodbye(slot, &mut out);
+        core.session_request_goodbye(slot, &mut out);
         out
     }
 }

@@ -70,7 +70,7 @@ impl Recovery {
             }
             let (messages_max, bytes_max) = self.piece(core);
             let pull = Pull { topics: cursor, messages_max, bytes_max };
-            match self.ask_piece(core, slot, &numbers, pull, out) {
+            match self.request_piece(core, slot, &numbers, pull, out) {
                 Some(piece) => self.pulled(core, slot, &numbers, piece, out),
                 None => return,
             }

@@ -10,7 +10,7 @@ use crate::core::command::Command;
 impl Recovery {
     /// Where catch-ups with topics begin. If the answer comes later, gives what can be claimed until then,
     /// and the query: the topics are held back meanwhile, and pulled from there on.
-    pub(crate) fn ask_start(
+    pub(crate) fn request_start(
         &mut self,
         core: &mut Core,
         slot: u32,
@@ -110,7 +110,7 @@ impl Recovery {
 
     /// The next piece for some catch-ups of a connection, if it is to be had at once. Else it comes
     /// later, and nothing else is read for the connection until then.
-    pub(super) fn ask_piece(
+    pub(super) fn request_piece(
         &mut self,
         core: &mut Core,
         slot: u32,

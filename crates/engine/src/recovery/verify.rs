@@ -28,7 +28,7 @@ impl Recovery {
             _ => (1, 0),
         };
         let pull = Pull { topics, messages_max, bytes_max };
-        let piece = self.ask_piece(core, slot, &numbers, pull, out);
+        let piece = self.request_piece(core, slot, &numbers, pull, out);
         let Some(piece) = piece else { return false };
         self.on_verified(core, slot, &numbers, piece, out);
         true
@@ -95,7 +95,7 @@ impl Recovery {
         acks.peeks = true;
         let cursor = TopicCursor { after: first.offset - 1, ..cursor.clone() };
         let pull = Pull { topics: vec![cursor], messages_max: 1, bytes_max: 0 };
-        let piece = self.ask_piece(core, slot, &[number], pull, out);
+        let piece = self.request_piece(core, slot, &[number], pull, out);
         let Some(piece) = piece else { return false };
         self.peeked(slot, number, &piece);
         true

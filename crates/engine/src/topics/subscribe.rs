@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::limits::quota::over_message;
 use crate::recovery::ReplyTo;
 use crate::webhook::pending_hook::PendingHook;
-use crate::webhook::request::{Ask, ask, busy};
+use crate::webhook::request::{HookRequest, busy, send_requests};
 use crate::webhook::{Refusal, WebhookResponse};
 
 impl Engine {
@@ -92,8 +92,8 @@ impl Engine {
         }
         let users = core.users(slot).map(Into::into).collect();
         let hook = PendingHook::Subscribe(number, Box::new(subscription));
-        let requested = Ask::subscribe(topic, users, protocol.name(), hook);
-        let Err(unasked) = ask(core, slot, vec![requested]) else {
+        let requested = HookRequest::subscribe(topic, users, protocol.name(), hook);
+        let Err(unasked) = send_requests(core, slot, vec![requested]) else {
             return;
         };
         let result = if core.settings.silence_allows { Ok(None) } else { Err(busy()) };

@@ -46,8 +46,8 @@ pub struct Full;
 pub struct WebhookRequest {
     /// Where to ask, if the topic's rule says it; else at the place for all.
     pub url: Option<Arc<str>>,
-    /// What is asked.
-    pub question: Question,
+    /// The kind of request.
+    pub details: RequestDetails,
     /// The connection. Requests of one connection are answered in their order.
     pub connection: ConnectionId,
     /// What waits for the answer.
@@ -82,9 +82,9 @@ impl HookPlace {
     }
 }
 
-/// A question to the application about a connection.
-pub struct Question {
-    /// What is asked.
+/// What a request to the application is about.
+pub struct RequestDetails {
+    /// The kind of request.
     pub kind: WebhookKind,
     /// The topic it is about, if it is about one.
     pub topic: Option<Name>,
@@ -96,11 +96,11 @@ pub struct Question {
     pub tags: Vec<Name>,
     /// The key of a message.
     pub key: Option<Name>,
-    /// Who asks; may be nobody.
+    /// The users of the connection; may be none.
     pub users: Vec<Name>,
     /// The name of the transport.
     pub transport: &'static str,
-    /// The request of somebody who has no token.
+    /// The request of a client that has no token.
     pub connect: Option<Box<Connecting>>,
 }
 
@@ -114,7 +114,7 @@ pub struct Connecting {
     pub topics_max: usize,
 }
 
-impl Question {
+impl RequestDetails {
     /// A question about a connection, or about its place in a topic.
     pub fn new(
         kind: WebhookKind,
@@ -123,16 +123,26 @@ impl Question {
         transport: &'static str,
     ) -> Self {
         let (event, payload, key, connect) = (None, None, None, None);
-        Question { kind, topic, event, payload, tags: Vec::new(), key, users, transport, connect }
+        RequestDetails {
+            kind,
+            topic,
+            event,
+            payload,
+            tags: Vec::new(),
+            key,
+            users,
+            transport,
+            connect,
+        }
     }
 }
 
 impl fmt::Debug for WebhookRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WebhookRequest")
-            .field("kind", &self.question.kind)
-            .field("topic", &self.question.topic)
-            .field("event", &self.question.event)
+            .field("kind", &self.details.kind)
+            .field("topic", &self.details.topic)
+            .field("event", &self.details.event)
             .field("connection", &self.connection)
             .finish_non_exhaustive()
     }

@@ -3,13 +3,13 @@
 
 use model::Name;
 use protocol::http::{Rejection, UNAUTHORIZED};
-use protocol::request::{ConnectRequest, ConnectVerdict, Verdict};
+use protocol::request::{ConnectDecision, ConnectRequest, TopicDecision};
 
 use crate::connection::{PendingRequest, Phase};
 use crate::engine::Engine;
 use crate::webhook::pending_hook::PendingHook;
-use crate::webhook::request::{Ask, Unasked, ask, busy};
-use crate::webhook::{Connecting, Question, Refusal, WebhookKind, WebhookResponse};
+use crate::webhook::request::{HookRequest, Unasked, busy, send_requests};
+use crate::webhook::{Connecting, Refusal, RequestDetails, WebhookKind, WebhookResponse};
 
 impl Engine {
     /// Holds a request, of which nothing was taken, until it is known whether these users may enter these
@@ -20,20 +20,22 @@ impl Engine {
         (topics, users, transport): (Vec<Name>, Vec<Name>, &'static str),
         out: &mut Vec<u8>,
     ) {
-        let asks = |number| {
-            let asks = topics.iter().map(|topic| {
+        let requests = |number| {
+            let requests = topics.iter().map(|topic| {
                 let hook = PendingHook::HttpSubscribe(number, topic.clone());
-                Ask::subscribe(topic.clone(), users.clone(), transport, hook)
+                HookRequest::subscribe(topic.clone(), users.clone(), transport, hook)
             });
-            asks.collect()
+            requests.collect()
         };
-        let Err(number) = self.make_pending(slot, (false, &topics), asks, out) else {
+        let Err(number) = self.make_pending(slot, (false, &topics), requests, out) else {
             return;
         };
         let allowed = self.core.settings.silence_allows;
         for topic in topics {
             let result = if allowed { Ok(None) } else { Err(rejection(busy())) };
-            self.on_decision(slot, number, |pending| pending.topic(Verdict { topic, result }));
+            self.on_decision(slot, number, |pending| {
+                pending.topic(TopicDecision { topic, result })
+            });
         }
     }
 
@@ -48,13 +50,13 @@ impl Engine {
         let address = core.peers.address(slot);
         let topics_max = core.settings.session.topics_per_connection_max;
         let (users, transport) = (std::mem::take(&mut request.users), request.transport);
-        let asks = |number| {
-            let question = Question::new(WebhookKind::Connect, None, users, transport);
+        let requests = |number| {
+            let details = RequestDetails::new(WebhookKind::Connect, None, users, transport);
             let connect = Some(Box::new(Connecting { address, request, topics_max }));
             let hook = PendingHook::Connect(number);
-            vec![Ask { question: Question { connect, ..question }, hook }]
+            vec![HookRequest { details: RequestDetails { connect, ..details }, hook }]
         };
-        if let Err(number) = self.make_pending(slot, (true, &[]), asks, out) {
+        if let Err(number) = self.make_pending(slot, (true, &[]), requests, out) {
             let refusal = WebhookResponse::Error(busy().into());
             let allowed = self.core.settings.silence_allows;
             let silent = WebhookResponse::Silent("the application is busy: try again later");
@@ -67,7 +69,7 @@ impl Engine {
         &mut self,
         slot: u32,
         (connect, topics): (bool, &[Name]),
-        asks: impl FnOnce(u32) -> Vec<Ask>,
+        requests: impl FnOnce(u32) -> Vec<HookRequest>,
         out: &mut Vec<u8>,
     ) -> Result<(), u32> {
         let found = self.core.table.get(slot);
@@ -80,12 +82,13 @@ impl Engine {
         let number = core.joins.number();
         if let Some(cold) = core.table.cold_or_new(slot) {
             // What it has said before of the same request counts still.
-            let verdicts = cold.pending.take().map(|pending| pending.verdicts).unwrap_or_default();
+            let decisions =
+                cold.pending.take().map(|pending| pending.decisions).unwrap_or_default();
             let waiting = topics.to_vec();
             cold.pending =
-                Some(Box::new(PendingRequest { number, connect, waiting, verdicts, open }));
+                Some(Box::new(PendingRequest { number, connect, waiting, decisions, open }));
         }
-        ask(core, slot, asks(number)).map_err(|Unasked { .. }| number)
+        send_requests(core, slot, requests(number)).map_err(|Unasked { .. }| number)
     }
 
     /// The application has decided about a topic.
@@ -98,7 +101,7 @@ impl Engine {
     ) {
         let result = response.entered(&self.core.settings);
         let result = result.map(|(_, meta)| meta).map_err(|refusal| rejection(*refusal));
-        self.on_decision(slot, number, |pending| pending.topic(Verdict { topic, result }));
+        self.on_decision(slot, number, |pending| pending.topic(TopicDecision { topic, result }));
     }
 
     /// The application has said who makes a request.
@@ -115,7 +118,7 @@ impl Engine {
         };
         let at_s = self.core.unix_s();
         self.on_decision(slot, number, |pending| {
-            pending.connected(ConnectVerdict { result, at_s })
+            pending.connected(ConnectDecision { result, at_s })
         });
     }
 

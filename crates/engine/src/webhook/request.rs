@@ -7,20 +7,20 @@ use crate::core::Core;
 use crate::core::command::Command;
 use crate::core::count::count;
 use crate::webhook::pending_hook::PendingHook;
-use crate::webhook::{Full, HookPlace, Question, Refusal, WebhookKind, WebhookRequest};
+use crate::webhook::{Full, HookPlace, Refusal, RequestDetails, WebhookKind, WebhookRequest};
 
 /// Requests about one connection that the application has not answered: more are refused, so that no
 /// client fills the queue of all.
 pub(crate) const HOOKS_PENDING_MAX: u32 = 128;
 
-/// What the application is asked about a connection.
-pub(crate) struct Ask {
-    pub question: Question,
-    /// What waits for the answer.
+/// A request to the application about a connection.
+pub(crate) struct HookRequest {
+    pub details: RequestDetails,
+    /// What waits for the response.
     pub hook: PendingHook,
 }
 
-impl Ask {
+impl HookRequest {
     /// Whether these users may enter a topic.
     pub fn subscribe(
         topic: Name,
@@ -28,8 +28,8 @@ impl Ask {
         transport: &'static str,
         hook: PendingHook,
     ) -> Self {
-        let question = Question::new(WebhookKind::Subscribe, Some(topic), users, transport);
-        Ask { question, hook }
+        let details = RequestDetails::new(WebhookKind::Subscribe, Some(topic), users, transport);
+        HookRequest { details, hook }
     }
 }
 
@@ -54,35 +54,39 @@ pub(crate) fn busy() -> Refusal {
     Refusal::silent("overloaded", "the application is busy: try again later")
 }
 
-/// Asks the application, all together. The answers come as [`Command::WebhookResponded`].
-pub(crate) fn ask(core: &mut Core, slot: u32, asks: Vec<Ask>) -> Result<(), Unasked> {
+/// Sends requests to the application, all together. The responses come as [`Command::WebhookResponded`].
+pub(crate) fn send_requests(
+    core: &mut Core,
+    slot: u32,
+    requests: Vec<HookRequest>,
+) -> Result<(), Unasked> {
     let pending = core.table.cold(slot).map_or(0, |cold| cold.hooks_pending);
     let unasked = |hooks| Err(Unasked { hooks, behind_others: pending > 0 });
-    let (requested, several) = (count(asks.len()), asks.len() > 1);
+    let (requested, several) = (count(requests.len()), requests.len() > 1);
     let (Some(webhook), Some(serial)) =
         (core.webhook.clone(), core.table.get(slot).map(|connection| connection.serial))
     else {
-        return unasked(asks.into_iter().map(|ask| ask.hook).collect());
+        return unasked(requests.into_iter().map(|request| request.hook).collect());
     };
     // A request with several topics is one: their number has a limit of its own. What a client waits for
     // doesn't keep the server from asking whether it may stay.
-    let is_own = asks.iter().any(|ask| matches!(ask.hook, PendingHook::Refresh(_)));
+    let is_own = requests.iter().any(|request| matches!(request.hook, PendingHook::Refresh(_)));
     if pending >= HOOKS_PENDING_MAX && !several && !is_own {
-        return unasked(asks.into_iter().map(|ask| ask.hook).collect());
+        return unasked(requests.into_iter().map(|request| request.hook).collect());
     }
-    let mut places = Vec::with_capacity(asks.len());
+    let mut places = Vec::with_capacity(requests.len());
     let policy = core.settings.clone();
-    let requests = asks.into_iter().map(|ask| {
-        let Ask { question, hook } = ask;
+    let requests = requests.into_iter().map(|request| {
+        let HookRequest { details, hook } = request;
         // Where it is when nobody takes the request.
         let place = HookPlace::new(hook);
         places.push(place.clone());
         let handle = core.handle.clone();
-        let topic = question.topic.as_ref();
+        let topic = details.topic.as_ref();
         let rule = topic.and_then(|topic| policy.session.policy.topic(topic).rule);
         WebhookRequest {
             url: rule.and_then(|rule| rule.webhook_url.clone()),
-            question,
+            details,
             connection: core.id(slot, serial),
             hook: place.clone(),
             reply: Box::new(move |response| {

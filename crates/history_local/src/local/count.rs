@@ -67,7 +67,7 @@ pub(super) struct Count {
     bytes_left: usize,
     /// What the log is told is about the request that asked.
     span: tracing::Span,
-    asker: Box<dyn Ask>,
+    asker: Box<dyn CountWaiter>,
 }
 
 /// The topic that is counted, with what is left to count of it.
@@ -81,19 +81,19 @@ struct Topic {
 }
 
 /// What becomes of a count: `reply` is what is made of the offsets that were found.
-struct Asking<T, F> {
+struct PendingCount<T, F> {
     completion: Completion<T>,
     reply: F,
 }
 
-trait Ask: Send {
+trait CountWaiter: Send {
     fn is_wanted(&self) -> bool;
     /// The offsets are found.
     fn found(self: Box<Self>, history: &Local, reader: &Reader, found: &[(u64, u64)]);
     fn fail(self: Box<Self>, error: HistoryError);
 }
 
-impl<T, F> Ask for Asking<T, F>
+impl<T, F> CountWaiter for PendingCount<T, F>
 where
     F: FnOnce(&Local, &Reader, &[(u64, u64)]) -> Result<T, HistoryError> + Send,
 {
@@ -102,7 +102,7 @@ where
     }
 
     fn found(self: Box<Self>, history: &Local, reader: &Reader, found: &[(u64, u64)]) {
-        let Asking { completion, reply } = *self;
+        let PendingCount { completion, reply } = *self;
         // The caller waits for the answer, even after a panic.
         let reply = catch_unwind(AssertUnwindSafe(|| reply(history, reader, found)));
         completion.complete(reply.unwrap_or_else(|_| Err(panicked())));
@@ -122,7 +122,7 @@ impl Count {
         reply: impl FnOnce(&Local, &Reader, &[(u64, u64)]) -> Result<T, HistoryError> + Send + 'static,
     ) -> Self {
         wanted.reverse();
-        let asker = Box::new(Asking { completion, reply });
+        let asker = Box::new(PendingCount { completion, reply });
         let (topic, found, bytes_left) = (None, Vec::new(), REQUEST_BYTES_MAX);
         Count { wanted, topic, found, bytes_left, span: tracing::Span::current(), asker }
     }

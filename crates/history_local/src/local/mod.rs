@@ -209,11 +209,11 @@ impl Local {
     }
 
     /// Asks what is retained for sessions; nothing where nothing is.
-    fn implicit<T>(&self, ask: impl FnOnce(&Implicit) -> T) -> Option<T> {
+    fn implicit<T>(&self, query: impl FnOnce(&Implicit) -> T) -> Option<T> {
         if !self.0.has_implicit.load(Ordering::Relaxed) {
             return None;
         }
-        self.0.implicit.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(ask)
+        self.0.implicit.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(query)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

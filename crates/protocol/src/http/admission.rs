@@ -7,7 +7,7 @@ use super::identity::TOKEN_PARAMETER;
 use super::reply::NOT_YOUR_USER;
 use super::{LONGPOLL, Rejection, Route};
 use crate::query;
-use crate::request::{Admission, ConnectRequest, ConnectVerdict, Entry, Interrupt, Pending};
+use crate::request::{Admission, ConnectDecision, ConnectRequest, Entry, Interrupt, Pending};
 
 /// The query parameters with tokens of this server.
 const TOKENS: [&str; 2] = [TOKEN_PARAMETER, "topic_token"];
@@ -35,7 +35,7 @@ impl Route<'_> {
         let Some(headers) = &self.settings.connect_headers else {
             return Ok(None);
         };
-        let Some(ConnectVerdict { result, at_s }) = &self.verdicts.connect else {
+        let Some(ConnectDecision { result, at_s }) = &self.decisions.connect else {
             return Err(Interrupt::Pending(Pending::Connect(
                 self.connect_request(named, headers).into(),
             )));
@@ -65,13 +65,13 @@ impl Route<'_> {
 
     /// The application has turned away who makes this request.
     pub(crate) fn is_turned_away(&self) -> bool {
-        self.verdicts.connect.as_ref().is_some_and(|verdict| verdict.result.is_err())
+        self.decisions.connect.as_ref().is_some_and(|decision| decision.result.is_err())
     }
 
     /// The topics that the application has a connection enter.
     pub(crate) fn given_topics(&self) -> &[Name] {
-        let verdict = self.verdicts.connect.as_ref();
-        let admission = verdict.and_then(|verdict| verdict.result.as_ref().ok()?.as_ref());
+        let decision = self.decisions.connect.as_ref();
+        let admission = decision.and_then(|decision| decision.result.as_ref().ok()?.as_ref());
         admission.map_or(&[], |admission| &admission.topics)
     }
 

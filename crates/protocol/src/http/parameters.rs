@@ -4,7 +4,7 @@ use super::identity::{token_rejected, token_required};
 use super::near_miss::{self, Meant};
 use super::reply::denied;
 use super::{Method, Rejection, Route};
-use crate::request::{Entry, Interrupt, Open, Pending, Request, Verdict};
+use crate::request::{Entry, Interrupt, Open, Pending, Request, TopicDecision};
 use crate::{query, wildcards};
 use auth::{Action, Consent, Permit, Principal, TokenError, TopicToken};
 use model::name::{check_name, check_topic};
@@ -114,11 +114,11 @@ impl Route<'_> {
                 // The application is asked once for both.
                 let _ = self.decide_with(principal, Action::History, &topic, tokens)?;
             }
-            match (consent, self.verdict(&topic)) {
+            match (consent, self.decision(&topic)) {
                 (Consent::Given(permit), _) => entries.push(Entry { topic, permit, meta: None }),
                 (Consent::Requested(_), None) => undecided.push(topic),
-                (Consent::Requested(_), Some(verdict)) => {
-                    let meta = verdict.result.clone()?;
+                (Consent::Requested(_), Some(decision)) => {
+                    let meta = decision.result.clone()?;
                     let permit = Permit::of(&self.settings.policy.topic(&topic));
                     entries.push(Entry { topic, permit, meta });
                 }
@@ -137,9 +137,9 @@ impl Route<'_> {
         tokens: &[TopicToken],
         topic: &Name,
     ) -> Result<(), Interrupt> {
-        match (self.decide_with(principal, Action::History, topic, tokens)?, self.verdict(topic)) {
+        match (self.decide_with(principal, Action::History, topic, tokens)?, self.decision(topic)) {
             (Consent::Given(_), _) => Ok(()),
-            (Consent::Requested(_), Some(verdict)) => Ok(verdict.result.clone().map(|_| ())?),
+            (Consent::Requested(_), Some(decision)) => Ok(decision.result.clone().map(|_| ())?),
             (Consent::Requested(_), None) => {
                 Err(self.pending_subscribe(vec![topic.clone()], principal))
             }
@@ -147,8 +147,8 @@ impl Route<'_> {
     }
 
     /// What the application has said of a topic.
-    fn verdict(&self, topic: &str) -> Option<&Verdict> {
-        self.verdicts.topics.iter().find(|verdict| verdict.topic == topic)
+    fn decision(&self, topic: &str) -> Option<&TopicDecision> {
+        self.decisions.topics.iter().find(|decision| decision.topic == topic)
     }
 
     fn pending_subscribe(&self, topics: Vec<Name>, principal: &Principal) -> Interrupt {

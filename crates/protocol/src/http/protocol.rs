@@ -96,7 +96,7 @@ impl Protocol for Http {
 
     fn read(&self, reader: &mut Reader<'_>, bytes: &mut [u8], out: &mut Vec<u8>) -> Read {
         let (settings, id, now_s) = (reader.settings, reader.id, reader.now_s());
-        let verdicts = reader.verdicts;
+        let decisions = reader.decisions;
         let (taken, request) = match parse(bytes, &settings.http) {
             Ok(Parsed::Partial) => return Read::MORE,
             Ok(Parsed::Head { mut request, bytes, continue_wanted }) => {
@@ -107,7 +107,7 @@ impl Protocol for Http {
                 let cors = reply::cors(settings, &request);
                 let peer = reader.peer;
                 let request = &request;
-                let route = Route { settings, id, peer, now_s, request, cors: &cors, verdicts };
+                let route = Route { settings, id, peer, now_s, request, cors: &cors, decisions };
                 match before_body(reader.protocols, &route, out) {
                     true => (0, Request::Rejected),
                     false => {
@@ -121,7 +121,7 @@ impl Protocol for Http {
                 let cors = reply::cors(settings, &request);
                 let peer = reader.peer;
                 let request = &request;
-                let route = Route { settings, id, peer, now_s, request, cors: &cors, verdicts };
+                let route = Route { settings, id, peer, now_s, request, cors: &cors, decisions };
                 let from = out.len();
                 match dispatch(reader.protocols, &route, out) {
                     Ok(request_or_rejection) => (taken, request_or_rejection),

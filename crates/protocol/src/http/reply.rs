@@ -259,9 +259,9 @@ pub(crate) fn denied(deny: Deny) -> Rejection {
         Deny::NoPresence => 404,
         Deny::AnotherUser | Deny::NotItsUser => 400,
         Deny::JoinRefused
-        | Deny::JoinAsks
+        | Deny::JoinUndecided
         | Deny::PublishRefused
-        | Deny::PublishAsks
+        | Deny::PublishUndecided
         | Deny::PublishOwn
         | Deny::PublishSystem
         | Deny::LoginRefused

@@ -6,7 +6,7 @@ use super::reply::{is_of_this_machine, page_is_allowed};
 use super::{HttpRequest, Method, Rejection, status_line};
 use crate::Settings;
 use crate::peer::Peer;
-use crate::request::{Respond, Verdicts};
+use crate::request::{Decisions, Respond};
 use crate::websocket::handshake;
 use model::ConnectionId;
 
@@ -25,7 +25,7 @@ pub struct Route<'a> {
     /// The CORS lines of its answer, each with its CRLF.
     pub cors: &'a Cow<'static, str>,
     /// What the application has said about it.
-    pub verdicts: &'a Verdicts,
+    pub decisions: &'a Decisions,
 }
 
 /// Appends the head of an endless answer, with the header lines that one transport has around those

@@ -11,7 +11,7 @@ use super::ReasonCode;
 use super::packet::Connect;
 use super::property::id;
 use crate::protocol::Reader;
-use crate::request::{Admission, ConnectRequest, ConnectVerdict, Credentials, Pending};
+use crate::request::{Admission, ConnectDecision, ConnectRequest, Credentials, Pending};
 
 /// The authentication method with which a token comes as authentication data, and with AUTH a new one.
 pub const TOKEN_METHOD: &str = "token";
@@ -95,7 +95,7 @@ fn admitted(
     connect: &Connect<'_>,
     named: Vec<Name>,
 ) -> Result<Principal, Refusal> {
-    let Some(ConnectVerdict { result, at_s }) = &reader.verdicts.connect else {
+    let Some(ConnectDecision { result, at_s }) = &reader.decisions.connect else {
         let password = connect.password.map(|bytes| match std::str::from_utf8(bytes) {
             Ok(text) => (text.into(), false),
             Err(_) => (STANDARD.encode(bytes).into(), true),

@@ -210,7 +210,7 @@ impl Mqtt {
                 Some(self.connect(reader, &connect, taken, bytes, out))
             }
             Ok(Some((packet, taken))) => match incoming(reader, &packet) {
-                Some(incoming) => Some(asks(taken, incoming)),
+                Some(incoming) => Some(to_request(taken, incoming)),
                 None => Some(self.broken(MqttError::PacketType("server"), is_known, bytes, out)),
             },
             Ok(None) => {
@@ -226,7 +226,7 @@ impl Mqtt {
     /// The end of a connection on which came what can't be.
     fn broken(&self, error: MqttError, is_known: bool, bytes: &[u8], out: &mut Vec<u8>) -> Read {
         if is_known {
-            return asks(bytes.len(), Incoming::Broken(error));
+            return to_request(bytes.len(), Incoming::Broken(error));
         }
         if let Some(level) = level(bytes) {
             // Whatever the client speaks, it knows one of these two. MQTT 3 has a word for the version alone.
@@ -306,7 +306,7 @@ impl Mqtt {
             return refuse(ReasonCode::PacketTooLarge, &text, out);
         }
         let method = properties.text(id::AUTHENTICATION_METHOD).map(Into::into);
-        asks(
+        to_request(
             taken,
             Incoming::Connect(Box::new(Connect {
                 encoding: mqtt.number(),
@@ -331,7 +331,7 @@ fn ends(bytes: &[u8], close: CloseReason) -> Read {
     Read { taken: bytes.len(), request, ..Read::MORE }
 }
 
-fn asks(taken: usize, incoming: Incoming) -> Read {
+fn to_request(taken: usize, incoming: Incoming) -> Read {
     let request = Some(Request::Mqtt(Box::new(incoming)));
     Read { taken, request, ..Read::MORE }
 }

@@ -209,7 +209,7 @@ fn read(serializer: Serializer, event: &Event<'_>) -> Outcome {
         Event::Ping(_) | Event::Pong(_) | Event::Close(_) => return Outcome::Nothing,
     };
     match parsed {
-        Ok(incoming) => Outcome::Ask(Request::Phoenix(incoming.into())),
+        Ok(incoming) => Outcome::Request(Request::Phoenix(incoming.into())),
         Err(error) if error.is_passable() => {
             Outcome::Send(Opcode::Text, error_reply(serializer, &error))
         }

@@ -22,7 +22,7 @@ pub(crate) enum Outcome {
     /// Nothing.
     Nothing,
     /// It asks for something.
-    Ask(Request),
+    Request(Request),
     /// This goes back, in a frame.
     Send(Opcode, Vec<u8>),
     /// A command that is answered already, with this code where it is refused; the text goes back.
@@ -80,7 +80,7 @@ impl Frames {
         });
         match outcome {
             Outcome::Nothing => {}
-            Outcome::Ask(found) => request = Some(found),
+            Outcome::Request(found) => request = Some(found),
             Outcome::Send(opcode, payload) => data(opcode, &payload, self.window_bits, codecs, out),
             Outcome::Reply(code, payload) => {
                 replied = Some(code);
@@ -157,7 +157,7 @@ fn allowed(
         return Err(("token_required", message.into()));
     }
     let decide = |action, topic: &str| peer.decide(action, topic, None);
-    Ok(Outcome::Ask(match kind {
+    Ok(Outcome::Request(match kind {
         command::CommandKind::Subscribe(subscribe, token) => {
             crate::wildcards::check_allowed(&subscribe.topic, settings)?;
             let token = peer.topic_token(token.as_deref())?;

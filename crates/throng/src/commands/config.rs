@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use config::{Finding, Loaded, Verdict};
+use config::{Finding, Loaded, Severity};
 
 use crate::cli::Config;
 use crate::error::CommandError;
@@ -21,17 +21,17 @@ fn judge(loaded: &Loaded) -> Result<(), CommandError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let mut findings = loaded.judge(now);
     // The worst first.
-    findings.sort_by_key(|finding| Reverse(finding.verdict));
+    findings.sort_by_key(|finding| Reverse(finding.severity));
     let mut text = String::new();
-    for Finding { point, verdict, text: what } in &findings {
-        text += &format!("{:<9}{:<15}{}\n", verdict.name(), point.name, wrapped(what));
+    for Finding { point, severity, text: what } in &findings {
+        text += &format!("{:<9}{:<15}{}\n", severity.name(), point.name, wrapped(what));
     }
     let open = sources::open_secrets(loaded);
     for line in &open {
-        text += &format!("{:<9}{:<15}{}\n", Verdict::Error.name(), "files", wrapped(line));
+        text += &format!("{:<9}{:<15}{}\n", Severity::Error.name(), "files", wrapped(line));
     }
-    let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
-    let (errors, warnings) = (count(Verdict::Error) + open.len(), count(Verdict::Warning));
+    let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
+    let (errors, warnings) = (count(Severity::Error) + open.len(), count(Severity::Warning));
     text += &match (errors, warnings) {
         (0, 0) => "\nfit for the public\n".to_owned(),
         (0, 1) => "\nfit for the public, if what the warning is about is meant so\n".to_owned(),

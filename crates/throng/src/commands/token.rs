@@ -209,7 +209,7 @@ fn read(args: &ReadArgs) -> Result<(), CommandError> {
     let is_topic = claims.get("topic").is_some();
     let authority =
         Authority::new(authority(config)?, Arc::default(), Arc::default(), Arc::default());
-    let verdict = match is_topic {
+    let result = match is_topic {
         true => authority.verify_topic(&token, now_s).map(|token| {
             let users: Vec<&str> = token.users.iter().map(|user| user.as_str()).collect();
             format!("taken: {} may enter {}", users.join(", "), token.topic)
@@ -221,7 +221,7 @@ fn read(args: &ReadArgs) -> Result<(), CommandError> {
             format!("taken: {who}{}", granted(&verified.grants))
         }),
     };
-    match verdict {
+    match result {
         Ok(text) => {
             print(&format!("verdict {text}\n"));
             Ok(())

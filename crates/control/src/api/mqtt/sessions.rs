@@ -169,8 +169,9 @@ pub(crate) async fn list(
     let limit = checked_limit(query.limit, SESSIONS, SESSIONS_MAX)?;
     // One more than the page shows whether there is a next page.
     let listing = Listing { prefix: query.prefix, after: query.after, limit: limit + 1 };
-    let replies = (query.connected != Some(false))
-        .then(|| node.ask_all(|reply| Command::MqttClients { listing: listing.clone(), reply }));
+    let replies = (query.connected != Some(false)).then(|| {
+        node.request_all(|reply| Command::MqttClients { listing: listing.clone(), reply })
+    });
     let mut all: BTreeMap<String, MqttSession> = BTreeMap::new();
     if query.connected != Some(true) {
         // It looks at all sessions: nobody else waits for that.
@@ -284,7 +285,7 @@ async fn describe(
         return Ok(None);
     }
     let command = |reply| Command::MqttClient { slot: id.slot, key: key.clone(), reply };
-    let replies = node.ask(shard, command).all().await?;
+    let replies = node.request(shard, command).all().await?;
     let mut info = replies.into_iter().flat_map(|(_, connections)| connections).next();
     let mqtt = info.as_mut().and_then(|info| info.mqtt.as_mut());
     let filters = mqtt.map(|mqtt| std::mem::take(&mut mqtt.filters)).unwrap_or_default();
@@ -300,7 +301,7 @@ async fn disconnect(node: &Node, id: ConnectionId, key: &Name) -> Result<bool, R
         return Ok(false);
     }
     let command = |reply| Command::MqttEnd { slot: id.slot, key: key.clone(), reply };
-    let replies = node.ask(shard, command).all().await?;
+    let replies = node.request(shard, command).all().await?;
     Ok(replies.into_iter().any(|had| had))
 }
 

@@ -144,8 +144,9 @@ fn count(
         return Vec::new();
     }
     let topic = personal(user);
-    let ask = |shard| node.ask(shard, |reply| Command::Topic { topic: topic.clone(), reply });
-    silent.iter().enumerate().map(|(shard, silent)| (!silent).then(|| ask(shard))).collect()
+    let request =
+        |shard| node.request(shard, |reply| Command::Topic { topic: topic.clone(), reply });
+    silent.iter().enumerate().map(|(shard, silent)| (!silent).then(|| request(shard))).collect()
 }
 
 fn send(
@@ -156,14 +157,14 @@ fn send(
     replies: &mut Vec<ShardReplies<u32>>,
 ) {
     for topic in &edited.removed {
-        replies.push(node.ask(shard, |reply| Command::Unsubscribe {
+        replies.push(node.request(shard, |reply| Command::Unsubscribe {
             user: user.clone(),
             topic: topic.clone(),
             reply,
         }));
     }
     for topic in &edited.added {
-        replies.push(node.ask(shard, |reply| Command::Subscribe {
+        replies.push(node.request(shard, |reply| Command::Subscribe {
             user: user.clone(),
             topic: topic.clone(),
             reply,

@@ -93,7 +93,7 @@ async fn connected(node: &Node, users: &[Name]) -> Result<Vec<bool>, Rejection> 
         return Ok(Vec::new());
     }
     let topics: Arc<[Name]> = users.iter().map(|user| personal(user)).collect();
-    let replies = node.ask_all(|reply| Command::HaveMembers { topics: topics.clone(), reply });
+    let replies = node.request_all(|reply| Command::HaveMembers { topics: topics.clone(), reply });
     let mut connected = vec![false; users.len()];
     for response in replies.all().await? {
         for (connected, here) in connected.iter_mut().zip(response) {

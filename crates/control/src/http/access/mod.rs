@@ -198,7 +198,7 @@ pub(crate) struct Stats {
 
 impl Ring {
     /// Whether calls need a key.
-    pub fn asks(&self) -> bool {
+    pub fn requires_key(&self) -> bool {
         !self.keys.is_empty()
     }
 

@@ -7,7 +7,7 @@ use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
 use model::Name;
 use protocol::request::{ConnectRequest, Credentials};
-use shard::{Connecting, PendingHook, Question, WebhookKind, WebhookRequest};
+use shard::{Connecting, PendingHook, RequestDetails, WebhookKind, WebhookRequest};
 
 use super::super::Dispatcher;
 use super::super::queue::SentIn;
@@ -22,7 +22,7 @@ use super::{
 const PIECE: usize = 128;
 
 /// The kind of keys. It stays for good.
-const QUESTION: u8 = b'q';
+const PENDING: u8 = b'q';
 
 /// The part's name, which stays for good.
 const HOOKS: &str = "hooks";
@@ -46,7 +46,7 @@ impl Hooks {
 /// A question.
 #[derive(Encode, Decode)]
 #[cbor(map)]
-struct QuestionRecord {
+struct RequestDetailsRecord {
     #[n(0)]
     connection: Id,
     /// Where to ask, if its topic's rule says so.
@@ -175,14 +175,14 @@ impl From<ConnectRecord> for Connecting {
     }
 }
 
-impl QuestionRecord {
+impl RequestDetailsRecord {
     /// Nothing where nobody waits for the answer any more.
     fn new(request: &PendingRequest, sent_in: SentIn<'_>) -> Option<Self> {
-        let WebhookRequest { url, question, connection, hook, reply: _ } = &request.ask;
-        let Question { kind, topic, event, payload, tags, key, users, transport, connect } =
-            question;
+        let WebhookRequest { url, details, connection, hook, reply: _ } = &request.hook_request;
+        let RequestDetails { kind, topic, event, payload, tags, key, users, transport, connect } =
+            details;
         let text = |name: &Option<Name>| name.as_ref().map(Name::to_string);
-        Some(QuestionRecord {
+        Some(RequestDetailsRecord {
             connection: id_record(*connection),
             url: url.as_deref().map(String::from),
             kind: kind.name().into(),
@@ -205,13 +205,13 @@ impl QuestionRecord {
             PartError::new(HOOKS, format!("a question has the kind {:?}", self.kind))
         })?;
         let (connection, hook) = (connection(self.connection), hook(HOOKS, &self.hook)?);
-        let question = Question {
+        let details = RequestDetails {
             event: self.event.map(Name::from),
             payload: self.payload.map(Into::into),
             tags: names(self.tags),
             key: self.key.map(Name::from),
             connect: self.connect.map(|connect| Box::new(connect.into())),
-            ..Question::new(
+            ..RequestDetails::new(
                 kind,
                 self.topic.map(Name::from),
                 names(self.users),
@@ -223,14 +223,14 @@ impl QuestionRecord {
         });
         let reply = reply(to_shard, connection, &hook);
         let url = self.url.map(Into::into);
-        let ask = WebhookRequest { url, question, connection, hook, reply };
-        Ok(Restored { url: ask.url.clone(), ask, sent_in })
+        let hook_request = WebhookRequest { url, details, connection, hook, reply };
+        Ok(Restored { url: hook_request.url.clone(), hook_request, sent_in })
     }
 }
 
 impl Dispatcher {
-    /// Visits all questions without an answer, in no order.
-    fn each_question(&self, visit: &mut dyn FnMut(&PendingRequest, SentIn<'_>)) {
+    /// Visits all requests without a response, in no order.
+    fn each_pending(&self, visit: &mut dyn FnMut(&PendingRequest, SentIn<'_>)) {
         self.queues().values().for_each(|queue| queue.each(visit));
         self.request_queue.each(&mut |request| {
             let sent_in = request.sent_in.as_ref();
@@ -246,29 +246,29 @@ impl Part for Hooks {
 
     fn export(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
         let mut numbers = Vec::new();
-        self.dispatcher.each_question(&mut |request, _| numbers.push(request.number));
+        self.dispatcher.each_pending(&mut |request, _| numbers.push(request.number));
         numbers.sort_unstable();
         // One may be on its way from the request queue into a queue, and seen in both.
         numbers.dedup();
         for numbers in numbers.chunks(PIECE) {
             let (Some(first), Some(last)) = (numbers.first(), numbers.last()) else { continue };
             let mut records = std::collections::BTreeMap::new();
-            self.dispatcher.each_question(&mut |request, sent_in| {
+            self.dispatcher.each_pending(&mut |request, sent_in| {
                 if (first..=last).contains(&&request.number)
-                    && let Some(record) = QuestionRecord::new(request, sent_in)
+                    && let Some(record) = RequestDetailsRecord::new(request, sent_in)
                 {
                     records.insert(request.number, record);
                 }
             });
             for (number, record) in records {
-                each(&numbered(QUESTION, number), &encode(&record));
+                each(&numbered(PENDING, number), &encode(&record));
             }
         }
     }
 
     fn import(&self, key: &[u8], value: Option<&[u8]>) -> Result<(), PartError> {
         // A newer version may know more.
-        if key.first() == Some(&QUESTION) {
+        if key.first() == Some(&PENDING) {
             number(HOOKS, key)?;
             self.staged.put(key, value);
         }
@@ -280,10 +280,10 @@ impl Part for Hooks {
         let settings = self.dispatcher.settings();
         let mut restored = Vec::new();
         for value in self.staged.take().into_values() {
-            let record: QuestionRecord = decode(HOOKS, &value)?;
-            let Restored { ask, url, sent_in } = record.import(&self.to_shard)?;
+            let record: RequestDetailsRecord = decode(HOOKS, &value)?;
+            let Restored { hook_request, url, sent_in } = record.import(&self.to_shard)?;
             let url = url.or_else(|| settings.url.clone());
-            restored.push(Restored { ask, url, sent_in });
+            restored.push(Restored { hook_request, url, sent_in });
         }
         self.dispatcher.request_queue.restore(restored);
         Ok(())

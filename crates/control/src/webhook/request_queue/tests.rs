@@ -2,12 +2,12 @@
 
 use model::Data;
 
-use super::super::tests::{ask, ask_with};
+use super::super::tests::{hook_request, hook_request_with};
 use super::*;
 
 /// A request that came just now.
-pub fn request(ask: WebhookRequest) -> PendingRequest {
-    let (bytes, counts) = (body::memory_bytes(&ask), Arc::new(Counts::default()));
+pub fn request(hook_request: WebhookRequest) -> PendingRequest {
+    let (bytes, counts) = (body::memory_bytes(&hook_request), Arc::new(Counts::default()));
     counts.waiting.store(1, Ordering::Relaxed);
     counts.waiting_bytes.store(bytes, Ordering::Relaxed);
     let share = Arc::new(Share {
@@ -18,7 +18,7 @@ pub fn request(ask: WebhookRequest) -> PendingRequest {
     });
     let accepted_at = Instant::now();
     PendingRequest {
-        ask,
+        hook_request,
         accepted_at,
         url: None,
         number: 0,
@@ -43,7 +43,7 @@ fn fixed(events_max: usize, per_url_max: usize, bytes_max: usize) -> Fixed {
 #[test]
 fn the_request_queue_is_bounded_in_bytes_too() {
     let counts = Arc::new(Counts::default());
-    let sized = |bytes: usize| ask_with(1, Data::Text("x".repeat(bytes).into()));
+    let sized = |bytes: usize| hook_request_with(1, Data::Text("x".repeat(bytes).into()));
     let names = body::memory_bytes(&sized(0));
     // Of which a quarter is reserved.
     let request_queue = RequestQueue::new(&fixed(20, 20, 2666), counts.clone());
@@ -66,7 +66,7 @@ fn the_request_queue_is_bounded_in_bytes_too() {
 
 #[test]
 fn however_many_urls_hang_the_next_one_has_capacity() {
-    let sized = || ask_with(1, Data::Text("x".repeat(1000).into()));
+    let sized = || hook_request_with(1, Data::Text("x".repeat(1000).into()));
     let bytes = body::memory_bytes(&sized());
     for fixed in [fixed(1024, 1024, usize::MAX), fixed(usize::MAX, 1024, 1024 * bytes)] {
         let request_queue = RequestQueue::new(&fixed, Arc::default());
@@ -96,7 +96,9 @@ fn with_the_defaults_each_of_many_urls_has_its_part_and_the_bound_holds() {
     let request_queue = RequestQueue::new(&fixed(20_000, 10_000, 128 << 20), Arc::default());
     let took = |n: usize| {
         let url: Arc<str> = format!("http://hangs/{n}").into();
-        (0..).take_while(|_| request_queue.put(vec![(ask(1), Some(url.clone()))]).is_ok()).count()
+        (0..)
+            .take_while(|_| request_queue.put(vec![(hook_request(1), Some(url.clone()))]).is_ok())
+            .count()
     };
     let taken: Vec<_> = (0..200).map(took).collect();
     assert_eq!(taken[0], 7_500);
@@ -107,7 +109,7 @@ fn with_the_defaults_each_of_many_urls_has_its_part_and_the_bound_holds() {
 #[test]
 fn a_url_has_its_own_bound() {
     let request_queue = RequestQueue::new(&fixed(100, 3, 1 << 20), Arc::default());
-    let put = |url: &str| request_queue.put(vec![(ask(1), Some(url.into()))]).is_ok();
+    let put = |url: &str| request_queue.put(vec![(hook_request(1), Some(url.into()))]).is_ok();
     assert_eq!([(); 5].map(|()| put("a")), [true, true, true, false, false]);
     assert!(put("b"));
     request_queue.take().unwrap().pop_front().unwrap().fail(ErrorKind::Timeout);
@@ -119,7 +121,11 @@ fn requests_that_belong_together_are_taken_or_rejected_together() {
     let request_queue = RequestQueue::new(&fixed(100, 3, 1 << 20), Arc::default());
     let put = |urls: &[&str]| {
         request_queue
-            .put(urls.iter().map(|url| (ask(1), Some(format!("http://{url}/").into()))).collect())
+            .put(
+                urls.iter()
+                    .map(|url| (hook_request(1), Some(format!("http://{url}/").into())))
+                    .collect(),
+            )
             .is_ok()
     };
     assert!(put(&["a", "b", "a"]));
@@ -137,7 +143,7 @@ fn requests_that_belong_together_are_taken_or_rejected_together() {
 fn urls_of_former_configurations_are_forgotten() {
     let request_queue = RequestQueue::new(&fixed(9, 9, 1 << 20), Arc::default());
     for n in 0..3 * URLS_MAX {
-        request_queue.put(vec![(ask(1), Some(format!("http://a/{n}").into()))]).unwrap();
+        request_queue.put(vec![(hook_request(1), Some(format!("http://a/{n}").into()))]).unwrap();
         drop(request_queue.take());
     }
     assert!(request_queue.urls(usize::MAX).len() <= URLS_MAX);
@@ -146,10 +152,10 @@ fn urls_of_former_configurations_are_forgotten() {
 #[test]
 fn a_request_gets_one_response_whatever_happens_to_it() {
     let (sender, responses) = std::sync::mpsc::channel();
-    let mut requests = [1, 2, 3].map(|slot| request(ask(slot)));
+    let mut requests = [1, 2, 3].map(|slot| request(hook_request(slot)));
     for request in &mut requests {
         let sender = sender.clone();
-        request.ask.reply = Box::new(move |response| sender.send(response).unwrap());
+        request.hook_request.reply = Box::new(move |response| sender.send(response).unwrap());
     }
     let [first, second, third] = requests;
     let sent = WebhookResponse::yes();

@@ -6,10 +6,10 @@ use super::*;
 async fn busy() -> (Arc<App>, Bench) {
     let app = app(0, echo).await;
     let bench = bench(2, Settings { batch_events_max: 1, ..settings(&app.url) });
-    (0..20).for_each(|n| bench.ask(n, n).unwrap());
+    (0..20).for_each(|n| bench.hook_request(n, n).unwrap());
     app.sizes(2).await;
     // These are in the request queue yet.
-    (20..30).for_each(|n| bench.ask(n, n).unwrap());
+    (20..30).for_each(|n| bench.hook_request(n, n).unwrap());
     (app, bench)
 }
 
@@ -25,7 +25,7 @@ async fn all_get_the_end(mut bench: Bench) {
     assert!(numbers.into_iter().eq(0..30), "each once");
     let stats = bench.dispatcher.stats();
     assert_eq!((stats.failures[ErrorKind::Stopped as usize], stats.waiting), (30, 0));
-    assert_eq!(bench.ask(1, 1), Err(Full));
+    assert_eq!(bench.hook_request(1, 1), Err(Full));
 }
 
 #[tokio::test]
@@ -52,8 +52,8 @@ fn a_runtime_that_ends_leaves_no_request_waiting() {
     let fixed = fixed(9, 1);
     let (dispatcher, Workers { worker, .. }) =
         Dispatcher::new(fixed, settings(""), EventStart::default());
-    dispatcher.send(vec![ask(1)]).unwrap();
+    dispatcher.send(vec![hook_request(1)]).unwrap();
     drop(worker);
     assert_eq!(dispatcher.stats().failures[ErrorKind::Stopped as usize], 1);
-    assert_eq!(dispatcher.send(vec![ask(1)]), Err(Full));
+    assert_eq!(dispatcher.send(vec![hook_request(1)]), Err(Full));
 }

@@ -29,7 +29,7 @@ async fn an_reply_without_a_body_is_ok() {
     for status in [StatusCode::OK, StatusCode::NO_CONTENT] {
         let app = app(OPEN, move |_| status.into_response()).await;
         let mut bench = bench(1, settings(&app.url));
-        bench.ask(1, 1).unwrap();
+        bench.hook_request(1, 1).unwrap();
         assert_eq!(bench.response().await, (1, true, "{}".into()));
     }
 }
@@ -39,7 +39,7 @@ async fn an_error_of_the_application_is_passed_on() {
     let body = r#"{"replies":[{"status":"error","response":{"reason": "muted"}}]}"#;
     let app = app(OPEN, move |_| body.into_response()).await;
     let mut bench = bench(1, settings(&app.url));
-    bench.ask(1, 1).unwrap();
+    bench.hook_request(1, 1).unwrap();
     assert_eq!(bench.response().await, (1, false, r#"{"reason":"muted"}"#.into()));
     assert_eq!(bench.dispatcher.stats().error, 1);
 }
@@ -84,7 +84,7 @@ async fn what_fails_in_passing_is_sent_again_with_the_same_id() {
     })
     .await;
     let mut bench = bench(1, settings(&app.url));
-    bench.ask(1, 7).unwrap();
+    bench.hook_request(1, 7).unwrap();
     assert_eq!(bench.response().await, (7, true, "7".into()));
     let ids: Vec<_> = {
         let seen = app.seen.lock().unwrap();
@@ -94,7 +94,7 @@ async fn what_fails_in_passing_is_sent_again_with_the_same_id() {
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
     // Once at the first, three times, and once more while nothing else has come back.
     for requests in [4, 7, 8] {
-        bench.ask(1, 8).unwrap();
+        bench.hook_request(1, 8).unwrap();
         assert!(!bench.response().await.1);
         assert_eq!(app.seen.lock().unwrap().len(), requests);
     }

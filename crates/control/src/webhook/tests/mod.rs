@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use model::{ConnectionId, Data};
 use serde_json::{Value, json};
-use shard::{Full, Question, Webhook, WebhookKind, WebhookRequest, WebhookResponse};
+use shard::{Full, RequestDetails, Webhook, WebhookKind, WebhookRequest, WebhookResponse};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
@@ -38,13 +38,13 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 /// A request of connection `0-slot-3` whose response nobody reads.
-pub fn ask(slot: u32) -> WebhookRequest {
+pub fn hook_request(slot: u32) -> WebhookRequest {
     let users = vec!["alice".into(), "bob".into()];
-    let about = Question::new(WebhookKind::Message, Some("room:1".into()), users, "phoenix");
+    let about = RequestDetails::new(WebhookKind::Message, Some("room:1".into()), users, "phoenix");
     let payload = Some(Data::Json("{}".into()));
     WebhookRequest {
         url: None,
-        question: Question { event: Some("say".into()), payload, ..about },
+        details: RequestDetails { event: Some("say".into()), payload, ..about },
         connection: ConnectionId { node: model::NodeId(9), shard: 0, slot, serial: 3 },
         hook: shard::HookPlace::default(),
         reply: Box::new(|_| ()),
@@ -52,9 +52,9 @@ pub fn ask(slot: u32) -> WebhookRequest {
 }
 
 /// The same with a payload.
-pub fn ask_with(slot: u32, payload: Data) -> WebhookRequest {
-    let mut base = ask(slot);
-    base.question.payload = Some(payload);
+pub fn hook_request_with(slot: u32, payload: Data) -> WebhookRequest {
+    let mut base = hook_request(slot);
+    base.details.payload = Some(payload);
     base
 }
 
@@ -179,14 +179,14 @@ fn bench(requests_max: usize, settings: Settings) -> Bench {
 
 impl Bench {
     /// Asks for connection `slot`, with the number `n` as payload.
-    fn ask(&self, slot: u32, n: u32) -> Result<(), Full> {
-        self.ask_at(None, slot, n)
+    fn hook_request(&self, slot: u32, n: u32) -> Result<(), Full> {
+        self.hook_request_at(None, slot, n)
     }
 
-    fn ask_at(&self, url: Option<&str>, slot: u32, n: u32) -> Result<(), Full> {
+    fn hook_request_at(&self, url: Option<&str>, slot: u32, n: u32) -> Result<(), Full> {
         let sender = self.sender.clone();
         let reply = Box::new(move |response| drop(sender.send((n, response))));
-        let base = ask_with(slot, Data::Json(n.to_string().into()));
+        let base = hook_request_with(slot, Data::Json(n.to_string().into()));
         let url = url.map(Into::into);
         self.dispatcher.send(vec![WebhookRequest { url, reply, ..base }])
     }
@@ -205,7 +205,7 @@ impl Bench {
     /// Asks once, and checks that it fails so.
     async fn fails(&mut self, kind: ErrorKind) {
         let before = self.dispatcher.stats().failures[kind as usize];
-        self.ask(1, 1).unwrap();
+        self.hook_request(1, 1).unwrap();
         let reason = format!(r#"{{"reason":"{}"}}"#, kind.reason());
         assert_eq!(self.response().await, (1, false, reason));
         let stats = self.dispatcher.stats();
@@ -217,10 +217,10 @@ impl Bench {
 async fn what_waits_for_a_slow_reply_goes_together_in_order() {
     let app = app(0, echo).await;
     let mut bench = bench(1, Settings { batch_events_max: 3, ..settings(&app.url) });
-    bench.ask(0, 0).unwrap();
+    bench.hook_request(0, 0).unwrap();
     app.sizes(1).await;
     for n in 1..6 {
-        bench.ask(n, n).unwrap();
+        bench.hook_request(n, n).unwrap();
     }
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(app.sizes(1).await, [1], "one request at a time");
@@ -244,7 +244,7 @@ async fn queues_work_side_by_side_and_in_the_order_of_each_connection() {
     // connections leave none of the four queues empty.
     for n in 0..12 {
         for slot in 0..64 {
-            bench.ask(slot, slot * 100 + n).unwrap();
+            bench.hook_request(slot, slot * 100 + n).unwrap();
         }
     }
     app.sizes(4).await;
@@ -268,9 +268,9 @@ async fn queues_work_side_by_side_and_in_the_order_of_each_connection() {
 async fn rules_with_their_own_url_go_there() {
     let (one, other) = (app(OPEN, echo).await, app(OPEN, echo).await);
     let mut bench = bench(1, settings(&one.url));
-    bench.ask(1, 1).unwrap();
-    bench.ask_at(Some(&other.url), 1, 2).unwrap();
-    bench.ask(1, 3).unwrap();
+    bench.hook_request(1, 1).unwrap();
+    bench.hook_request_at(Some(&other.url), 1, 2).unwrap();
+    bench.hook_request(1, 3).unwrap();
     let mut numbers =
         [bench.response().await.0, bench.response().await.0, bench.response().await.0];
     numbers.sort_unstable();
@@ -283,10 +283,10 @@ async fn rules_with_their_own_url_go_there() {
 async fn an_url_without_responses_slows_no_other() {
     let (dead, other) = (app(0, echo).await, app(OPEN, echo).await);
     let mut bench = bench(2, settings(&other.url));
-    (0..40).for_each(|n| bench.ask_at(Some(&dead.url), n, n).unwrap());
+    (0..40).for_each(|n| bench.hook_request_at(Some(&dead.url), n, n).unwrap());
     dead.sizes(2).await;
     for n in 40..60 {
-        bench.ask(n % 4, n).unwrap();
+        bench.hook_request(n % 4, n).unwrap();
         assert_eq!(bench.response().await, (n, true, n.to_string()));
     }
     assert_eq!(dead.under_way_max.load(Ordering::Relaxed), 2);
@@ -304,12 +304,12 @@ async fn a_url_that_hangs_rejects_no_client_of_another() {
     let hangs = format!("http://{}/", hangs.local_addr().unwrap());
     let good = app(OPEN, echo).await;
     let mut bench = bench(2, settings(&good.url));
-    let taken = (0..3000).filter(|n| bench.ask_at(Some(&hangs), *n, *n).is_ok()).count();
+    let taken = (0..3000).filter(|n| bench.hook_request_at(Some(&hangs), *n, *n).is_ok()).count();
     assert_eq!(taken, 1000, "half of what is not reserved for others");
     // More than all that the queue holds, and the other is renewed all the time.
     for n in 0..3000 {
-        assert_eq!(bench.ask_at(Some(&hangs), n, n), Err(Full));
-        bench.ask(n, n).expect("room for one that answers");
+        assert_eq!(bench.hook_request_at(Some(&hangs), n, n), Err(Full));
+        bench.hook_request(n, n).expect("room for one that answers");
         assert_eq!(bench.response().await, (n, true, n.to_string()));
     }
     let urls = bench.dispatcher.urls(9);
@@ -324,7 +324,7 @@ async fn a_queue_is_there_while_something_is_in_it() {
     let fixed = fixed(9, 2);
     let (dispatcher, Workers { mut worker, .. }) =
         Dispatcher::new(fixed, settings(&app.url), EventStart::default());
-    (0..2).for_each(|_| dispatcher.send(vec![ask(1)]).unwrap());
+    (0..2).for_each(|_| dispatcher.send(vec![hook_request(1)]).unwrap());
     let touched = worker.sort(dispatcher.request_queue.take().unwrap());
     let mut batches = tokio::task::JoinSet::new();
     let settings = Settings { batch_events_max: 1, ..settings(&app.url) };
@@ -347,7 +347,7 @@ async fn an_reply_that_is_late_is_not_waited_for() {
     bench.fails(ErrorKind::Timeout).await;
     bench.dispatcher.set(settings(&app.url));
     app.gate.add_permits(OPEN);
-    bench.ask(1, 2).unwrap();
+    bench.hook_request(1, 2).unwrap();
     assert_eq!(bench.response().await, (2, true, "2".into()));
 }
 
@@ -357,7 +357,7 @@ async fn what_is_never_sent_is_late_as_well() {
     let timeout = Duration::from_millis(500);
     let mut bench = bench(1, Settings { timeout, batch_events_max: 1, ..settings(&app.url) });
     let start = Instant::now();
-    (0..20).for_each(|n| bench.ask(n, n).unwrap());
+    (0..20).for_each(|n| bench.hook_request(n, n).unwrap());
     for n in 0..20 {
         assert_eq!((bench.response().await.0, start.elapsed() >= timeout), (n, true));
     }
@@ -367,7 +367,7 @@ async fn what_is_never_sent_is_late_as_well() {
     assert_eq!((stats.waiting, stats.waiting_bytes), (0, 0));
     bench.dispatcher.set(settings(&app.url));
     app.gate.add_permits(OPEN);
-    bench.ask(1, 21).unwrap();
+    bench.hook_request(1, 21).unwrap();
     assert_eq!(bench.response().await, (21, true, "21".into()), "the queue is free again");
 }
 
@@ -377,14 +377,14 @@ async fn a_request_goes_on_for_those_that_have_time() {
     let timeout = Duration::from_secs(4);
     let mut bench = bench(1, settings(&app.url));
     // The first one waits for the certificates to be read.
-    bench.ask(0, 0).unwrap();
+    bench.hook_request(0, 0).unwrap();
     assert!(bench.response().await.1);
     bench.dispatcher.set(Settings { timeout, ..settings(&app.url) });
-    bench.ask(0, 1).unwrap();
+    bench.hook_request(0, 1).unwrap();
     app.sizes(2).await;
-    bench.ask(1, 2).unwrap();
+    bench.hook_request(1, 2).unwrap();
     tokio::time::sleep(timeout / 2).await;
-    bench.ask(2, 3).unwrap();
+    bench.hook_request(2, 3).unwrap();
     app.gate.add_permits(1);
     assert_eq!(bench.response().await, (1, true, "1".into()));
     assert_eq!(app.sizes(3).await, [1, 1, 2]);
@@ -397,7 +397,7 @@ async fn a_request_goes_on_for_those_that_have_time() {
 async fn a_shorter_timeout_holds_at_once() {
     let app = app(0, echo).await;
     let mut bench = bench(1, Settings { timeout: Duration::from_secs(60), ..settings(&app.url) });
-    bench.ask(1, 1).unwrap();
+    bench.hook_request(1, 1).unwrap();
     app.sizes(1).await;
     let timeout = Duration::from_millis(10);
     bench.dispatcher.set(Settings { timeout, ..settings(&app.url) });
@@ -436,12 +436,12 @@ async fn a_full_queue_takes_no_more_until_something_is_replied() {
         Dispatcher::new(fixed, settings(&app.url), EventStart::default());
     let (sender, responses) = mpsc::unbounded_channel();
     let mut bench = Bench { dispatcher, worker: tokio::spawn(worker.run()), sender, responses };
-    assert_eq!([1, 2, 3].map(|n| bench.ask(n, n)), [Ok(()), Ok(()), Err(Full)]);
+    assert_eq!([1, 2, 3].map(|n| bench.hook_request(n, n)), [Ok(()), Ok(()), Err(Full)]);
     app.sizes(1).await;
-    assert_eq!(bench.ask(4, 4), Err(Full));
+    assert_eq!(bench.hook_request(4, 4), Err(Full));
     app.gate.add_permits(OPEN);
     assert_eq!((bench.response().await.0, bench.response().await.0), (1, 2));
-    bench.ask(5, 5).unwrap();
+    bench.hook_request(5, 5).unwrap();
     assert_eq!(bench.response().await.0, 5, "rejected ones get none");
     let stats = bench.dispatcher.stats();
     assert_eq!(
@@ -454,10 +454,10 @@ async fn a_full_queue_takes_no_more_until_something_is_replied() {
 async fn a_request_says_what_it_is_and_proves_who_asks() {
     let app = app(OPEN, echo).await;
     let mut bench = bench(1, settings(&app.url));
-    bench.ask(1, 1).unwrap();
+    bench.hook_request(1, 1).unwrap();
     bench.response().await;
     bench.dispatcher.set(Settings { secret: Some(SECRET.into()), ..settings(&app.url) });
-    bench.ask(1, 2).unwrap();
+    bench.hook_request(1, 2).unwrap();
     bench.response().await;
     let seen = app.seen.lock().unwrap();
     let header = |at: usize, name| seen[at].headers.get(name).map(|v| v.to_str().unwrap());
@@ -473,13 +473,13 @@ async fn new_settings_apply_to_what_waits_but_for_its_url() {
     let (one, other) = (app(0, echo).await, app(OPEN, echo).await);
     let mut bench = bench(1, settings(&one.url));
     for n in 0..4 {
-        bench.ask(1, n).unwrap();
+        bench.hook_request(1, n).unwrap();
         one.sizes(1).await;
     }
     // Time for the worker to put them into their queue.
     tokio::time::sleep(Duration::from_millis(50)).await;
     bench.dispatcher.set(Settings { batch_events_max: 2, ..settings(&other.url) });
-    bench.ask(1, 4).unwrap();
+    bench.hook_request(1, 4).unwrap();
     assert_eq!(bench.response().await.0, 4);
     one.gate.add_permits(3);
     for n in 0..4 {
@@ -501,7 +501,7 @@ async fn threads_of_all_shards_may_ask_at_once() {
                 for n in shard * 100..shard * 100 + 100 {
                     let sender = sender.clone();
                     let reply = Box::new(move |response| drop(sender.send((n, response))));
-                    let base = ask_with(shard, Data::Json(n.to_string().into()));
+                    let base = hook_request_with(shard, Data::Json(n.to_string().into()));
                     let request = WebhookRequest { reply, ..base };
                     dispatcher.send(vec![request]).unwrap();
                 }

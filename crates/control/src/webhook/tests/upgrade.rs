@@ -31,10 +31,10 @@ async fn next(replies: &mut Replies) -> (u32, bool) {
 }
 
 /// A question with a number, of connection `number % 10`.
-fn question(number: u32, to_shard: &ToShard) -> WebhookRequest {
+fn numbered_request(number: u32, to_shard: &ToShard) -> WebhookRequest {
     let (slot, to_shard) = (number % 10, to_shard.clone());
     let hook = HookPlace::new(PendingHook::Connect(number));
-    let base = ask_with(slot, Data::Json(number.to_string().into()));
+    let base = hook_request_with(slot, Data::Json(number.to_string().into()));
     let place = hook.clone();
     let reply = Box::new(move |response| {
         let Some(hook) = place.take() else { return };
@@ -71,19 +71,19 @@ async fn requests_are_repeated_and_get_one_response() {
     new.stand_still();
     let parts = [Hooks::new(old.clone(), to_old.clone()), Hooks::new(new.clone(), to_new.clone())];
     let mut sent = Sent::new();
-    old.send(vec![question(1, &to_old)]).unwrap();
+    old.send(vec![numbered_request(1, &to_old)]).unwrap();
     app.sizes(1).await;
     assert_eq!(pass(&parts[0], &parts[1], &mut sent), 1);
     app.gate.add_permits(1);
     assert_eq!(next(&mut old_replies).await, (1, true));
-    old.send(vec![question(2, &to_old), question(12, &to_old)]).unwrap();
+    old.send(vec![numbered_request(2, &to_old), numbered_request(12, &to_old)]).unwrap();
     app.sizes(2).await;
     for number in [3, 4, 5] {
-        old.send(vec![question(number, &to_old)]).unwrap();
+        old.send(vec![numbered_request(number, &to_old)]).unwrap();
     }
     tokio::time::sleep(Duration::from_millis(50)).await;
     old.stand_still();
-    old.send(vec![question(6, &to_old)]).unwrap();
+    old.send(vec![numbered_request(6, &to_old)]).unwrap();
     // What the application answers now nobody hears.
     app.gate.add_permits(1);
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -115,17 +115,17 @@ async fn requests_are_repeated_and_get_one_response() {
 }
 
 #[tokio::test]
-async fn an_upgrade_that_fails_loses_no_question() {
+async fn an_upgrade_that_fails_loses_no_request() {
     let app = app(0, echo).await;
     let timeout = Duration::from_secs(3);
     let set = Settings { batch_events_max: 2, timeout, ..settings(&app.url) };
     let (old, workers) = dispatcher(set);
     let worker = tokio::spawn(workers.worker.run());
     let (to_old, mut replies) = shards();
-    old.send(vec![question(1, &to_old)]).unwrap();
+    old.send(vec![numbered_request(1, &to_old)]).unwrap();
     app.sizes(1).await;
     for number in [2, 3, 4] {
-        old.send(vec![question(number, &to_old)]).unwrap();
+        old.send(vec![numbered_request(number, &to_old)]).unwrap();
     }
     tokio::time::sleep(Duration::from_millis(50)).await;
     old.stand_still();
@@ -142,7 +142,7 @@ async fn an_upgrade_that_fails_loses_no_question() {
 }
 
 #[test]
-fn a_question_is_written_with_all_that_the_application_is_sent() {
+fn a_request_is_written_with_all_that_the_application_is_sent() {
     use protocol::request::{ConnectRequest, Credentials};
     use shard::Connecting;
     let (to_shard, _replies) = shards();
@@ -161,12 +161,12 @@ fn a_question_is_written_with_all_that_the_application_is_sent() {
     };
     let address = Some("2001:db8::1".parse().unwrap());
     let connect = Connecting { address, request, topics_max: 9 };
-    let mut base = question(1, &to_shard);
+    let mut base = numbered_request(1, &to_shard);
     base.url = Some("http://other/".into());
-    base.question.kind = WebhookKind::Connect;
-    base.question.payload = Some(Data::Binary([0, 255].into()));
-    (base.question.tags, base.question.key) = (vec!["t".into()], Some("k".into()));
-    base.question.connect = Some(Box::new(connect));
+    base.details.kind = WebhookKind::Connect;
+    base.details.payload = Some(Data::Binary([0, 255].into()));
+    (base.details.tags, base.details.key) = (vec!["t".into()], Some("k".into()));
+    base.details.connect = Some(Box::new(connect));
     let body = body::write([&base].into_iter());
     let (old, _workers) = dispatcher(settings("http://one/"));
     let (new, _new_workers) = dispatcher(settings("http://one/"));
@@ -176,11 +176,11 @@ fn a_question_is_written_with_all_that_the_application_is_sent() {
     parts[1].complete().unwrap();
     let taken = new.request_queue.take().unwrap();
     assert_eq!(
-        String::from_utf8(body::write(taken.iter().map(|it| &it.ask))),
+        String::from_utf8(body::write(taken.iter().map(|it| &it.hook_request))),
         String::from_utf8(body)
     );
     assert_eq!(taken[0].url.as_deref(), Some("http://other/"));
-    assert_eq!(taken[0].ask.question.connect.as_ref().map(|it| it.topics_max), Some(9));
+    assert_eq!(taken[0].hook_request.details.connect.as_ref().map(|it| it.topics_max), Some(9));
     // Bytes that are none are told.
     assert!(parts[1].import(b"qshort", Some(b"")).is_err());
     parts[1].import(&[b'q', 0, 0, 0, 0, 0, 0, 0, 0], Some(b"\xff")).unwrap();
@@ -279,7 +279,7 @@ async fn back_end(gate: usize) -> Arc<App> {
 }
 
 fn forwarded(filter: &str, number: u32, to_shard: &ToShard) -> ForwardRequest {
-    let WebhookRequest { connection, hook, reply, .. } = question(number, to_shard);
+    let WebhookRequest { connection, hook, reply, .. } = numbered_request(number, to_shard);
     ForwardRequest {
         filter: filter.into(),
         publication: Publication::new("a", Data::Json(number.to_string().into())),

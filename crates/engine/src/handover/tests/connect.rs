@@ -6,15 +6,15 @@ use protocol::request::Admission;
 
 use super::*;
 use crate::auth::credentials::Expiry;
-use crate::webhook::{Changes, Question, WebhookKind};
+use crate::webhook::{Changes, RequestDetails, WebhookKind};
 
 /// What the application says beside yes: whoever comes is the `as` of the query, for 7 seconds; and may
 /// stay for 20 seconds more.
-pub(super) fn said(question: &Question) -> Changes {
+pub(super) fn said(details: &RequestDetails) -> Changes {
     let mut admission = Admission::default();
-    match question.kind {
+    match details.kind {
         WebhookKind::Connect => {
-            let query = &question.connect.as_ref().unwrap().request.query;
+            let query = &details.connect.as_ref().unwrap().request.query;
             let user = query.iter().find(|(name, _)| &**name == "as");
             let subscribe = vec!["a".into(), "asked/*".into()];
             let grants = Grants::Patterns(Patterns { subscribe, ..Patterns::default() });

@@ -364,7 +364,7 @@ impl Scene {
                 let requests = std::mem::take(&mut *self.app.0.lock().unwrap());
                 for request in requests {
                     let response: Box<str> = r#"{"by":"app"}"#.into();
-                    let changes = Box::new(connect::said(&request.question));
+                    let changes = Box::new(connect::said(&request.details));
                     let response = match ok {
                         true => WebhookResponse::Ok { response, changes },
                         false => WebhookResponse::Error(Box::new(Refusal {

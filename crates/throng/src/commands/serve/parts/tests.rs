@@ -11,7 +11,7 @@ use presence::Presence as _;
 use proptest::prelude::*;
 use sessions::{Claim, Ended, Retained as _, Session, Sessions as _, Subscription};
 use shard::{
-    ForwardRequest, HookEvent, HookPlace, PendingHook, Question, Webhook as _, WebhookKind,
+    ForwardRequest, HookEvent, HookPlace, PendingHook, RequestDetails, Webhook as _, WebhookKind,
     WebhookRequest, Whose,
 };
 use token::{Revocation, Revoked};
@@ -216,7 +216,12 @@ fn filled() -> Process {
         .webhook
         .send(vec![WebhookRequest {
             url: None,
-            question: Question::new(WebhookKind::Subscribe, Some("q".into()), users.clone(), "ws"),
+            details: RequestDetails::new(
+                WebhookKind::Subscribe,
+                Some("q".into()),
+                users.clone(),
+                "ws",
+            ),
             connection: connection(2),
             hook: HookPlace::new(PendingHook::Connect(4)),
             reply: Box::new(|_| ()),
