@@ -55,7 +55,7 @@ impl Scene {
         let reply = Box::new(|_| ());
         let target = engine::Target::User("al".into());
         let close = model::CloseReason::ByApplication;
-        old.engine.handle().send(engine::Command::Disconnect { target, close, reply: reply });
+        old.engine.handle().send(engine::Command::Disconnect { target, close, reply });
         some_turns(&mut old);
         assert!(ended.read(), "the end has come");
         let mut late = connect(&mut old);
