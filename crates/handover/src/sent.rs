@@ -76,9 +76,9 @@ impl Sent {
 
     fn find(&mut self, id: u64) -> Option<&mut Record> {
         let is = |record: &Record| record.id == id && !record.is_gone;
-        let near = self.records.iter().skip(self.next).take(SCANNED).position(is);
-        let place = match near {
-            Some(near) => self.next + near,
+        let ahead = self.records.iter().skip(self.next).take(SCANNED).position(is);
+        let place = match ahead {
+            Some(ahead) => self.next + ahead,
             None => usize::try_from(*self.places.get(&id)?).ok()?,
         };
         self.next = place + 1;

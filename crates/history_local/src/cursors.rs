@@ -9,15 +9,15 @@ use model::Name;
 use model::name::PERSONAL;
 use tables::{HashIndex, Hashed, fold};
 
+use crate::delivery_counts::DeliveryCounts;
 use crate::slab::{List, NONE, Slab};
-use crate::tries::Tries;
 pub use handover::{CursorRecord, Whose};
 
 /// The cursors that were last used. One for a user's own topic takes about 70 bytes, and its name if
 /// that has over 24.
 pub struct Cursors {
     cursors_max: usize,
-    tries: Tries,
+    delivery_counts: DeliveryCounts,
     hasher: RandomState,
     entries: Slab<Entry>,
     index: HashIndex<Hashed, 256>,
@@ -94,7 +94,7 @@ impl Cursors {
     pub fn new(cursors_max: usize) -> Self {
         Cursors {
             cursors_max: cursors_max.min(u32::MAX as usize / 2),
-            tries: Tries::new(cursors_max),
+            delivery_counts: DeliveryCounts::new(cursors_max),
             hasher: RandomState::new(),
             entries: Slab::new(),
             index: HashIndex::default(),
@@ -118,7 +118,7 @@ impl Cursors {
         }
         entry.is_known = true;
         entry.acknowledged = offset;
-        self.tries.done(at, entry.done());
+        self.delivery_counts.done(at, entry.done());
         true
     }
 
@@ -131,7 +131,7 @@ impl Cursors {
             return false;
         }
         entry.given_up = offset;
-        self.tries.done(at, entry.done());
+        self.delivery_counts.done(at, entry.done());
         true
     }
 
@@ -150,7 +150,7 @@ impl Cursors {
         if offset <= self.entries[at].done() {
             return 0;
         }
-        self.tries.count(at, offset, now_s, apart_s)
+        self.delivery_counts.count(at, offset, now_s, apart_s)
     }
 
     /// True when the next new cursor replaces another.
@@ -208,7 +208,7 @@ impl Cursors {
         self.entries.unlink(&mut self.used, at);
         self.entries.remove(at);
         self.index.remove(hash, at);
-        self.tries.done(at, u64::MAX);
+        self.delivery_counts.done(at, u64::MAX);
     }
 
     fn find(&self, hash: u32, user: &str, topic: &str) -> Option<u32> {
@@ -316,9 +316,9 @@ mod tests {
                     1 => &mut cursor.acknowledged,
                     2 => &mut cursor.given_up,
                     _ => {
-                        let tries = cursors.delivered(user_name, topic_name, offset, 0, 0);
+                        let delivery_count = cursors.delivered(user_name, topic_name, offset, 0, 0);
                         let is_done = cursor.done().is_some_and(|done| offset <= done);
-                        prop_assert_eq!(tries == 0, is_done && cursors_max > 0);
+                        prop_assert_eq!(delivery_count == 0, is_done && cursors_max > 0);
                         &mut None
                     }
                 };

@@ -3,11 +3,11 @@
 #![forbid(unsafe_code)]
 
 mod cursors;
+mod delivery_counts;
 mod error;
 mod idempotency;
 mod local;
 mod slab;
-mod tries;
 mod windows;
 
 pub use local::{Begin, HistoryLimits, Local, parts};

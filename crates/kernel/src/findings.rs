@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn each_counter_and_each_limit_has_its_finding() {
-        let near = Some(Usage { used: 90, max: 100 });
+        let nearly_full = Some(Usage { used: 90, max: 100 });
         let pressed = |percent| Some(Pressure { some_percent: percent, full_percent: percent });
         let full = TcpMemory { used_bytes: 2 << 20, ..healthy().tcp_memory.unwrap() };
         for (after, kind, what) in [
@@ -370,12 +370,12 @@ mod tests {
                 "dropped 1 packet, because",
             ),
             (
-                KernelStats { conntrack: near, ..healthy() },
+                KernelStats { conntrack: nearly_full, ..healthy() },
                 FindingKind::Conntrack,
                 "holds 90 of 100 (90 %)",
             ),
             (
-                KernelStats { files: near, ..healthy() },
+                KernelStats { files: nearly_full, ..healthy() },
                 FindingKind::Files,
                 "has 90 of 100 (90 %) open files",
             ),

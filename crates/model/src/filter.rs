@@ -480,12 +480,12 @@ mod tests {
             other in "[ab*/+#]{0,6}", texts in prop::collection::vec("[abc+/]{0,3}", 1..4), parent: bool,
         ) {
             // The filter with stars in place of some of it is a pattern that has a chance.
-            let mut near = filter.clone();
+            let mut altered = filter.clone();
             for (at, length) in cut {
-                let (at, end) = (at.min(near.len()), (at + length).min(near.len()));
-                near.replace_range(at..end, "*");
+                let (at, end) = (at.min(altered.len()), (at + length).min(altered.len()));
+                altered.replace_range(at..end, "*");
             }
-            for pattern in [near, other] {
+            for pattern in [altered, other] {
                 let topic = fill(&filter, &texts, parent);
                 let is_parent = parent && filter.ends_with("/#");
                 let coverage = covers(&pattern, &filter);

@@ -81,7 +81,7 @@ pub struct AcknowledgeRule {
     pub redelivery_seconds: u32,
     /// How often the server delivers a message before it gives it up: the message then goes to the
     /// dead-letter topic, or nowhere. 0 is without end.
-    pub tries_max: u32,
+    pub delivery_count_max: u32,
     /// Where messages go that nobody acknowledges.
     pub dead_letter: Option<Name>,
 }

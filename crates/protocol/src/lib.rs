@@ -30,12 +30,12 @@ pub mod query;
 pub mod request;
 mod secret;
 mod settings;
-mod spelling;
 pub mod sse;
 mod standard;
 pub mod stream;
 #[cfg(test)]
 mod tests;
+mod typo;
 pub mod websocket;
 pub mod wildcards;
 

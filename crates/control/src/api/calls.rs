@@ -4,7 +4,7 @@ use axum::Router;
 use axum::handler::Handler;
 use axum::routing::{MethodRouter, delete, get, post};
 
-use crate::http::access::{Needs, Row};
+use crate::http::access::{RequiredScope, Row};
 
 /// Routes of one state, and a row for each.
 pub(crate) struct Calls<S> {
@@ -22,40 +22,40 @@ impl<S: Clone + Send + Sync + 'static> Calls<S> {
     pub fn get<T: 'static>(
         self,
         path: &'static str,
-        needs: Needs,
+        required_scope: RequiredScope,
         handler: impl Handler<T, S>,
     ) -> Self {
-        self.add("GET", path, needs, get(handler))
+        self.add("GET", path, required_scope, get(handler))
     }
 
     /// A call with a body.
     pub fn post<T: 'static>(
         self,
         path: &'static str,
-        needs: Needs,
+        required_scope: RequiredScope,
         handler: impl Handler<T, S>,
     ) -> Self {
-        self.add("POST", path, needs, post(handler))
+        self.add("POST", path, required_scope, post(handler))
     }
 
     /// A call that deletes.
     pub fn delete<T: 'static>(
         self,
         path: &'static str,
-        needs: Needs,
+        required_scope: RequiredScope,
         handler: impl Handler<T, S>,
     ) -> Self {
-        self.add("DELETE", path, needs, delete(handler))
+        self.add("DELETE", path, required_scope, delete(handler))
     }
 
     fn add(
         mut self,
         method: &'static str,
         path: &'static str,
-        needs: Needs,
+        required_scope: RequiredScope,
         route: MethodRouter<S>,
     ) -> Self {
-        self.rows.push(Row { method, path, needs });
+        self.rows.push(Row { method, path, required_scope });
         Calls { router: self.router.route(path, route), rows: self.rows }
     }
 

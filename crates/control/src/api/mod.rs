@@ -42,7 +42,7 @@ use calls::Calls;
 
 use crate::dashboard;
 use crate::http::Rejection;
-use crate::http::access::{Needs, Row, Table};
+use crate::http::access::{RequiredScope, Row, Table};
 use crate::http::guard::{Guard, OPEN_FOLDER, guard};
 use crate::http::middleware::{Around, surround};
 use crate::http::trace::RequestIds;
@@ -51,7 +51,7 @@ use crate::node::{Node, ShardRequestError};
 
 /// What each of the node's calls needs: the one place that says it.
 fn calls() -> Calls<Arc<Node>> {
-    use Needs::{Admin, Key, Nothing, Publish, Read};
+    use RequiredScope::{Admin, Key, Nothing, Publish, Read};
     let calls = Calls::new()
         .get("/healthz", Nothing, operate::healthz)
         .get("/readyz", Nothing, operate::readyz)
@@ -116,11 +116,11 @@ fn calls() -> Calls<Arc<Node>> {
 /// The same for the calls that show the node's figures.
 fn monitor_calls() -> Calls<Arc<Monitor>> {
     Calls::new()
-        .get("/api/live", Needs::Read, samples::live)
-        .get("/api/samples", Needs::Read, samples::samples)
-        .get("/api/top", Needs::Read, top::top)
-        .get("/api/noisiest", Needs::Read, noisiest::noisiest)
-        .get("/api/kernel", Needs::Read, kernel::kernel)
+        .get("/api/live", RequiredScope::Read, samples::live)
+        .get("/api/samples", RequiredScope::Read, samples::samples)
+        .get("/api/top", RequiredScope::Read, top::top)
+        .get("/api/noisiest", RequiredScope::Read, noisiest::noisiest)
+        .get("/api/kernel", RequiredScope::Read, kernel::kernel)
 }
 
 /// A row for each call.
@@ -133,11 +133,17 @@ fn rows() -> Vec<Row> {
 pub fn access() -> Vec<[&'static str; 3]> {
     let is_file = |row: &&Row| row.path.starts_with(OPEN_FOLDER);
     let rows = rows();
-    let needs = |row: &Row| if row.needs == Needs::Nothing { "nothing" } else { row.needs.scope() };
+    let required_scope = |row: &Row| {
+        if row.required_scope == RequiredScope::Nothing {
+            "nothing"
+        } else {
+            row.required_scope.scope()
+        }
+    };
     let calls = rows.iter().filter(|row| !is_file(row));
-    let mut all: Vec<_> = calls.map(|row| [row.method, row.path, needs(row)]).collect();
+    let mut all: Vec<_> = calls.map(|row| [row.method, row.path, required_scope(row)]).collect();
     if let Some(file) = rows.iter().find(is_file) {
-        all.push([file.method, "/dashboard/{file}", needs(file)]);
+        all.push([file.method, "/dashboard/{file}", required_scope(file)]);
     }
     all
 }

@@ -13,7 +13,7 @@ use super::{
     upgrade,
 };
 use crate::http::ErrorBody;
-use crate::http::access::{Needs, Row};
+use crate::http::access::{RequiredScope, Row};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -68,7 +68,7 @@ impl Modify for Key {
         let components = document.components.get_or_insert_default();
         let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
         components.add_security_scheme("key", scheme);
-        for row in super::rows().iter().filter(|row| row.needs == Needs::Nothing) {
+        for row in super::rows().iter().filter(|row| row.required_scope == RequiredScope::Nothing) {
             if let Some(operation) = operation(document, row) {
                 operation.security = Some(Vec::new());
             }
@@ -133,12 +133,12 @@ impl Errors {
     const ALL: (&str, &str) = ("403", "Called by a web page of another origin or host name");
 
     /// For calls that need a key with a scope, in its place.
-    fn scope(needs: Needs) -> Option<String> {
-        let scope = match needs {
-            Needs::Nothing | Needs::Key => return None,
-            Needs::Read => "`read` or `admin`",
-            Needs::Publish => "`publish:PATTERN` for the topic, or `admin`",
-            Needs::Admin => "`admin`",
+    fn scope(required_scope: RequiredScope) -> Option<String> {
+        let scope = match required_scope {
+            RequiredScope::Nothing | RequiredScope::Key => return None,
+            RequiredScope::Read => "`read` or `admin`",
+            RequiredScope::Publish => "`publish:PATTERN` for the topic, or `admin`",
+            RequiredScope::Admin => "`admin`",
         };
         Some(format!(
             "The key hasn't the scope {scope}; or called by a web page of another origin or \
@@ -161,11 +161,11 @@ impl Modify for Errors {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         for row in super::rows() {
             let Some(operation) = operation(document, &row) else { continue };
-            if let Some(scope) = Errors::scope(row.needs) {
+            if let Some(scope) = Errors::scope(row.required_scope) {
                 Errors::add(operation, ("403", &scope));
             }
             Errors::add(operation, Errors::ALL);
-            if row.needs != Needs::Nothing {
+            if row.required_scope != RequiredScope::Nothing {
                 Errors::add(operation, Errors::KEY);
                 Errors::add(operation, Errors::RATE);
             }
@@ -210,7 +210,7 @@ mod tests {
         };
         let described: Vec<Row> = rows.iter().filter(is_described).copied().collect();
         assert!(described.len() >= 30, "{described:?}");
-        for Row { method, path, needs } in described {
+        for Row { method, path, required_scope } in described {
             let method = method.to_lowercase();
             let operation = &document["paths"][path][&method];
             assert!(
@@ -219,7 +219,7 @@ mod tests {
             );
             let responses = &operation["responses"];
             assert!(responses["403"].is_object(), "{path}");
-            let has_401 = needs != Needs::Nothing || path == "/api/session";
+            let has_401 = required_scope != RequiredScope::Nothing || path == "/api/session";
             assert_eq!(responses["401"].is_object(), has_401, "{path}");
             assert_eq!(responses["408"].is_object(), method == "post", "{path}");
             assert_eq!(responses["415"].is_object(), method == "post", "{path}");

@@ -13,7 +13,7 @@ use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use utoipa::ToSchema;
 
-use crate::http::access::{Access, Caller, Needs};
+use crate::http::access::{Access, Caller, RequiredScope};
 use crate::http::gate::Gate;
 use crate::http::listener::On;
 use crate::http::{ErrorBody, Rejection};
@@ -75,7 +75,7 @@ impl Reader {
             }
         }
         // A key that was taken away, or a session that is over, shows no more.
-        if !self.access.is_valid(&self.caller, Needs::Read) {
+        if !self.access.is_valid(&self.caller, RequiredScope::Read) {
             return None;
         }
         let event = self.newest.borrow_and_update().clone();

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use quotas::{Limits, Unit, Who};
 use tracing::Span;
 
-use super::access::{Access, BAD_KEY, COMMAND, Caller, Needs, Ring, Table};
+use super::access::{Access, BAD_KEY, COMMAND, Caller, RequiredScope, Ring, Table};
 use super::admission::network;
 use super::listener::On;
 use super::origin::Origin;
@@ -49,24 +49,25 @@ pub(crate) async fn guard<S: Served + ?Sized>(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let needs = match request.extensions().get::<MatchedPath>() {
-        Some(path) => table.needs(request.method(), path.as_str()),
-        None if request.uri().path().starts_with(OPEN_FOLDER) => Needs::Nothing,
-        None => Needs::Key,
+    let required_scope = match request.extensions().get::<MatchedPath>() {
+        Some(path) => table.required_scope(request.method(), path.as_str()),
+        None if request.uri().path().starts_with(OPEN_FOLDER) => RequiredScope::Nothing,
+        None => RequiredScope::Key,
     };
     let access = served.access();
-    let caller = match check(access, needs, request.method(), request.uri(), request.headers()) {
-        Ok(caller) => caller,
-        Err(rejection) => {
-            access.count(rejection.code);
-            if rejection.code == BAD_KEY
-                && let Some(origin) = request.extensions().get::<Origin>()
-            {
-                guessed(&*served, *origin);
+    let caller =
+        match check(access, required_scope, request.method(), request.uri(), request.headers()) {
+            Ok(caller) => caller,
+            Err(rejection) => {
+                access.count(rejection.code);
+                if rejection.code == BAD_KEY
+                    && let Some(origin) = request.extensions().get::<Origin>()
+                {
+                    guessed(&*served, *origin);
+                }
+                return rejection.into_response();
             }
-            return rejection.into_response();
-        }
-    };
+        };
     if let Some(caller) = caller {
         if let Some(name) = caller.name() {
             Span::current().record("key", name);
@@ -75,7 +76,7 @@ pub(crate) async fn guard<S: Served + ?Sized>(
             }
         }
         caller.count();
-        let may = caller.spend(&COMMAND, &*served).and_then(|()| caller.check(needs));
+        let may = caller.spend(&COMMAND, &*served).and_then(|()| caller.check(required_scope));
         if let Err(rejection) = may {
             access.count(rejection.code);
             return rejection.into_response();
@@ -96,7 +97,7 @@ fn guessed(served: &(impl Served + ?Sized), origin: Origin) {
 /// Who calls; `None` where nobody must say so.
 fn check(
     access: &Access,
-    needs: Needs,
+    required_scope: RequiredScope,
     method: &Method,
     uri: &Uri,
     headers: &HeaderMap,
@@ -113,7 +114,7 @@ fn check(
                        names of admin.hosts only: call it so, or configure a key (throng key new)";
         return Err(Rejection::new(StatusCode::FORBIDDEN, "bad_host", message));
     }
-    if needs == Needs::Nothing {
+    if required_scope == RequiredScope::Nothing {
         return Ok(None);
     }
     if let Some(token) = bearer(headers) {
@@ -212,8 +213,9 @@ mod tests {
         path: &str,
         map: &HeaderMap,
     ) -> Result<Option<Caller>, Rejection> {
-        let needs = if path == "/readyz" { Needs::Nothing } else { Needs::Read };
-        check(&with(key), needs, &Method::GET, &path.parse().unwrap(), map)
+        let required_scope =
+            if path == "/readyz" { RequiredScope::Nothing } else { RequiredScope::Read };
+        check(&with(key), required_scope, &Method::GET, &path.parse().unwrap(), map)
     }
 
     fn status(key: Option<&str>, path: &str, headers: &[(&'static str, &str)]) -> u16 {

@@ -1,7 +1,7 @@
 //! The node as the control thread sees it: what it serves, and how it reaches the shards.
 
 mod shards;
-mod turns;
+mod user_locks;
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -22,8 +22,8 @@ use crate::webhook;
 
 pub use shards::Shards;
 pub(crate) use shards::{SHARD_TIMEOUT, ShardReplies, ShardRequestError};
-pub(crate) use turns::Turn;
-pub use turns::Turns;
+pub(crate) use user_locks::UserLock;
+pub use user_locks::UserLocks;
 
 /// What the control thread serves.
 pub struct Node<S: ?Sized = dyn Shards> {
@@ -68,7 +68,7 @@ pub struct Node<S: ?Sized = dyn Shards> {
     /// Passes all of this to another process.
     pub upgrades: Upgrades,
     /// Whose subscriptions are being changed.
-    pub subscription_turns: Turns,
+    pub subscription_locks: UserLocks,
     /// The shards, by number. (The last field, so that the type behind it can be forgotten.)
     pub shards: S,
 }

@@ -482,7 +482,7 @@ fn node_from(
         )),
         subscriptions,
         keep_subscriptions: None,
-        subscription_turns: crate::Turns::default(),
+        subscription_locks: crate::UserLocks::default(),
         started: Instant::now(),
         client_url: "http://127.0.0.1:8000".into(),
         body_bytes_max: 4096,
@@ -549,7 +549,7 @@ fn rules() -> model::Rules {
     let acknowledge = AcknowledgeRule {
         window_messages_max: 10,
         redelivery_seconds: 30,
-        tries_max: 5,
+        delivery_count_max: 5,
         dead_letter: None,
     };
     let acknowledged = Arc::new(HistoryRule { acknowledge: Some(acknowledge), ..history.clone() });

@@ -22,8 +22,6 @@
 //! second. A status of 200 or 204 is an answer, any other an error.
 
 mod body;
-#[cfg(any(test, feature = "testing"))]
-mod checked;
 mod client;
 mod error;
 mod event_sender;
@@ -31,6 +29,8 @@ mod events;
 mod forward;
 mod gate;
 mod handover;
+#[cfg(any(test, feature = "testing"))]
+mod invariants;
 mod queue;
 mod request_queue;
 mod response;
@@ -56,12 +56,12 @@ use queue::{Queue, QueueKey};
 use request_queue::{Counts, RequestQueue};
 
 pub use self::handover::{EventsPart, Forwarded, Hooks, ToShard};
-#[cfg(any(test, feature = "testing"))]
-pub use checked::check_response;
 pub use error::ErrorKind;
 pub use event_sender::{EventSender, EventStart};
 pub use events::{EventLimits, EventStats, EventStore};
 pub use forward::{Forward, ForwardStats, Forwarder, PublishReplies, ReplyCounts, ReplyTo};
+#[cfg(any(test, feature = "testing"))]
+pub use invariants::check_response;
 pub use request_queue::UrlStats;
 pub use signature::SigningKey;
 pub use worker::Worker;

@@ -108,7 +108,7 @@ impl Recovery {
         let rule = rule_of_topic.acknowledge.clone().unwrap_or(AcknowledgeRule {
             window_messages_max: 1,
             redelivery_seconds: 0,
-            tries_max: 0,
+            delivery_count_max: 0,
             dead_letter: None,
         });
         // One who asks for what is there has missed nothing.
@@ -346,18 +346,21 @@ impl Recovery {
         let Some((cursor, acks)) = acks_of(by_slot.get_mut(&slot), number) else {
             return false;
         };
-        if acks.rule.tries_max == 0 {
+        if acks.rule.delivery_count_max == 0 {
             return false;
         }
         let is_first = acks.flight.front().is_none_or(|first| first.offset >= offset);
         let (rule, from) = (acks.rule.clone(), acks.from);
         let (user, topic) = (acks.user.clone(), cursor.topic.clone());
-        let tries = core.history().delivered(&user, &topic, offset, now_s, &rule);
-        if tries == 0 {
+        let delivery_count = core.history().delivered(&user, &topic, offset, now_s, &rule);
+        if delivery_count == 0 {
             return true;
         }
         let may = is_first && from <= core.history().cursor(&user, &topic);
-        if tries <= rule.tries_max || !may || !give_up(core, &user, &rule, message) {
+        if delivery_count <= rule.delivery_count_max
+            || !may
+            || !give_up(core, &user, &rule, message)
+        {
             return false;
         }
         // It takes no place in this connection's window, nor in others'.
@@ -383,7 +386,7 @@ impl Recovery {
             let rule_of_topic = core.history().rule(topic);
             let rule =
                 rule_of_topic.as_ref().and_then(|rule_of_topic| rule_of_topic.acknowledge.as_ref());
-            let rule = rule.filter(|rule| rule.tries_max > 0);
+            let rule = rule.filter(|rule| rule.delivery_count_max > 0);
             let (Some(rule), Some(user)) = (rule, core.user_of(slot, topic)) else {
                 continue;
             };
@@ -393,11 +396,14 @@ impl Recovery {
                     return true;
                 }
                 let offset = message.id.offset;
-                let tries = core.history().delivered(&user, topic, offset, now_s, rule);
-                if tries == 0 {
+                let delivery_count = core.history().delivered(&user, topic, offset, now_s, rule);
+                if delivery_count == 0 {
                     return false;
                 }
-                if is_first && tries > rule.tries_max && give_up(core, &user, rule, message) {
+                if is_first
+                    && delivery_count > rule.delivery_count_max
+                    && give_up(core, &user, rule, message)
+                {
                     announce_acknowledged(core, &user, topic, offset);
                     return false;
                 }
@@ -585,7 +591,7 @@ fn give_up(core: &Core, user: &str, rule: &AcknowledgeRule, message: &Message) -
         text.extend_from_slice(b",\"sender\":");
         protocol::json::string(sender, &mut text);
     }
-    text.extend_from_slice(format!(",\"tries\":{},", rule.tries_max).as_bytes());
+    text.extend_from_slice(format!(",\"tries\":{},", rule.delivery_count_max).as_bytes());
     match &publication.data {
         Data::Json(json) => text.extend_from_slice(format!("\"data\":{json}}}").as_bytes()),
         Data::Text(string) => {

@@ -80,7 +80,7 @@ struct AcksRecord {
     #[n(2)]
     redelivery_seconds: u32,
     #[n(3)]
-    tries_max: u32,
+    delivery_count_max: u32,
     #[n(4)]
     dead_letter: Option<Text<Name>>,
     #[n(5)]
@@ -174,14 +174,18 @@ impl Acks {
     fn export(&self) -> AcksRecord {
         // Which messages in flight are gone is asked again.
         let Acks { user, rule, from, flight, queued_s, scanned_s, rests_at, verifies, .. } = self;
-        let AcknowledgeRule { window_messages_max, redelivery_seconds, tries_max, dead_letter } =
-            rule;
+        let AcknowledgeRule {
+            window_messages_max,
+            redelivery_seconds,
+            delivery_count_max,
+            dead_letter,
+        } = rule;
         let delivered = |it: &Delivery| (it.offset, it.delivered_s, it.again);
         AcksRecord {
             user: Text(user.clone()),
             window_messages_max: *window_messages_max,
             redelivery_seconds: *redelivery_seconds,
-            tries_max: *tries_max,
+            delivery_count_max: *delivery_count_max,
             dead_letter: dead_letter.clone().map(Text),
             from: *from,
             flight: flight.iter().map(delivered).collect(),
@@ -198,7 +202,7 @@ impl AcksRecord {
         let rule = AcknowledgeRule {
             window_messages_max: self.window_messages_max,
             redelivery_seconds: self.redelivery_seconds,
-            tries_max: self.tries_max,
+            delivery_count_max: self.delivery_count_max,
             dead_letter: self.dead_letter.map(|topic| topic.0),
         };
         let delivery = |(offset, delivered_s, again)| Delivery { offset, delivered_s, again };

@@ -5,8 +5,8 @@ use model::Name;
 use model::name::personal;
 
 use super::{Cursors, Entry, OWN, USES};
+use crate::delivery_counts::DeliveryCountsRecord;
 use crate::slab::{List, NONE};
-use crate::tries::TriesRecord;
 
 /// A cursor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
@@ -73,17 +73,17 @@ impl Cursors {
     }
 
     /// The same for the deliveries that are counted.
-    pub fn each_tries(
+    pub fn each_delivery_count(
         &self,
         from: u32,
         count: u32,
-        mut each: impl FnMut(Vec<u8>, TriesRecord),
+        mut each: impl FnMut(Vec<u8>, DeliveryCountsRecord),
     ) -> Option<u32> {
-        if self.tries.is_empty() {
+        if self.delivery_counts.is_empty() {
             return None;
         }
         self.each_entry(from, count, |at, entry| {
-            if let Some(record) = self.tries.record(at) {
+            if let Some(record) = self.delivery_counts.record(at) {
                 each(entry.key(), record);
             }
         })
@@ -115,9 +115,13 @@ impl Cursors {
     }
 
     /// Takes in the deliveries that another process counted.
-    pub fn put_tries(&mut self, Whose { user, topic }: &Whose, record: TriesRecord) {
+    pub fn put_delivery_counts(
+        &mut self,
+        Whose { user, topic }: &Whose,
+        record: DeliveryCountsRecord,
+    ) {
         let at = self.place(user, topic);
-        self.tries.put(at, record);
+        self.delivery_counts.put(at, record);
     }
 
     /// Another process had a cursor no longer that has come from there.
@@ -128,9 +132,9 @@ impl Cursors {
     }
 
     /// Another process counted a cursor's deliveries no longer.
-    pub fn remove_tries(&mut self, Whose { user, topic }: &Whose) {
+    pub fn remove_delivery_counts(&mut self, Whose { user, topic }: &Whose) {
         if let Some(at) = self.find(self.hash(user, topic), user, topic) {
-            self.tries.done(at, u64::MAX);
+            self.delivery_counts.done(at, u64::MAX);
         }
     }
 

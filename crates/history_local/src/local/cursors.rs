@@ -14,7 +14,7 @@ use history::{AcknowledgeError, GivenUp, History};
 
 /// Where the rule has no [`AcknowledgeRule::redelivery_seconds`], deliveries to a user within so many
 /// seconds count as one: those of several connections, or of one that comes and goes.
-const TRIES_APART_SECONDS: u32 = 30;
+const DELIVERIES_APART_SECONDS: u32 = 30;
 
 /// What stands before a topic's name in the store's table of cursors where the row says what was
 /// given up, and not what was acknowledged. No topic's name has it: names have no control characters.
@@ -117,7 +117,7 @@ impl Local {
         rule: &AcknowledgeRule,
     ) -> u32 {
         let apart_s = match rule.redelivery_seconds {
-            0 => TRIES_APART_SECONDS,
+            0 => DELIVERIES_APART_SECONDS,
             seconds => seconds,
         };
         self.cursors().delivered(user, topic, offset, now_s, apart_s)

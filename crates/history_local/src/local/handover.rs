@@ -26,7 +26,7 @@ pub fn parts(history: &Local, hash: &TopicHash) -> [Arc<dyn Part>; 4] {
     [
         Arc::new(windows::HistoryPart::new(history.clone(), hash.clone())),
         Arc::new(cursors::CursorsPart(history.clone())),
-        Arc::new(cursors::TriesPart(history.clone())),
+        Arc::new(cursors::DeliveryCountsPart(history.clone())),
         Arc::new(idempotency::IdempotencyPart::new(history.clone(), hash.clone())),
     ]
 }

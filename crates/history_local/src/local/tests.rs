@@ -68,7 +68,7 @@ fn rules() -> Arc<Rules> {
     let acknowledge = AcknowledgeRule {
         window_messages_max: 2,
         redelivery_seconds: 1,
-        tries_max: 2,
+        delivery_count_max: 2,
         dead_letter: None,
     };
     let rules = vec![

@@ -1,6 +1,6 @@
 //! `GET /history`: a page of a topic's history.
 
-use super::near_miss::Meant;
+use super::parameter_typo::Meant;
 use super::parameters::not_utf8;
 use super::{Rejection, Route};
 use crate::history::{self, PageFields};

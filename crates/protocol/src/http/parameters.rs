@@ -1,7 +1,7 @@
 //! The parameters of a request.
 
 use super::identity::{token_rejected, token_required};
-use super::near_miss::{self, Meant};
+use super::parameter_typo::{self, Meant};
 use super::reply::denied;
 use super::{Method, Rejection, Route};
 use crate::request::{Entry, Interrupt, Open, Pending, Request, TopicDecision};
@@ -326,7 +326,7 @@ impl Route<'_> {
                 }
             }
             // Clients that can't set the header append it to the URL that they began with.
-            _ if near_miss::is_last_event_id(key) => {
+            _ if parameter_typo::is_last_event_id(key) => {
                 match value.parse() {
                     Ok(last) => query.last = Some(last),
                     // `start` and `last:5` belong into `since`.

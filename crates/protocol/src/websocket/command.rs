@@ -35,7 +35,7 @@ use serde_json::value::RawValue;
 use crate::history::PageFields;
 use crate::request::PageRequest;
 use crate::request::{Acknowledgement, Secret, Subscribe, TokenPurpose};
-use crate::{data, history, json, object, spelling, wildcards};
+use crate::{data, history, json, object, typo, wildcards};
 use model::event::check_event;
 use model::name::{check_name, check_topic, of_filter};
 use model::{Attributes, Data, Name, Publication, SinceError, tags};
@@ -202,12 +202,12 @@ fn unread(text: &str, error: &serde_json::Error) -> CommandError {
         return CommandError { id, code: "bad_json", message };
     };
     let name: String = name.chars().take(NAME_SHOWN_MAX).collect();
-    let plain = spelling::plain(&name);
-    let near = FIELDS.iter().find(|field| {
-        plain == **field || spelling::is_one_edit_away(plain.as_bytes(), field.as_bytes())
+    let plain = typo::plain(&name);
+    let known = FIELDS.iter().find(|field| {
+        plain == **field || typo::is_one_edit_away(plain.as_bytes(), field.as_bytes())
     });
-    let message = match near {
-        Some(near) => format!("there is no field {name}: did you mean {near}?"),
+    let message = match known {
+        Some(known) => format!("there is no field {name}: did you mean {known}?"),
         None => format!("there is no field {name}: a command has some of {}", FIELDS.join(", ")),
     };
     CommandError { id, code: "bad_command", message }
@@ -540,7 +540,7 @@ mod tests {
 
     #[test]
     fn a_field_that_is_none_is_named_with_the_one_that_was_meant() {
-        for (name, near) in [
+        for (name, known) in [
             ("topics", "topic"),
             ("Topic", "topic"),
             ("tpoic", "topic"),
@@ -551,7 +551,7 @@ mod tests {
         ] {
             let text = format!(r#"{{"type":"subscribe","id":11,"{name}":["a"]}}"#);
             let error = parse(&text, None).unwrap_err();
-            let message = format!("there is no field {name}: did you mean {near}?");
+            let message = format!("there is no field {name}: did you mean {known}?");
             assert_eq!((&*error.id, error.message), ("11", message));
         }
         let text = format!(r#"{{"type":"ping","id":11,"{}":1}}"#, "é".repeat(1_000));

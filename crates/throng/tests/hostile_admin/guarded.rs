@@ -27,7 +27,7 @@ fn is_secret(reply: &str) -> bool {
 }
 
 #[test]
-fn no_spelling_of_a_path_bypasses_the_key() {
+fn no_form_of_a_path_bypasses_the_key() {
     let server = guarded();
     for path in [
         "/api/stats",

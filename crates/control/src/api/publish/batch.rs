@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use super::pending::Pending;
 use super::{Broadcast, Publish, Published, Send};
 use crate::api::connections::{Disconnect, Done, Membership, PendingCount};
-use crate::http::access::{COMMAND, Caller, Needs};
+use crate::http::access::{COMMAND, Caller, RequiredScope};
 use crate::http::{Body, ErrorBody, Rejection, parse};
 use crate::node::{Node, ShardRequestError};
 
@@ -200,7 +200,7 @@ fn begin(node: &Node, caller: &Caller, command: &RawValue) -> Waiting {
         Command::Publish(_) | Command::Send(_) | Command::Broadcast(_) => false,
         Command::Disconnect(_) | Command::Subscribe(_) | Command::Unsubscribe(_) => true,
     };
-    if changes_members && let Err(rejection) = caller.check(Needs::Admin) {
+    if changes_members && let Err(rejection) = caller.check(RequiredScope::Admin) {
         return Waiting::Rejected(rejection);
     }
     let message = match &command {

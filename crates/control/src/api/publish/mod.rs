@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use crate::http::access::{Caller, Needs, PUBLISH};
+use crate::http::access::{Caller, PUBLISH, RequiredScope};
 use crate::http::{Body, ErrorBody, Rejection};
 use crate::node::Node;
 use mqtt::MqttOptions;
@@ -207,7 +207,7 @@ fn check_scope(node: &Node, caller: &Caller, topic: &str) -> Result<(), Rejectio
                 "the API key {name:?} may not publish to {to}: it needs the scope \
                  \"publish:{topic}\", or one with a pattern that matches it, or admin"
             );
-            let rejection = Rejection::insufficient_scope(Needs::Publish.scope(), message);
+            let rejection = Rejection::insufficient_scope(RequiredScope::Publish.scope(), message);
             Err(Rejection { code: deny.code(), ..rejection })
         }
     }

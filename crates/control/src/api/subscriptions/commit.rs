@@ -10,7 +10,7 @@ use shard::Command;
 use tokio::sync::oneshot;
 
 use crate::http::Rejection;
-use crate::node::{Node, ShardReplies, Turn};
+use crate::node::{Node, ShardReplies, UserLock};
 
 /// Users whose connections the shards count at a time.
 const USERS_AT_ONCE: usize = 256;
@@ -23,7 +23,7 @@ pub(super) async fn commit(
     node: Arc<Node>,
     change: Change,
     edits: Vec<(Name, Edited)>,
-    turn: Turn,
+    lock: UserLock,
 ) -> Result<Vec<Committed>, Rejection> {
     check_capacity(&node, &edits)?;
     let task = tokio::spawn(async move {
@@ -31,7 +31,7 @@ pub(super) async fn commit(
         node.subscriptions.apply(&change);
         let sent = send_all(&node, &edits).await;
         // The commands of the next change come after these, in the shards' mailboxes.
-        drop(turn);
+        drop(lock);
         let mut committed = Vec::with_capacity(edits.len());
         for (edit, sent) in edits.into_iter().zip(sent) {
             committed.push((edit, sent.connections().await));

@@ -24,7 +24,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use crate::http::{Body, ErrorBody, Rejection, check_media, parse, path_name, whole_body};
-use crate::node::{Node, Turn};
+use crate::node::{Node, UserLock};
 use commit::commit;
 
 /// Changes in one call.
@@ -185,11 +185,11 @@ pub(crate) async fn clear(
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Changed>, Rejection> {
     let user = path_name(name)?;
-    let turn = node.subscription_turns.of([user.as_str()].into_iter()).await;
+    let lock = node.subscription_locks.of([user.as_str()].into_iter()).await;
     let mut plan = node.subscriptions.plan(0);
     let edited = plan.set(&user, &[])?;
     let change = plan.change();
-    Ok(Json(commit_one(node, user, change, edited, turn).await?))
+    Ok(Json(commit_one(node, user, change, edited, lock).await?))
 }
 
 /// Subscribe many users at once: lines of `user,topic`. A body with a bad line changes nothing.
@@ -207,12 +207,12 @@ pub(crate) async fn import(
     State(node): State<Arc<Node>>,
     Csv(text): Csv,
 ) -> Result<Json<Imported>, Rejection> {
-    let turn = node.subscription_turns.of_all().await;
+    let lock = node.subscription_locks.of_all().await;
     let mut plan = node.subscriptions.plan(max(&node));
     let (rows, edits) = plan_rows(&mut plan, &text).await?;
     let change = plan.change();
     let added = edits.iter().map(|(_, edited)| edited.added.len()).sum();
-    commit(node, change, edits, turn).await?;
+    commit(node, change, edits, lock).await?;
     Ok(Json(Imported { rows, added }))
 }
 
@@ -270,11 +270,11 @@ impl Changed {
 }
 
 async fn change_one(node: Arc<Node>, change: UserChange) -> Result<Answer, Rejection> {
-    let turn = node.subscription_turns.of([change.user.as_str()].into_iter()).await;
+    let lock = node.subscription_locks.of([change.user.as_str()].into_iter()).await;
     let mut plan = node.subscriptions.plan(max(&node));
     let edited = change.plan(&mut plan)?;
     let planned = plan.change();
-    commit_one(node, change.user, planned, edited, turn).await.map(Answer::One)
+    commit_one(node, change.user, planned, edited, lock).await.map(Answer::One)
 }
 
 async fn commit_one(
@@ -282,10 +282,10 @@ async fn commit_one(
     user: String,
     change: Change,
     edited: Edited,
-    turn: Turn,
+    lock: UserLock,
 ) -> Result<Changed, Rejection> {
     let edits = vec![(Name::from(user.as_str()), edited)];
-    let committed = commit(node, change, edits, turn).await?.pop();
+    let committed = commit(node, change, edits, lock).await?.pop();
     let ((_, edited), connections) = committed.ok_or_else(Rejection::going_down)?;
     Ok(Changed::new(user, &edited, connections))
 }
@@ -298,7 +298,7 @@ async fn change_many(node: Arc<Node>, changes: Vec<Box<RawValue>>) -> Result<Ans
     let parsed: Vec<Result<UserChange, Rejection>> =
         changes.iter().map(|change| parse(change.get().as_bytes())).collect();
     let users = parsed.iter().flatten().map(|change| change.user.as_str());
-    let turn = node.subscription_turns.of(users).await;
+    let lock = node.subscription_locks.of(users).await;
     let mut plan = node.subscriptions.plan(max(&node));
     let (mut edits, mut rejected) = (Vec::new(), Vec::new());
     for (at, change) in parsed.into_iter().enumerate() {
@@ -311,7 +311,7 @@ async fn change_many(node: Arc<Node>, changes: Vec<Box<RawValue>>) -> Result<Ans
         }
     }
     let change = plan.change();
-    let committed = commit(node, change, edits, turn).await?;
+    let committed = commit(node, change, edits, lock).await?;
     let mut results: Vec<ChangeResult> = committed
         .into_iter()
         .map(|((user, edited), connections)| ChangeResult::Done {

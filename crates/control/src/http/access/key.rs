@@ -9,7 +9,7 @@ use quotas::Limits;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use super::Needs;
+use super::RequiredScope;
 
 /// A key as the configuration has it.
 #[derive(Clone)]
@@ -82,12 +82,16 @@ impl Key {
     }
 
     /// Whether it may be used for what needs this.
-    pub(super) fn may(&self, needs: Needs) -> bool {
-        self.scopes.iter().any(|scope| match (needs, scope) {
-            (_, Scope::Admin) | (Needs::Nothing | Needs::Key, _) => true,
-            (Needs::Read, Scope::Read) | (Needs::Publish, Scope::Publish(_)) => true,
-            (Needs::Read, Scope::Publish(_)) | (Needs::Publish, Scope::Read) => false,
-            (Needs::Admin, Scope::Read | Scope::Publish(_)) => false,
+    pub(super) fn may(&self, required_scope: RequiredScope) -> bool {
+        self.scopes.iter().any(|scope| match (required_scope, scope) {
+            (_, Scope::Admin) | (RequiredScope::Nothing | RequiredScope::Key, _) => true,
+            (RequiredScope::Read, Scope::Read) | (RequiredScope::Publish, Scope::Publish(_)) => {
+                true
+            }
+            (RequiredScope::Read, Scope::Publish(_)) | (RequiredScope::Publish, Scope::Read) => {
+                false
+            }
+            (RequiredScope::Admin, Scope::Read | Scope::Publish(_)) => false,
         })
     }
 }

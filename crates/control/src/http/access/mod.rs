@@ -2,8 +2,8 @@
 //! in with one.
 
 mod key;
-mod needs;
 mod rates;
+mod required_scope;
 mod sessions;
 mod sign_ins;
 
@@ -19,8 +19,8 @@ use proxies::Networks;
 
 pub use key::ApiKey;
 pub(crate) use key::Key;
-pub(crate) use needs::{Needs, Row, Table};
 pub(crate) use rates::{COMMAND, PUBLISH, Refused};
+pub(crate) use required_scope::{RequiredScope, Row, Table};
 use sessions::{Attempt, Sessions};
 pub use sign_ins::SignIns;
 
@@ -138,8 +138,8 @@ impl Access {
         }
         let caller =
             self.by_token(&ring, key).inspect_err(|_| self.sessions().failed(address, now))?;
-        if !caller.may(Needs::Read) {
-            return Err(caller.lacks(Needs::Read));
+        if !caller.may(RequiredScope::Read) {
+            return Err(caller.lacks(RequiredScope::Read));
         }
         let id = sessions::new_id().map_err(|error| {
             let message = format!("the system has no randomness for a session: {error}");
@@ -158,12 +158,12 @@ impl Access {
     }
 
     /// Whether a caller who was let in some time ago would be let in now.
-    pub(crate) fn is_valid(&self, caller: &Caller, needs: Needs) -> bool {
+    pub(crate) fn is_valid(&self, caller: &Caller, required_scope: RequiredScope) -> bool {
         let ring = self.ring();
         let Some(key) = &caller.key else { return ring.keys.is_empty() };
         let now = ring.find(&key.hash).and_then(|key| Caller::with(key, None).ok());
         let session = caller.session.as_ref();
-        now.is_some_and(|now| now.may(needs))
+        now.is_some_and(|now| now.may(required_scope))
             && session
                 .is_none_or(|id| self.sessions().find(id, ring.session, Instant::now()).is_some())
     }
@@ -278,22 +278,22 @@ impl Caller {
     }
 
     /// Whether the caller may do what needs this.
-    pub fn may(&self, needs: Needs) -> bool {
-        self.key.as_ref().is_none_or(|key| key.may(needs))
+    pub fn may(&self, required_scope: RequiredScope) -> bool {
+        self.key.as_ref().is_none_or(|key| key.may(required_scope))
     }
 
     /// Rejects a caller who may not do what needs this.
-    pub fn check(&self, needs: Needs) -> Result<(), Rejection> {
-        match self.may(needs) {
+    pub fn check(&self, required_scope: RequiredScope) -> Result<(), Rejection> {
+        match self.may(required_scope) {
             true => Ok(()),
-            false => Err(self.lacks(needs)),
+            false => Err(self.lacks(required_scope)),
         }
     }
 
     /// Why the caller may not do what needs this.
-    pub fn lacks(&self, needs: Needs) -> Rejection {
-        let scope = needs.scope();
-        let (name, wants) = (self.name().unwrap_or_default(), needs.wants());
+    pub fn lacks(&self, required_scope: RequiredScope) -> Rejection {
+        let scope = required_scope.scope();
+        let (name, wants) = (self.name().unwrap_or_default(), required_scope.wants());
         let message =
             format!("the API key {name:?} may not do this: it needs the scope {wants}, or admin");
         Rejection::insufficient_scope(scope, message)

@@ -271,7 +271,7 @@ async fn a_session_and_what_it_reads_end_with_its_key() {
         let ring = bench.node.access.ring();
         bench.node.access.by_session(&ring, cookie.split_once('=').unwrap().1).unwrap()
     };
-    let is_valid = || bench.node.access.is_valid(&caller, super::Needs::Read);
+    let is_valid = || bench.node.access.is_valid(&caller, super::RequiredScope::Read);
     assert!(is_valid());
     bench.node.access.set(access(&[("root", &["admin"]), ("eyes", &["publish:a"])]));
     assert!(!is_valid(), "the scope is gone");

@@ -2,7 +2,7 @@
 //! the same bytes as without.
 
 mod connect;
-mod lives;
+mod lifetimes;
 mod mqtt;
 mod records;
 mod still;
@@ -65,7 +65,7 @@ fn rules() -> Rules {
     let acknowledge = AcknowledgeRule {
         window_messages_max: 2,
         redelivery_seconds: 3,
-        tries_max: 0,
+        delivery_count_max: 0,
         dead_letter: None,
     };
     let rule = |pattern: &str| Rule {

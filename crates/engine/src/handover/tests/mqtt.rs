@@ -115,7 +115,7 @@ impl Peer {
     }
 
     /// A life without its end.
-    fn life(self) -> Vec<Step> {
+    fn lifetime(self) -> Vec<Step> {
         let mut steps = self.begins(&self.connect(false));
         steps.extend(self.slowly(&self.subscribe()));
         steps.extend([
@@ -149,7 +149,7 @@ impl Peer {
 }
 
 /// In each version and framing: closed by either side, broken, cut, and taken up again.
-pub(super) fn lives() -> Vec<(&'static str, Vec<Step>)> {
+pub(super) fn lifetimes() -> Vec<(&'static str, Vec<Step>)> {
     let mut all = Vec::new();
     let peers = [
         ("mqtt 3", Version::V3, false),
@@ -159,8 +159,8 @@ pub(super) fn lives() -> Vec<(&'static str, Vec<Step>)> {
     ];
     for (name, version, framed) in peers {
         let peer = Peer { version, framed };
-        let life = peer.life();
-        let with = |more: &[Step]| [&life[..], more].concat();
+        let lifetime = peer.lifetime();
+        let with = |more: &[Step]| [&lifetime[..], more].concat();
         let disconnect = packet(|out| write::disconnect(version, ReasonCode::Success, &[], out));
         let disconnect = Send(0, peer.bytes(&disconnect));
         all.push((name, with(&[disconnect, Read(0), Wait(20), Cut(0)])));

@@ -27,7 +27,7 @@ pub(super) fn rules() -> Rules {
                 let acknowledge = AcknowledgeRule {
                     window_messages_max: count(WINDOW),
                     redelivery_seconds: if at == AGAIN { REDELIVERY_SECONDS } else { 0 },
-                    tries_max: 0,
+                    delivery_count_max: 0,
                     dead_letter: None,
                 };
                 history(retained as u64, Some(acknowledge))

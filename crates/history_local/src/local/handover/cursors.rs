@@ -4,16 +4,16 @@ use handover::{Part, PartError, decode};
 
 use super::{Local, PIECE, encoded};
 use crate::cursors::{CursorRecord, Whose};
-use crate::tries::TriesRecord;
+use crate::delivery_counts::DeliveryCountsRecord;
 
 const CURSORS: &str = "cursors";
-const TRIES: &str = "tries";
+const DELIVERY_COUNTS: &str = "tries";
 
 /// The cursors.
 pub(super) struct CursorsPart(pub Local);
 
 /// The deliveries that are counted.
-pub(super) struct TriesPart(pub Local);
+pub(super) struct DeliveryCountsPart(pub Local);
 
 fn read<T: for<'b> minicbor::Decode<'b, ()>>(
     part: &'static str,
@@ -57,16 +57,17 @@ impl Part for CursorsPart {
     }
 }
 
-impl Part for TriesPart {
+impl Part for DeliveryCountsPart {
     fn name(&self) -> &'static str {
-        TRIES
+        DELIVERY_COUNTS
     }
 
     fn export(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
         let (mut from, mut found, mut buffer) = (Some(0), Vec::new(), Vec::new());
         while let Some(at) = from {
             let cursors = self.0.cursors();
-            from = cursors.each_tries(at, PIECE as u32, |key, record| found.push((key, record)));
+            from = cursors
+                .each_delivery_count(at, PIECE as u32, |key, record| found.push((key, record)));
             drop(cursors);
             for (key, record) in found.drain(..) {
                 each(&key, encoded(record, &mut buffer));
@@ -76,9 +77,9 @@ impl Part for TriesPart {
 
     fn import(&self, key: &[u8], value: Option<&[u8]>) -> Result<(), PartError> {
         let mut cursors = self.0.cursors();
-        match read::<TriesRecord>(TRIES, key, value)? {
-            (whose, Some(record)) => cursors.put_tries(&whose, record),
-            (whose, None) => cursors.remove_tries(&whose),
+        match read::<DeliveryCountsRecord>(DELIVERY_COUNTS, key, value)? {
+            (whose, Some(record)) => cursors.put_delivery_counts(&whose, record),
+            (whose, None) => cursors.remove_delivery_counts(&whose),
         }
         Ok(())
     }

@@ -193,7 +193,7 @@ fn step(random: &mut Random, processes: &[&Process]) {
         let rule = AcknowledgeRule {
             window_messages_max: 2,
             redelivery_seconds: 1,
-            tries_max: 2,
+            delivery_count_max: 2,
             dead_letter: None,
         };
         let done = match kind {

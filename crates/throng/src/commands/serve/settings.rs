@@ -148,7 +148,7 @@ fn history(rule: &config::TopicRule) -> Option<HistoryRule> {
     let acknowledge = || AcknowledgeRule {
         window_messages_max: clamped(rule.ack_window_messages_max),
         redelivery_seconds: clamped(rule.ack_redelivery_seconds),
-        tries_max: tries_max(rule.ack_tries_max, &rule.dead_letter),
+        delivery_count_max: delivery_count_max(rule.ack_tries_max, &rule.dead_letter),
         dead_letter: name(&rule.dead_letter),
     };
     // A state is none the less for being old.
@@ -175,21 +175,21 @@ fn inbox(config: &Config) -> Option<HistoryRule> {
         acknowledge: Some(AcknowledgeRule {
             window_messages_max: clamped(inbox.window_messages_max),
             redelivery_seconds: clamped(inbox.redelivery_seconds),
-            tries_max: tries_max(inbox.tries_max, &inbox.dead_letter),
+            delivery_count_max: delivery_count_max(inbox.tries_max, &inbox.dead_letter),
             dead_letter: name(&inbox.dead_letter),
         }),
     })
 }
 
 /// After how many deliveries a message goes to the dead letters, if the configuration does not say.
-const DEAD_LETTER_TRIES: u32 = 5;
+const DEAD_LETTER_DELIVERIES: u32 = 5;
 
 /// How often a message is delivered before it is given up. 0 means without limit, which is the
 /// default without dead letters.
-fn tries_max(tries_max: u64, dead_letter: &str) -> u32 {
-    match clamped(tries_max) {
-        0 if !dead_letter.is_empty() => DEAD_LETTER_TRIES,
-        tries_max => tries_max,
+fn delivery_count_max(delivery_count_max: u64, dead_letter: &str) -> u32 {
+    match clamped(delivery_count_max) {
+        0 if !dead_letter.is_empty() => DEAD_LETTER_DELIVERIES,
+        delivery_count_max => delivery_count_max,
     }
 }
 
@@ -549,7 +549,7 @@ mod tests {
             acknowledge: Some(AcknowledgeRule {
                 window_messages_max: 5,
                 redelivery_seconds: 6,
-                tries_max: 7,
+                delivery_count_max: 7,
                 dead_letter: Some("dead".into()),
             }),
         };
@@ -584,7 +584,7 @@ mod tests {
             acknowledge: Some(AcknowledgeRule {
                 window_messages_max: 100,
                 redelivery_seconds: 0,
-                tries_max: 0,
+                delivery_count_max: 0,
                 dead_letter: None,
             }),
         };
@@ -599,11 +599,11 @@ mod tests {
         let tries = |more: &str| {
             let own = format!("[inbox]\nenabled = true\n{more}");
             let rules = of(&own);
-            rules.history("@alice").unwrap().acknowledge.as_ref().unwrap().tries_max
+            rules.history("@alice").unwrap().acknowledge.as_ref().unwrap().delivery_count_max
         };
         assert_eq!(tries(""), 0);
         assert_eq!(tries("tries_max = 3\n"), 3);
-        assert_eq!(tries("dead_letter = \"dead\"\n"), DEAD_LETTER_TRIES);
+        assert_eq!(tries("dead_letter = \"dead\"\n"), DEAD_LETTER_DELIVERIES);
         assert_eq!(tries("tries_max = 3\ndead_letter = \"dead\"\n"), 3);
     }
 }

@@ -242,7 +242,7 @@ impl Start<'_> {
                 gate,
                 forwarded: Mutex::new(of_forwarded()?.map(|(listener, _)| listener)),
             },
-            subscription_turns: control::Turns::default(),
+            subscription_locks: control::UserLocks::default(),
             keep_subscriptions,
         };
         let control = control::spawn(runtime, listener, node, workers)

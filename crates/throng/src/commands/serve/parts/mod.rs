@@ -52,7 +52,7 @@ pub(super) fn all(services: Services<'_>) -> Vec<Arc<dyn Part>> {
         let broker = broker.clone();
         Arc::new(move |topic: &str| broker.hash(topic))
     };
-    let [windows, cursors, tries, keys] = history_local::parts(history, &hash);
+    let [windows, cursors, delivery_counts, keys] = history_local::parts(history, &hash);
     let live = live.clone();
     let jwks = move || live.read().unwrap_or_else(PoisonError::into_inner).jwks.clone();
     let shards = handles.to_vec();
@@ -66,7 +66,7 @@ pub(super) fn all(services: Services<'_>) -> Vec<Arc<dyn Part>> {
         Arc::new(broker::RecentPart::new(broker.clone())),
         windows,
         cursors,
-        tries,
+        delivery_counts,
         keys,
         presence,
         Arc::new(subscriptions::SubscriptionsPart(subscriptions.clone())),

@@ -225,7 +225,7 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
         "inbox.seconds_max" => inbox.seconds_max.into(),
         "inbox.window_messages_max" => acknowledge.window_messages_max.into(),
         "inbox.redelivery_seconds" => acknowledge.redelivery_seconds.into(),
-        "inbox.tries_max" => acknowledge.tries_max.into(),
+        "inbox.tries_max" => acknowledge.delivery_count_max.into(),
         _ => return None,
     };
     Some(number)
@@ -244,7 +244,7 @@ fn arrived_rule(key: &str, loaded: &Loaded) -> Option<u128> {
         "history_seconds_max" => history.seconds_max.into(),
         "ack_window_messages_max" => acknowledge.window_messages_max.into(),
         "ack_redelivery_seconds" => acknowledge.redelivery_seconds.into(),
-        "ack_tries_max" => acknowledge.tries_max.into(),
+        "ack_tries_max" => acknowledge.delivery_count_max.into(),
         _ => return None,
     };
     Some(number)

@@ -1,4 +1,4 @@
-//! What must hold of whatever the application answers: for property tests and for fuzzing.
+//! Invariants of responses, whatever the application sends: for property tests and for fuzzing.
 
 use auth::Grants;
 use model::Data;

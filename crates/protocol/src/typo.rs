@@ -1,4 +1,4 @@
-//! Words that are nearly the same.
+//! Typos: words that are nearly the same.
 
 /// A name without case, `-` and `_`.
 pub(crate) fn plain(name: &str) -> String {

@@ -1,4 +1,4 @@
-//! What a call needs: each route of the router has one row.
+//! The scope that a call requires: each route of the router has one row.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use axum::http::Method;
 
 /// What a caller must have for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Needs {
+pub(crate) enum RequiredScope {
     /// Nothing: it shows nothing of the node but that it is there.
     Nothing,
     /// Any key.
@@ -19,21 +19,21 @@ pub(crate) enum Needs {
     Admin,
 }
 
-impl Needs {
+impl RequiredScope {
     /// The scope that is missing, for `WWW-Authenticate`: a word without blanks.
     pub fn scope(self) -> &'static str {
         match self {
-            Needs::Nothing | Needs::Key => "any",
-            Needs::Read => "read",
-            Needs::Publish => "publish",
-            Needs::Admin => "admin",
+            RequiredScope::Nothing | RequiredScope::Key => "any",
+            RequiredScope::Read => "read",
+            RequiredScope::Publish => "publish",
+            RequiredScope::Admin => "admin",
         }
     }
 
     /// The scope as it is to be written, for people.
     pub fn wants(self) -> &'static str {
         match self {
-            Needs::Publish => "publish:PATTERN",
+            RequiredScope::Publish => "publish:PATTERN",
             other => other.scope(),
         }
     }
@@ -45,36 +45,38 @@ pub(crate) struct Row {
     pub method: &'static str,
     /// The template of its path.
     pub path: &'static str,
-    pub needs: Needs,
+    pub required_scope: RequiredScope,
 }
 
 /// What each call needs, by path and method.
 #[derive(Default)]
-pub(crate) struct Table(HashMap<&'static str, Vec<(&'static str, Needs)>>);
+pub(crate) struct Table(HashMap<&'static str, Vec<(&'static str, RequiredScope)>>);
 
 impl Table {
     /// What all these rows say.
     pub fn new(rows: &[Row]) -> Self {
         let mut table = Table::default();
         for row in rows {
-            table.0.entry(row.path).or_default().push((row.method, row.needs));
+            table.0.entry(row.path).or_default().push((row.method, row.required_scope));
         }
         table
     }
 
     /// What a request needs that matches this route. A method that the route doesn't take needs a key where
     /// others do; a route without a row is for those who may do everything.
-    pub fn needs(&self, method: &Method, path: &str) -> Needs {
+    pub fn required_scope(&self, method: &Method, path: &str) -> RequiredScope {
         // The router answers HEAD by what it has for GET.
         let method = if method == Method::HEAD { "GET" } else { method.as_str() };
         match self.0.get(path) {
             Some(rows) => {
                 let row = rows.iter().find(|(of, _)| *of == method);
-                let is_open = rows.iter().all(|(_, needs)| *needs == Needs::Nothing);
-                let other = if is_open { Needs::Nothing } else { Needs::Key };
-                row.map_or(other, |(_, needs)| *needs)
+                let is_open = rows
+                    .iter()
+                    .all(|(_, required_scope)| *required_scope == RequiredScope::Nothing);
+                let other = if is_open { RequiredScope::Nothing } else { RequiredScope::Key };
+                row.map_or(other, |(_, required_scope)| *required_scope)
             }
-            None => Needs::Admin,
+            None => RequiredScope::Admin,
         }
     }
 }
@@ -85,22 +87,22 @@ mod tests {
 
     #[test]
     fn a_request_needs_what_its_row_says() {
-        let row = |method, path, needs| Row { method, path, needs };
+        let row = |method, path, required_scope| Row { method, path, required_scope };
         let table = Table::new(&[
-            row("GET", "/a", Needs::Read),
-            row("DELETE", "/a", Needs::Admin),
-            row("GET", "/", Needs::Nothing),
+            row("GET", "/a", RequiredScope::Read),
+            row("DELETE", "/a", RequiredScope::Admin),
+            row("GET", "/", RequiredScope::Nothing),
         ]);
         for (method, path, want) in [
-            (Method::GET, "/a", Needs::Read),
-            (Method::HEAD, "/a", Needs::Read),
-            (Method::DELETE, "/a", Needs::Admin),
-            (Method::POST, "/a", Needs::Key),
-            (Method::GET, "/", Needs::Nothing),
-            (Method::POST, "/", Needs::Nothing),
-            (Method::GET, "/b", Needs::Admin),
+            (Method::GET, "/a", RequiredScope::Read),
+            (Method::HEAD, "/a", RequiredScope::Read),
+            (Method::DELETE, "/a", RequiredScope::Admin),
+            (Method::POST, "/a", RequiredScope::Key),
+            (Method::GET, "/", RequiredScope::Nothing),
+            (Method::POST, "/", RequiredScope::Nothing),
+            (Method::GET, "/b", RequiredScope::Admin),
         ] {
-            assert_eq!(table.needs(&method, path), want, "{method} {path}");
+            assert_eq!(table.required_scope(&method, path), want, "{method} {path}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whose turn it is to change subscriptions.
+//! Locks by user, for changes of subscriptions.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -8,38 +8,38 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 /// Lets the changes of a user go one after the other, and those of others meanwhile: a lock for
 /// each of 64 groups of users.
-pub struct Turns {
+pub struct UserLocks {
     keys: RandomState,
     locks: [Arc<Mutex<()>>; 64],
 }
 
-/// As long as it lives, nobody else changes the subscriptions of these users.
-pub(crate) type Turn = Vec<OwnedMutexGuard<()>>;
+/// While it exists, no other call changes the subscriptions of these users.
+pub(crate) type UserLock = Vec<OwnedMutexGuard<()>>;
 
-impl Default for Turns {
+impl Default for UserLocks {
     fn default() -> Self {
-        Turns { keys: RandomState::new(), locks: std::array::from_fn(|_| Arc::default()) }
+        UserLocks { keys: RandomState::new(), locks: std::array::from_fn(|_| Arc::default()) }
     }
 }
 
-impl Turns {
+impl UserLocks {
     /// Waits for the turn of these users.
-    pub(crate) async fn of(&self, users: impl Iterator<Item = &str>) -> Turn {
+    pub(crate) async fn of(&self, users: impl Iterator<Item = &str>) -> UserLock {
         let group = |user| self.keys.hash_one(user) as usize % self.locks.len();
         self.take(users.map(group).collect()).await
     }
 
     /// Waits for the turn of all users.
-    pub(crate) async fn of_all(&self) -> Turn {
+    pub(crate) async fn of_all(&self) -> UserLock {
         self.take((0..self.locks.len()).collect()).await
     }
 
     /// Everybody takes the locks in the same order, so that nobody waits for ever.
-    async fn take(&self, groups: BTreeSet<usize>) -> Turn {
-        let mut turn = Vec::with_capacity(groups.len());
+    async fn take(&self, groups: BTreeSet<usize>) -> UserLock {
+        let mut lock = Vec::with_capacity(groups.len());
         for group in groups {
-            turn.push(self.locks[group].clone().lock_owned().await);
+            lock.push(self.locks[group].clone().lock_owned().await);
         }
-        turn
+        lock
     }
 }

@@ -7,7 +7,7 @@ use minicbor::{Decode, Encode};
 /// Deliveries of messages that are not acknowledged yet, by cursor and message. It knows at most so
 /// many messages: those of the cursors with the latest deliveries. It counts a forgotten message from
 /// zero, so the server delivers it more often, never less.
-pub struct Tries {
+pub struct DeliveryCounts {
     messages_max: usize,
     young: HashMap<u32, Vec<Tried>>,
     /// The older ones. When the young ones reach their limit, they replace these.
@@ -23,7 +23,7 @@ pub struct Tried {
     #[n(0)]
     offset: u64,
     #[n(1)]
-    tries: u32,
+    count: u32,
     /// When the last of them was counted, in seconds of the node's clock.
     #[n(2)]
     tried_s: u32,
@@ -32,7 +32,7 @@ pub struct Tried {
 /// What is known of a cursor's messages, as it goes to another process.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
-pub struct TriesRecord {
+pub struct DeliveryCountsRecord {
     /// In the order of their offsets.
     #[n(0)]
     messages: Vec<Tried>,
@@ -41,9 +41,9 @@ pub struct TriesRecord {
     is_old: bool,
 }
 
-impl Tries {
+impl DeliveryCounts {
     pub fn new(messages_max: usize) -> Self {
-        Tries { messages_max, young: HashMap::new(), old: HashMap::new(), messages: 0 }
+        DeliveryCounts { messages_max, young: HashMap::new(), old: HashMap::new(), messages: 0 }
     }
 
     /// Counts a delivery of a message, and gives how many there were. Those within `apart_s` seconds
@@ -61,15 +61,15 @@ impl Tries {
         });
         let at = all.binary_search_by_key(&offset, |it| it.offset).unwrap_or_else(|at| {
             *messages += 1;
-            all.insert(at, Tried { offset, tries: 0, tried_s: 0 });
+            all.insert(at, Tried { offset, count: 0, tried_s: 0 });
             at
         });
         let it = &mut all[at];
-        if it.tries == 0 || now_s.wrapping_sub(it.tried_s) >= apart_s {
-            it.tries = it.tries.saturating_add(1);
+        if it.count == 0 || now_s.wrapping_sub(it.tried_s) >= apart_s {
+            it.count = it.count.saturating_add(1);
             it.tried_s = now_s;
         }
-        it.tries
+        it.count
     }
 
     /// Whether nothing is known of any message.
@@ -78,16 +78,16 @@ impl Tries {
     }
 
     /// What is known of a cursor's messages.
-    pub fn record(&self, cursor: u32) -> Option<TriesRecord> {
+    pub fn record(&self, cursor: u32) -> Option<DeliveryCountsRecord> {
         let young = self.young.get(&cursor);
         let messages = young.or_else(|| self.old.get(&cursor))?.clone();
-        Some(TriesRecord { messages, is_old: young.is_none() })
+        Some(DeliveryCountsRecord { messages, is_old: young.is_none() })
     }
 
     /// Takes in what another process knew of a cursor's messages, in place of what is known.
-    pub fn put(&mut self, cursor: u32, record: TriesRecord) {
+    pub fn put(&mut self, cursor: u32, record: DeliveryCountsRecord) {
         self.done(cursor, u64::MAX);
-        let TriesRecord { mut messages, is_old } = record;
+        let DeliveryCountsRecord { mut messages, is_old } = record;
         messages.sort_unstable_by_key(|it| it.offset);
         messages.dedup_by_key(|it| it.offset);
         if messages.is_empty() {
@@ -123,33 +123,39 @@ mod tests {
 
     #[test]
     fn each_message_has_a_count_of_its_own() {
-        let mut tries = Tries::new(100);
+        let mut delivery_counts = DeliveryCounts::new(100);
         for round in 1..=3 {
-            assert_eq!(tries.count(7, 10, round * 30, 30), round);
-            assert_eq!(tries.count(7, 10, round * 30 + 29, 30), round, "too soon after");
+            assert_eq!(delivery_counts.count(7, 10, round * 30, 30), round);
+            assert_eq!(delivery_counts.count(7, 10, round * 30 + 29, 30), round, "too soon after");
         }
         // It was behind the first, and came with it the last time only.
-        assert_eq!(tries.count(7, 12, 90, 30), 1);
-        assert_eq!(tries.count(8, 10, 90, 30), 1, "another user's");
-        tries.done(7, 11);
-        assert_eq!(tries.count(7, 12, 120, 30), 2);
-        assert_eq!(tries.count(7, 10, 120, 30), 1);
+        assert_eq!(delivery_counts.count(7, 12, 90, 30), 1);
+        assert_eq!(delivery_counts.count(8, 10, 90, 30), 1, "another user's");
+        delivery_counts.done(7, 11);
+        assert_eq!(delivery_counts.count(7, 12, 120, 30), 2);
+        assert_eq!(delivery_counts.count(7, 10, 120, 30), 1);
     }
 
     #[test]
-    fn tries_stay_within_their_limit() {
-        let mut tries = Tries::new(8);
+    fn delivery_counts_stay_within_their_limit() {
+        let mut delivery_counts = DeliveryCounts::new(8);
         for cursor in 0..1_000 {
-            assert_eq!(tries.count(cursor, 1, 0, 1), 1);
-            assert_eq!(tries.count(2_000, 1, cursor, 1), cursor + 1, "it is in use");
-            let entries: usize = tries.young.values().chain(tries.old.values()).map(Vec::len).sum();
+            assert_eq!(delivery_counts.count(cursor, 1, 0, 1), 1);
+            assert_eq!(delivery_counts.count(2_000, 1, cursor, 1), cursor + 1, "it is in use");
+            let entries: usize = delivery_counts
+                .young
+                .values()
+                .chain(delivery_counts.old.values())
+                .map(Vec::len)
+                .sum();
             assert!(entries <= 10, "{entries}");
-            tries.done(cursor, 1);
+            delivery_counts.done(cursor, 1);
         }
         for offset in 0..100 {
-            tries.count(1, offset, 0, 1);
+            delivery_counts.count(1, offset, 0, 1);
         }
-        let entries: usize = tries.young.values().chain(tries.old.values()).map(Vec::len).sum();
+        let entries: usize =
+            delivery_counts.young.values().chain(delivery_counts.old.values()).map(Vec::len).sum();
         assert!(entries <= 108, "{entries}");
     }
 }

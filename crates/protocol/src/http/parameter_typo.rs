@@ -1,4 +1,4 @@
-//! Parameters that somebody meant to be ours.
+//! Parameters with a typo: names that are nearly those of known ones.
 //!
 //! A request may have parameters that mean nothing here: a cache breaker, what analytics add, the page's
 //! own. But `?topics=news` opens a connection that is in no topic and says nothing of it. So a parameter
@@ -7,7 +7,7 @@
 //! the request would do something else than its sender thinks.
 
 use super::Rejection;
-use crate::spelling::{is_one_edit_away, plain};
+use crate::typo::{is_one_edit_away, plain};
 
 /// A parameter with other names that people give it, without case, `-` and `_`.
 type Known = (&'static str, &'static [&'static str]);

@@ -30,7 +30,7 @@ fn openings() -> Vec<(&'static str, String, Option<Step>)> {
 }
 
 /// From the first byte to the last, for each encoding: slow, closed by either side, cut.
-fn lives() -> Vec<(&'static str, Vec<Step>)> {
+fn lifetimes() -> Vec<(&'static str, Vec<Step>)> {
     let mut all = Vec::new();
     for (name, request, join) in openings() {
         let (first, rest) = request.split_at(request.len() / 2);
@@ -68,10 +68,10 @@ fn lives() -> Vec<(&'static str, Vec<Step>)> {
 fn every_phase_of_every_protocol_goes_on_as_if_nothing_had_happened() {
     let mut phases = BTreeSet::new();
     let mut play = |name: &str, steps: &[Step]| phases.extend(check(name, false, steps));
-    for (name, steps) in lives() {
+    for (name, steps) in lifetimes() {
         play(name, &steps);
     }
-    for (name, steps) in mqtt::lives() {
+    for (name, steps) in mqtt::lifetimes() {
         play(name, &steps);
     }
     play("http", &http());
