@@ -46,6 +46,16 @@ pub trait Sessions: Send + Sync {
     /// Stores how far a connected session is. False where the store doesn't take it.
     fn save(&self, key: &str, session: &Session, done: Option<Done>) -> bool;
 
+    /// Draws the epoch of a session that begins.
+    fn new_epoch(&self) -> u64;
+
+    /// Connected sessions of which the store may have other records than it should, with their connections, whose serials
+    /// are 0: none while the store has no room. Each connection [stores its session again](Sessions::store_connected).
+    fn unstored_connected(&self) -> Vec<(Name, ConnectionId)>;
+
+    /// Stores both records of a connected session, because the store may have others.
+    fn store_connected(&self, key: &str, session: &Session, will: Option<&Will>);
+
     /// Whether the store has capacity for what nobody waits for.
     fn has_capacity(&self) -> bool;
 

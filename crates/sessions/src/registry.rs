@@ -26,6 +26,9 @@ use crate::unstored::Unstored;
 /// The registry's parts, each with a lock of its own: none takes long to grow.
 const SEGMENTS: usize = 64;
 
+/// Connected sessions that are stored again at a time.
+const CONNECTED_MAX: usize = 1_000;
+
 /// The sessions of one process.
 pub struct Local {
     segments: Vec<Mutex<Segment>>,
@@ -34,7 +37,7 @@ pub struct Local {
     hasher: RandomState,
     interests: Arc<Interests>,
     storage: Option<Arc<dyn Storage>>,
-    /// Sessions that are away or gone, and the store may have as they were before.
+    /// Sessions that the store may have as they were before.
     unstored: Unstored,
     sessions_max: AtomicUsize,
     owners: Owners,
@@ -45,6 +48,8 @@ pub struct Local {
     away_bytes: AtomicUsize,
     /// Messages that sessions have left to other members of their groups.
     redispatch: Redispatch,
+    /// How many epochs were drawn.
+    epochs: AtomicU64,
     counts: Counts,
 }
 
@@ -116,6 +121,7 @@ impl Local {
             bytes_max: AtomicUsize::new(limits.bytes_max),
             away: AtomicUsize::new(0),
             away_bytes: AtomicUsize::new(0),
+            epochs: AtomicU64::new(0),
             counts: Counts::default(),
         }
     }
@@ -143,8 +149,10 @@ impl Local {
         }
         for (key, record) in sessions {
             let (mut session, will, since_s) = record.import();
-            if let Some(progress) = progress.remove(&key) {
-                progress.import(&mut session);
+            if let Some(progress) = progress.remove(&key)
+                && !progress.import(&mut session)
+            {
+                self.store(Part::Progress, &key, None, None);
             }
             if !session.outlives() {
                 // Its client may have had them since: how far it is was not stored any more.
@@ -180,12 +188,13 @@ impl Local {
         self.segments.iter().map(|segment| segment.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Has the store take a record, or remove it. Notes the key where the store does not.
     fn store(&self, part: Part, key: &str, value: Option<Vec<u8>>, done: Option<Done>) -> bool {
         let Some(storage) = &self.storage else {
             done.into_iter().for_each(|done| done(true));
             return true;
         };
-        storage.put(part, key, value, done)
+        storage.put(part, key, value, Some(self.unstored.unless_stored(key, done)))
     }
 
     fn store_session(
@@ -244,28 +253,30 @@ impl Local {
         if !self.has_capacity() {
             return self.unstored.insert(key);
         }
-        let done = || Some(self.unstored.unless_stored(key));
         match away {
             Some(Away { session, since_s, will, bytes: _ }) => {
                 let will = will.as_ref().map(|(will, _)| will);
-                self.store_progress(key, session, done());
-                self.store_session(key, session, (will, Some(*since_s)), done());
+                self.store_progress(key, session, None);
+                self.store_session(key, session, (will, Some(*since_s)), None);
             }
-            None => Part::ALL.into_iter().for_each(|part| _ = self.store(part, key, None, done())),
+            None => Part::ALL.into_iter().for_each(|part| _ = self.store(part, key, None, None)),
         }
     }
 
-    /// Has the store take some of what it did not take before.
+    /// Has the store take some of what it did not take before. Sessions of connected clients are left to
+    /// [`Sessions::unstored_connected`].
     pub fn store_again(&self) {
-        self.unstored.store_again(usize::MAX, |key| {
-            let segment = self.segment(key).1;
-            match segment.persistent.get(key) {
-                // Who is connected stores it.
-                Some(PersistentSession { away: None, .. }) => {}
-                Some(PersistentSession { away, .. }) => self.store_away(key, away.as_deref()),
-                None => self.store_away(key, None),
+        let mut last = None;
+        while let Some(key) = self.unstored.next_after(last.as_ref()) {
+            let segment = self.segment(&key).1;
+            let persistent = segment.persistent.get(&key);
+            let is_connected = persistent.is_some_and(|persistent| persistent.away.is_none());
+            let away = persistent.and_then(|persistent| persistent.away.as_deref());
+            if !is_connected && !self.unstored.retry(&key, || self.store_away(&key, away)) {
+                return;
             }
-        });
+            last = Some(key);
+        }
     }
 
     /// Whether messages that sessions have left are not with other members yet.
@@ -531,6 +542,33 @@ impl Sessions for Local {
 
     fn save(&self, key: &str, session: &Session, done: Option<Done>) -> bool {
         self.store_progress(key, session, done)
+    }
+
+    fn new_epoch(&self) -> u64 {
+        // Epochs of other processes differ, for the hasher does.
+        self.hasher.hash_one(self.epochs.fetch_add(1, Relaxed)).max(1)
+    }
+
+    fn unstored_connected(&self) -> Vec<(Name, ConnectionId)> {
+        if !self.has_capacity() {
+            return Vec::new();
+        }
+        let connected = |key: Name| {
+            let (hash, segment) = self.segment(&key);
+            segment.persistent.get(&key).filter(|persistent| persistent.away.is_none())?;
+            let (shard, slot) = segment.connected.owner(hash)?;
+            Some((key, ConnectionId { node: self.node, shard, slot, serial: 0 }))
+        };
+        self.unstored.all().into_iter().filter_map(connected).take(CONNECTED_MAX).collect()
+    }
+
+    fn store_connected(&self, key: &str, session: &Session, will: Option<&Will>) {
+        // What is retained for one that ends with its connection is so until then.
+        let away_since_s = (!session.outlives()).then_some(0);
+        self.unstored.retry(&Name::from(key), || {
+            self.store_progress(key, session, None);
+            self.store_session(key, session, (will, away_since_s), None);
+        });
     }
 
     fn has_capacity(&self) -> bool {

@@ -258,7 +258,7 @@ impl LocalRetained {
         let Some(keep) = &self.keep else { return };
         let message = table.names.get(topic).filter(|message| !message.publication.is_own());
         let value = message.and_then(|message| minicbor::to_vec(self.record(message)).ok());
-        keep(topic, value, self.unstored.unless_stored(topic));
+        keep(topic, value, self.unstored.unless_stored(topic, None));
     }
 
     fn record(&self, message: &Message) -> Record {

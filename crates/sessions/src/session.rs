@@ -179,6 +179,9 @@ impl Will {
 /// A client's session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Session {
+    /// Tells it from the sessions of this key before and after it ([`Sessions::new_epoch`](crate::Sessions::new_epoch)); 0
+    /// where it is not known.
+    pub epoch: u64,
     /// For how many seconds it outlives its connection; [`WITHOUT_END`].
     pub seconds: u32,
     /// In the order in which they were made.
@@ -237,8 +240,16 @@ impl Session {
 
     /// The memory that it takes, in bytes, roughly.
     pub fn bytes(&self) -> usize {
-        let Session { seconds: _, subscriptions, flow, position: _, refs, replays, backlogs } =
-            self;
+        let Session {
+            epoch: _,
+            seconds: _,
+            subscriptions,
+            flow,
+            position: _,
+            refs,
+            replays,
+            backlogs,
+        } = self;
         let subscription = |it: &Subscription| {
             // What is retained for it is noted, too.
             let names = it.filter.len() + it.hub_name.len() + it.reach().len();
@@ -290,6 +301,9 @@ pub struct SessionRecord {
     /// When its connection ended, in seconds since 1970; nothing while there is one.
     #[n(3)]
     away_since_s: Option<u64>,
+    /// Earlier versions wrote none.
+    #[cbor(n(4), default)]
+    epoch: u64,
 }
 
 /// The part that changes with each message.
@@ -306,6 +320,9 @@ pub struct ProgressRecord {
     replays: Vec<Replay>,
     #[n(4)]
     backlogs: Vec<Backlog>,
+    /// That of its session.
+    #[cbor(n(5), default)]
+    epoch: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
@@ -385,8 +402,9 @@ impl From<SubscriptionRecord> for Subscription {
 impl SessionRecord {
     /// What is stored of a session, its will, and when its connection ended.
     pub fn new(session: &Session, will: Option<&Will>, away_since_s: Option<u64>) -> Self {
-        let Session { seconds, subscriptions, .. } = session;
+        let Session { epoch, seconds, subscriptions, .. } = session;
         SessionRecord {
+            epoch: *epoch,
             seconds: *seconds,
             subscriptions: subscriptions.iter().map(Into::into).collect(),
             will: will.map(Into::into),
@@ -396,9 +414,9 @@ impl SessionRecord {
 
     /// The session, but for its progress, its will, and when its connection ended.
     pub fn import(self) -> (Session, Option<Will>, Option<u64>) {
-        let SessionRecord { seconds, subscriptions, will, away_since_s } = self;
+        let SessionRecord { seconds, subscriptions, will, away_since_s, epoch } = self;
         let subscriptions = subscriptions.into_iter().map(Into::into).collect();
-        let session = Session { seconds, subscriptions, ..Session::default() };
+        let session = Session { epoch, seconds, subscriptions, ..Session::default() };
         (session, will.map(Into::into), away_since_s)
     }
 }
@@ -406,18 +424,32 @@ impl SessionRecord {
 impl ProgressRecord {
     /// How far a session is.
     pub fn new(session: &Session) -> Self {
-        let Session { seconds: _, subscriptions: _, flow, position, refs, replays, backlogs } =
-            session;
+        let Session {
+            epoch,
+            seconds: _,
+            subscriptions: _,
+            flow,
+            position,
+            refs,
+            replays,
+            backlogs,
+        } = session;
         let (refs, replays) = (refs.clone(), replays.clone());
         let (flow, position, backlogs) = (flow.export(), *position, backlogs.clone());
-        ProgressRecord { flow, position, refs, replays, backlogs }
+        ProgressRecord { flow, position, refs, replays, backlogs, epoch: *epoch }
     }
 
-    /// Puts it into a session.
-    pub fn import(self, session: &mut Session) {
-        let ProgressRecord { flow, position, refs, replays, backlogs } = self;
+    /// Puts it into its session. False, and nothing else, where it is of an earlier session of that key: the store had
+    /// not removed it yet.
+    pub fn import(self, session: &mut Session) -> bool {
+        let ProgressRecord { flow, position, refs, replays, backlogs, epoch } = self;
+        // An earlier version has written a session without an epoch.
+        if session.epoch != 0 && session.epoch != epoch {
+            return false;
+        }
         (session.flow, session.position) = (flow.import(), position);
         (session.refs, session.replays, session.backlogs) = (refs, replays, backlogs);
+        true
     }
 }
 
@@ -434,6 +466,7 @@ mod tests {
             Subscription::new(filter.into(), group.map(Name::from), options, id, 12)
         };
         let mut session = Session {
+            epoch: 77,
             seconds: 60,
             subscriptions: vec![
                 subscription("a/+", None, 0, 0),
@@ -468,7 +501,7 @@ mod tests {
         let progress: ProgressRecord =
             minicbor::decode(&minicbor::to_vec(progress).unwrap()).unwrap();
         let (mut read, read_will, away_since_s) = record.import();
-        progress.import(&mut read);
+        assert!(progress.import(&mut read));
         assert_eq!((read, read_will, away_since_s), (session, Some(will), Some(1_000)));
         for bits in 0..31 {
             if bits & 3 != 3 {

@@ -1,6 +1,7 @@
 //! What a store did not take: by name, so that it is given what is known then.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use model::Name;
@@ -12,15 +13,28 @@ const NAMES_MAX: usize = 1 << 20;
 
 /// Names of which the store may have another record than it should.
 #[derive(Clone, Default)]
-pub(crate) struct Unstored(Arc<Mutex<BTreeSet<Name>>>);
+pub(crate) struct Unstored(Arc<Mutex<Names>>);
+
+#[derive(Default)]
+struct Names {
+    noted: BTreeSet<Name>,
+    /// The store is given their records at this moment, by one thread each.
+    in_progress: Vec<Name>,
+}
+
+impl Names {
+    fn is_empty(&self) -> bool {
+        self.noted.is_empty() && self.in_progress.is_empty()
+    }
+}
 
 impl Unstored {
-    fn names(&self) -> MutexGuard<'_, BTreeSet<Name>> {
+    fn names(&self) -> MutexGuard<'_, Names> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn len(&self) -> usize {
-        self.names().len()
+        self.names().noted.len()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -28,44 +42,91 @@ impl Unstored {
     }
 
     pub fn contains(&self, name: &str) -> bool {
-        self.names().contains(name)
+        let names = self.names();
+        // Most often it is empty.
+        !names.is_empty()
+            && (names.noted.contains(name) || names.in_progress.iter().any(|it| **it == *name))
     }
 
     pub fn all(&self) -> Vec<Name> {
-        self.names().iter().cloned().collect()
+        let names = self.names();
+        let all: BTreeSet<&Name> = names.noted.iter().chain(&names.in_progress).collect();
+        all.into_iter().cloned().collect()
     }
 
     pub fn remove(&self, name: &str) {
-        self.names().remove(name);
+        self.names().noted.remove(name);
     }
 
     pub fn insert(&self, name: &str) {
         let mut names = self.names();
-        if names.len() < NAMES_MAX {
-            names.insert(name.into());
+        if names.noted.len() < NAMES_MAX {
+            names.noted.insert(name.into());
         }
     }
 
-    /// Notes a name if its record is not stored.
-    pub fn unless_stored(&self, name: &str) -> Done {
+    /// Notes a name if its record is not stored. Calls `done` after that.
+    pub fn unless_stored(&self, name: &str, done: Option<Done>) -> Done {
         let (unstored, name) = (self.clone(), Name::from(name));
         Box::new(move |is_stored| {
             if !is_stored {
                 unstored.insert(&name);
             }
+            done.into_iter().for_each(|done| done(is_stored));
         })
+    }
+
+    /// Has the records of a noted name stored. The name is noted until the store has taken them all, and stays noted
+    /// where `store` notes it again. True where it does not stay.
+    pub fn retry(&self, name: &Name, store: impl FnOnce()) -> bool {
+        let mut names = self.names();
+        names.noted.remove(name);
+        names.in_progress.push(name.clone());
+        drop(names);
+        store();
+        let mut names = self.names();
+        if let Some(at) = names.in_progress.iter().position(|it| it == name) {
+            names.in_progress.swap_remove(at);
+        }
+        !names.noted.contains(name)
+    }
+
+    /// The first noted name after this one; the first of all without one.
+    pub fn next_after(&self, name: Option<&Name>) -> Option<Name> {
+        let after = name.map_or(Bound::Unbounded, |name| Bound::Excluded(name.clone()));
+        self.names().noted.range((after, Bound::Unbounded)).next().cloned()
     }
 
     /// Has some of the records stored again, until one is not taken.
     pub fn store_again(&self, count: usize, mut store: impl FnMut(&Name)) {
-        let mut left = std::mem::take(&mut *self.names());
+        let mut last = None;
         for _ in 0..count {
-            let Some(name) = left.pop_first() else { return };
-            store(&name);
-            if !self.is_empty() {
-                break;
+            let Some(name) = self.next_after(last.as_ref()) else { return };
+            if !self.retry(&name, || store(&name)) {
+                return;
             }
+            last = Some(name);
         }
-        self.names().append(&mut left);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_noted_until_their_records_are_given_to_the_store() {
+        let all = Unstored::default();
+        ["a", "b", "c"].iter().for_each(|name| all.insert(name));
+        let mut given = Vec::new();
+        all.store_again(9, |name| {
+            assert!(all.contains(name) && all.contains("c"), "{name} is not with the store");
+            given.push(name.to_string());
+            if &**name == "b" {
+                all.insert(name);
+            }
+        });
+        assert_eq!(given, ["a", "b"], "what comes after one that is not taken waits");
+        assert_eq!(all.all(), ["b", "c"]);
     }
 }

@@ -208,6 +208,13 @@ pub enum Command {
         /// The session's key.
         key: Name,
     },
+    /// The store may have other records of a session than it should.
+    MqttStoreAgain {
+        /// The connection that has the session.
+        slot: u32,
+        /// The session's key.
+        key: Name,
+    },
     /// The session that an MQTT client waits for is free.
     MqttMayTake {
         /// The connection.

@@ -251,6 +251,7 @@ fn run_command(engine: &mut Engine, command: Command) {
             deliver(engine, delivery);
         }
         Command::MqttTakeOver { slot, key } => engine.mqtt_taken_over(slot, &key),
+        Command::MqttStoreAgain { slot, key } => engine.core.mqtt_store_again(slot, &key),
         Command::MqttMayTake { slot, serial } => {
             if is_same(&engine.core, slot, serial) {
                 engine.mqtt_may_take(slot);

@@ -191,7 +191,10 @@ impl Engine {
             || method.is_some()
             || limits != Default::default();
         let row = Row::new(key.clone(), keep_alive_s);
-        let mut session = session.unwrap_or_default();
+        let mut session = session.unwrap_or_else(|| Session {
+            epoch: self.core.shared.mqtt_sessions.new_epoch(),
+            ..Session::default()
+        });
         session.seconds = seconds;
         // Its user's stored topics.
         let is_pinned = self.core.hub.topics_of(slot).any(|it| TopicKind::of(it).is_ordinary())

@@ -3,12 +3,13 @@
 use std::collections::HashSet;
 
 use broker::StoredRecord;
-use model::{CloseReason, Name, Publication, Qos};
+use model::{CloseReason, ConnectionId, Name, Publication, Qos};
 use protocol::mqtt::{ConfirmKind, Incoming, Mqtt, ReasonCode, ReasonOf};
 use sessions::{Part, ProgressRecord, Subscription, session_mark};
 
 use super::ack::MqttAck;
 use crate::core::Core;
+use crate::core::command::Command;
 use crate::engine::Engine;
 
 /// How often progress is stored that nobody waits for, in seconds. After a crash messages with QoS 1 come
@@ -130,15 +131,22 @@ impl Engine {
         self.close_after(slot, close_reason(reason), out);
     }
 
-    /// Stores progress that has changed, once a second. The first engine also ends sessions whose time is over, and
-    /// gives the messages that sessions have left to other members of their groups.
+    /// Stores progress that has changed, once a second. The first engine also ends sessions whose time is over, has the
+    /// sessions stored that the store did not take, and gives the messages that sessions have left to other members of
+    /// their groups.
     pub(crate) fn mqtt_second(&mut self) {
         let now_s = self.core.unix_s();
         self.core.mqtt_save_some(now_s);
         if self.core.number == 0 {
             let age_ms = self.core.age_ms();
-            let wills = self.core.shared.mqtt_sessions.sweep(age_ms / 1_000);
+            let sessions = self.core.shared.mqtt_sessions.clone();
+            let wills = sessions.sweep(age_ms / 1_000);
             self.core.publish_wills(wills);
+            for (key, ConnectionId { shard, slot, .. }) in sessions.unstored_connected() {
+                if let Some(engine) = self.core.engines.get(usize::from(shard)) {
+                    engine.send(Command::MqttStoreAgain { slot, key });
+                }
+            }
             self.core.mqtt_redispatch();
             self.core.shared.retained.sweep(age_ms);
         }
@@ -183,6 +191,18 @@ impl Core {
             !(is_due && self.shared.mqtt_sessions.has_capacity() && self.mqtt_save(*slot, None))
         });
         self.mqtt.unsaved = unsaved;
+    }
+
+    /// Stores the whole session of a client that has this one.
+    pub(crate) fn mqtt_store_again(&mut self, slot: u32, key: &Name) {
+        let Some(session) = self.mqtt_session(slot) else { return };
+        let has = self.mqtt.row(slot).is_some_and(|row| row.key == *key);
+        let details = self.mqtt.details_mut(slot).filter(|_| has);
+        if let Some(details) = details {
+            details.is_unsaved = false;
+            let will = details.will.as_ref();
+            self.shared.mqtt_sessions.store_connected(key, &session, will);
+        }
     }
 
     /// A client has sent a packet: half of one says nothing (MQTT 5.0, section 3.1.2.10).

@@ -255,7 +255,8 @@ impl Details {
 impl DetailsRecord {
     fn import(self, hash: impl Fn(&str) -> u64) -> Details {
         let (mut session, will, _): (Session, _, _) = self.session.import();
-        self.progress.import(&mut session);
+        // They were written together.
+        let _ = self.progress.import(&mut session);
         let (receive_max, packet_bytes_max, topic_alias_max, problem_information) = self.limits;
         let behind =
             |(from, after, deferred_offset)| Behind { after, deferred_offset, ..Behind::new(from) };

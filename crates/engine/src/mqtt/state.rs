@@ -476,8 +476,16 @@ impl Details {
             has_unsaved_subscriptions: _,
             is_pinned,
         } = self;
-        let Session { seconds, subscriptions, flow, position: _, refs, replays, backlogs } =
-            session;
+        let Session {
+            epoch: _,
+            seconds,
+            subscriptions,
+            flow,
+            position: _,
+            refs,
+            replays,
+            backlogs,
+        } = session;
         let is_idle = *seconds == 0
             && flow.is_idle()
             && refs.is_empty()

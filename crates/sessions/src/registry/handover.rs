@@ -82,7 +82,8 @@ impl AwayRecord {
 
     fn import(self) -> (Session, Option<Will>, Option<u64>) {
         let (mut session, will, since_s) = self.session.import();
-        self.progress.import(&mut session);
+        // They were written together.
+        let _ = self.progress.import(&mut session);
         (session, will, since_s)
     }
 }

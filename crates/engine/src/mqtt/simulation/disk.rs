@@ -21,6 +21,8 @@ struct State {
     written: Written,
     /// How many records of sessions came.
     puts: usize,
+    /// Only what clients wait for has room.
+    is_half_full: bool,
 }
 
 /// What a server finds that begins.
@@ -60,6 +62,11 @@ impl Disk {
     /// How many records of sessions came.
     pub fn puts(&self) -> usize {
         self.state().puts
+    }
+
+    /// Whether only what clients wait for has room.
+    pub fn set_half_full(&self, is_half_full: bool) {
+        self.state().is_half_full = is_half_full;
     }
 
     /// All that waits is written, and nobody is told yet. False when nothing waits.
@@ -105,7 +112,7 @@ impl Storage for Disk {
     }
 
     fn has_capacity(&self) -> bool {
-        true
+        !self.state().is_half_full
     }
 
     fn settle(&self, done: Done) {

@@ -206,6 +206,9 @@ impl World {
     /// The disk does something.
     fn write(&mut self) {
         let Some(disk) = &self.setup.disk else { return };
+        if self.random.one_in(16) {
+            disk.set_half_full(self.random.one_in(2));
+        }
         match self.random.one_in(3) {
             true => _ = disk.commit(),
             false => _ = disk.complete(),
@@ -283,6 +286,7 @@ impl World {
 
     /// Everything comes to rest: all connect and subscribe, and read and answer all that there is.
     fn settle(&mut self) {
+        self.setup.disk.iter().for_each(|disk| disk.set_half_full(false));
         // What is due in the next seconds is done.
         for _ in 0..3 {
             self.now_us += 1_000_000;
@@ -323,7 +327,8 @@ impl World {
                 self.turn(at);
             }
             self.now_us += 10_000;
-            if self.node.services.sessions().has_redispatch() {
+            let sessions = self.node.services.sessions();
+            if sessions.has_redispatch() || !sessions.is_all_stored() {
                 self.sweep();
                 is_busy = true;
             }

@@ -1,0 +1,162 @@
+//! What the disk holds of sessions whose records the store did not take at once.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use model::{ConnectionId, NodeId, Qos};
+use sessions::{Claim, Claimed, Done, Ended, Local, Part, Session, Sessions, Source, Storage};
+
+const NODE: NodeId = NodeId(1);
+
+fn id(slot: u32) -> ConnectionId {
+    ConnectionId { node: NODE, shard: 1, slot, serial: 7 }
+}
+
+/// By part and key.
+type Records = BTreeMap<(&'static str, String), (Part, Vec<u8>)>;
+
+/// A disk that holds at once what the store takes.
+#[derive(Default)]
+struct Disk {
+    /// The store is over half full.
+    is_half_full: AtomicBool,
+    is_full: AtomicBool,
+    records: Mutex<Records>,
+}
+
+impl Storage for Disk {
+    fn put(&self, part: Part, key: &str, value: Option<Vec<u8>>, done: Option<Done>) -> bool {
+        let is_taken = !self.is_full.load(Relaxed);
+        if is_taken {
+            let mut records = self.records.lock().unwrap();
+            let place = (part.name(), key.to_string());
+            match value {
+                Some(value) => drop(records.insert(place, (part, value))),
+                None => drop(records.remove(&place)),
+            }
+        }
+        done.into_iter().for_each(|done| done(is_taken));
+        is_taken
+    }
+
+    fn has_capacity(&self) -> bool {
+        !self.is_half_full.load(Relaxed) && !self.is_full.load(Relaxed)
+    }
+
+    fn settle(&self, done: Done) {
+        done(!self.is_full.load(Relaxed));
+    }
+}
+
+/// A process, with its disk.
+fn process() -> (Local, Arc<Disk>) {
+    let disk = Arc::new(Disk::default());
+    (Local::new(NODE, Arc::default(), Some(disk.clone())), disk)
+}
+
+/// The next process, after the one before was killed.
+fn next_process(disk: &Arc<Disk>) -> Local {
+    let sessions = Local::new(NODE, Arc::default(), Some(disk.clone()));
+    let records = disk.records.lock().unwrap().clone();
+    let records = records.into_iter().map(|((_, key), (part, value))| (part, key, value));
+    assert_eq!(sessions.load(records, 1_000), 0);
+    sessions
+}
+
+fn source(group: Option<&str>) -> Source {
+    Source { topic: "t".into(), offset: 9, retained: false, group: group.map(Into::into) }
+}
+
+/// A session that is at this position, with a message under way and one that waits for a member of the group.
+fn session(position: u64) -> Session {
+    let refs = vec![source(Some("$share/g/t"))];
+    let mut session = Session { epoch: 5, seconds: 60, position, refs, ..Session::default() };
+    session.flow.send(Qos::ExactlyOnce, Some(source(None)), 9);
+    session
+}
+
+fn claim(sessions: &Local, clean: bool) -> Claimed {
+    sessions.claim(Claim { key: "a", by: id(3), clean })
+}
+
+fn resume(sessions: &Local) -> Session {
+    match claim(sessions, false) {
+        Claimed::Resumed { session, .. } => *session,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn leave(sessions: &Local, session: Session) {
+    let released =
+        sessions.release("a", id(3), Ended { session: Some(session), will: None }, 1_000);
+    assert_eq!(released, Default::default());
+}
+
+#[test]
+fn a_new_session_takes_nothing_of_the_one_before_after_a_crash() {
+    let (sessions, disk) = process();
+    assert!(matches!(claim(&sessions, false), Claimed::New { .. }));
+    sessions.keep("a", &session(41), None, None);
+    leave(&sessions, session(41));
+    // The end of the session waits for room, and what the next one subscribes to does not.
+    disk.is_half_full.store(true, Relaxed);
+    assert!(matches!(claim(&sessions, true), Claimed::New { .. }));
+    let new = Session { epoch: sessions.new_epoch(), seconds: 60, ..Session::default() };
+    sessions.keep("a", &new, None, None);
+    let (next, records) = (next_process(&disk), disk.records.lock().unwrap().len());
+    assert_eq!((resume(&next), records), (new, 1));
+}
+
+#[test]
+fn a_connected_session_is_unstored_until_the_store_has_it() {
+    let (sessions, disk) = process();
+    assert!(matches!(claim(&sessions, false), Claimed::New { .. }));
+    sessions.keep("a", &session(41), None, None);
+    disk.is_half_full.store(true, Relaxed);
+    leave(&sessions, session(42));
+    assert_eq!(resume(&sessions), session(42));
+    disk.is_half_full.store(false, Relaxed);
+    assert!(sessions.sweep(1_000).is_empty());
+    assert!(!sessions.is_all_stored(), "only its connection can store how far it is");
+    assert_eq!(sessions.unstored_connected(), [("a".into(), ConnectionId { serial: 0, ..id(3) })]);
+    disk.is_full.store(true, Relaxed);
+    assert!(sessions.unstored_connected().is_empty());
+    sessions.store_connected("a", &session(43), None);
+    assert!(!sessions.is_all_stored());
+    disk.is_full.store(false, Relaxed);
+    sessions.store_connected("a", &session(43), None);
+    assert!(sessions.is_all_stored() && sessions.unstored_connected().is_empty());
+    assert_eq!(resume(&next_process(&disk)), session(43));
+}
+
+#[test]
+fn what_the_store_refuses_of_a_connected_session_is_noted() {
+    let (sessions, disk) = process();
+    assert!(matches!(claim(&sessions, false), Claimed::New { .. }));
+    disk.is_full.store(true, Relaxed);
+    sessions.keep("a", &session(41), None, None);
+    assert!(!sessions.is_all_stored() && sessions.unstored_connected().is_empty());
+    disk.is_full.store(false, Relaxed);
+    assert_eq!(sessions.unstored_connected().len(), 1);
+    sessions.store_connected("a", &session(42), None);
+    assert_eq!(resume(&next_process(&disk)), session(42));
+}
+
+#[test]
+fn another_member_waits_until_the_end_of_a_session_is_stored() {
+    let (sessions, disk) = process();
+    assert!(matches!(claim(&sessions, false), Claimed::New { .. }));
+    sessions.keep("a", &session(41), None, None);
+    leave(&sessions, session(41));
+    disk.is_half_full.store(true, Relaxed);
+    assert!(matches!(claim(&sessions, true), Claimed::New { .. }));
+    let new = Session { epoch: sessions.new_epoch(), seconds: 60, ..Session::default() };
+    sessions.keep("a", &new, None, None);
+    assert!(sessions.sweep(1_000).is_empty());
+    assert_eq!(sessions.poll_redispatch(), None);
+    disk.is_half_full.store(false, Relaxed);
+    sessions.store_connected("a", &new, None);
+    assert!(sessions.sweep(1_000).is_empty());
+    assert_eq!(sessions.poll_redispatch(), Some((0, source(Some("$share/g/t")))));
+}
