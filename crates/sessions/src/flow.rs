@@ -139,6 +139,15 @@ impl Flow {
         Some(id)
     }
 
+    /// These messages with QoS 2 were never sent: they are not under way any more. Gives where they can be read again, in
+    /// order.
+    pub fn take_unsent(&mut self, ids: &[u16]) -> Vec<Source> {
+        let is_unsent = |it: &Outgoing| it.state == State::ExactlyOnce && ids.contains(&it.id);
+        let (unsent, out): (Vec<_>, _) = self.out.drain(..).partition(is_unsent);
+        self.out = out.into();
+        unsent.into_iter().filter_map(|it| it.source.map(|source| *source)).collect()
+    }
+
     /// Where a message can be read again that the client has not confirmed.
     pub fn source(&self, id: u16) -> Option<&Source> {
         self.out.iter().find(|outgoing| outgoing.id == id)?.source.as_deref()
@@ -329,6 +338,19 @@ mod tests {
         let released = Outgoing { id: two, state: State::Released, source: None };
         assert_eq!(flow.out().collect::<Vec<_>>(), [&released]);
         assert!(flow.completed(two).is_expected() && flow.is_idle());
+    }
+
+    #[test]
+    fn what_was_never_sent_is_not_under_way() {
+        let mut flow = Flow::default();
+        let qos = [Qos::ExactlyOnce, Qos::AtLeastOnce, Qos::ExactlyOnce, Qos::ExactlyOnce];
+        for (qos, offset) in qos.into_iter().zip(1..) {
+            flow.send(qos, source(offset), 9).unwrap();
+        }
+        assert_eq!(flow.received(4, false), Confirmed::Release);
+        // A message with QoS 1 leaves at once, and what the client has received was sent.
+        assert_eq!(flow.take_unsent(&[3, 2, 4, 9]), Vec::from_iter(source(3)));
+        assert_eq!(flow.out().map(|it| it.id).collect::<Vec<_>>(), [1, 2, 4]);
     }
 
     #[test]

@@ -278,6 +278,7 @@ impl Engine {
             let from = self.core.mqtt_id(slot);
             self.core.mqtt_release(&key, from, Ended::default());
         }
+        self.core.mqtt.details_mut(slot).into_iter().for_each(Details::requeue_unsent);
         let Some(session) = self.core.mqtt_session(slot) else { return };
         let from = self.core.mqtt_id(slot);
         let names: Vec<Name> =

@@ -263,7 +263,10 @@ impl Core {
         match self.mqtt.details_mut(slot).filter(|_| is_deferred) {
             // Its packet identifier must be known after a crash, or the client would take it for another
             // message.
-            Some(details) => mqtt.message(message, &stamp, &mut details.deferred),
+            Some(details) => {
+                details.unsent.push(stamp.id);
+                mqtt.message(message, &stamp, &mut details.deferred);
+            }
             None => {
                 mqtt.message(message, &stamp, out);
                 if way.qos.is_confirmed() {
@@ -536,8 +539,7 @@ impl Engine {
         let Some(details) = self.core.mqtt.details_mut(slot) else { return };
         // What comes while the session is on its way to the store goes with the next time.
         if !(details.deferred.is_empty() || details.is_saving) {
-            details.is_saving = true;
-            let packets = std::mem::take(&mut details.deferred);
+            let packets = details.begin_saving();
             let done = self.core.mqtt_done(slot, packets, true);
             self.core.mqtt_save(slot, done);
         }

@@ -166,7 +166,7 @@ impl Engine {
         }
         self.send(slot, packets, 0);
         if let Some(details) = self.core.mqtt.details_mut(slot).filter(|_| is_progress) {
-            details.is_saving = false;
+            details.on_saved();
             self.mqtt_flush(slot, &mut Vec::new());
             self.core.mqtt.trim(slot);
         }

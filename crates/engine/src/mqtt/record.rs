@@ -77,6 +77,9 @@ struct DetailsRecord {
     /// Messages that an ended subscription has delivered, and that others still have for the client.
     #[n(18)]
     already_delivered: Option<Vec<MessageKey>>,
+    /// Packet identifiers of messages among the held packets.
+    #[n(19)]
+    unsent: Option<Vec<u16>>,
 }
 
 /// A message that waits for its turn.
@@ -208,7 +211,9 @@ impl Details {
             writing,
             pending_subscribes,
             deferred,
+            unsent,
             // They are stored again.
+            unsent_saving: _,
             is_saving: _,
             is_unsaved: _,
             has_unsaved_subscriptions: _,
@@ -243,6 +248,7 @@ impl Details {
             reads: reading.is_some(),
             forwarding: Some(forwarding.clone()).filter(|ids| !ids.is_empty()),
             writing: Some(writing.clone()).filter(|ids| !ids.is_empty()),
+            unsent: Some(unsent.clone()).filter(|ids| !ids.is_empty()),
             already_delivered: (!already_delivered.is_empty())
                 .then(|| already_delivered.iter().map(|message| MessageKey::of(message)).collect()),
             shared: Some(shared).filter(|all| !all.is_empty()).map(|all| {
@@ -291,6 +297,8 @@ impl DetailsRecord {
                 .map(PendingSubscribeRecord::import)
                 .collect(),
             deferred: self.deferred.into(),
+            unsent: self.unsent.unwrap_or_default(),
+            unsent_saving: 0,
             is_saving: false,
             is_unsaved: false,
             has_unsaved_subscriptions: true,

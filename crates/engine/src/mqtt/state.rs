@@ -134,6 +134,11 @@ pub(crate) struct Details {
     pub pending_subscribes: Vec<PendingSubscribe>,
     /// Packets that leave when its progress is stored.
     pub deferred: Vec<u8>,
+    /// Packet identifiers of the messages among these packets, after those of messages that leave when the progress under way
+    /// is stored.
+    pub unsent: Vec<u16>,
+    /// How many of them are of that progress.
+    pub unsent_saving: usize,
     /// Its progress is on its way to the store, and packets leave then.
     pub is_saving: bool,
     /// Its progress is to be stored.
@@ -470,6 +475,8 @@ impl Details {
             writing,
             pending_subscribes,
             deferred,
+            unsent,
+            unsent_saving: _,
             is_saving,
             is_unsaved,
             // Of a session that ends with its connection nothing is.
@@ -505,6 +512,7 @@ impl Details {
             && writing.is_empty()
             && pending_subscribes.is_empty()
             && deferred.is_empty()
+            && unsent.is_empty()
             && !is_saving
             && !is_unsaved
             && !is_pinned;
@@ -543,6 +551,25 @@ impl Details {
             self.session.flow.release(id);
         }
         place.is_some() && !is_written
+    }
+
+    /// Held packets leave when the progress is stored that is given to the store now.
+    pub fn begin_saving(&mut self) -> Vec<u8> {
+        (self.is_saving, self.unsent_saving) = (true, self.unsent.len());
+        std::mem::take(&mut self.deferred)
+    }
+
+    /// The progress is stored, and the packets that waited for it have left.
+    pub fn on_saved(&mut self) {
+        self.is_saving = false;
+        self.unsent.drain(..std::mem::take(&mut self.unsent_saving));
+    }
+
+    /// The connection ends: the session has messages still to send that were never sent.
+    pub fn requeue_unsent(&mut self) {
+        self.unsent_saving = 0;
+        let sources = self.session.flow.take_unsent(&std::mem::take(&mut self.unsent));
+        self.session.refs.splice(0..0, sources);
     }
 
     /// Somebody has a message with QoS 2 still, and what becomes of it is answered then.

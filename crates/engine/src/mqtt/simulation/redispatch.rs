@@ -70,6 +70,27 @@ impl World {
         }
     }
 
+    /// A message is published to the group's topic.
+    fn publish_to_group(&mut self, payload: &str, writes: bool) {
+        let (topic, payload) = ("a".into(), payload.into());
+        let qos = Qos::ExactlyOnce;
+        self.clients[PUBLISHER].publish(Message {
+            topic,
+            qos,
+            payload,
+            retain: false,
+            expiry_s: None,
+        });
+        self.rest(&[PUBLISHER], writes);
+    }
+
+    /// The disk writes what waits now, and tells of it.
+    fn write_once(&mut self) {
+        let Some(disk) = &self.setup.disk else { return };
+        disk.commit();
+        while disk.complete() {}
+    }
+
     /// Some seconds pass.
     fn wait(&mut self, writes: bool) {
         for _ in 0..3 {
@@ -91,16 +112,7 @@ fn another_member_gets_it_when_the_store_has_forgotten_the_session() {
         world.come(PERSISTENT);
         world.come(PUBLISHER);
         for payload in ["m0", "m1", "m2"] {
-            let (topic, payload) = ("a".into(), payload.into());
-            let qos = Qos::ExactlyOnce;
-            world.clients[PUBLISHER].publish(Message {
-                topic,
-                qos,
-                payload,
-                retain: false,
-                expiry_s: None,
-            });
-            world.rest(&[PUBLISHER], true);
+            world.publish_to_group(payload, true);
         }
         assert_eq!(world.got(PERSISTENT), ["m0"], "the others wait");
         world.clients[PERSISTENT].goodbye(false);
@@ -122,4 +134,41 @@ fn another_member_gets_it_when_the_store_has_forgotten_the_session() {
         world.wait(true);
         assert_eq!(world.got(OTHER), ["m1", "m2"], "it dies: {dies}");
     }
+}
+
+#[test]
+fn another_member_gets_deferred_qos_2_messages_that_were_never_sent() {
+    for ends in [false, true] {
+        let mut world = world();
+        world.come(PERSISTENT);
+        world.come(PUBLISHER);
+        world.publish_to_group("m0", false);
+        // The message is on disk, and its packet identifier is not.
+        world.write_once();
+        world.rest(&[PUBLISHER], false);
+        assert!(world.got(PERSISTENT).is_empty(), "a crash would forget the packet identifier");
+        world.clients[PERSISTENT].goodbye(ends);
+        world.rest(&[], true);
+        world.come(OTHER);
+        let key = Place { client: "client-0", owner: None }.key();
+        assert_eq!(world.node.services.sessions().end(&key).is_some(), !ends);
+        world.wait(true);
+        assert_eq!(world.got(OTHER), ["m0"], "it ends with its connection: {ends}");
+    }
+}
+
+#[test]
+fn deferred_messages_come_to_the_next_connection_once() {
+    let mut world = world();
+    world.come(PERSISTENT);
+    world.come(PUBLISHER);
+    world.publish_to_group("m0", false);
+    world.write_once();
+    world.rest(&[PUBLISHER], false);
+    world.clients[PERSISTENT].goodbye(false);
+    world.rest(&[], true);
+    world.come(PERSISTENT);
+    world.publish_to_group("m1", true);
+    world.rest(&[PERSISTENT], true);
+    assert_eq!(world.got(PERSISTENT), ["m0", "m1"]);
 }
