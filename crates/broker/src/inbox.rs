@@ -39,6 +39,8 @@ pub struct Passed {
     pub tried: Vec<u16>,
     /// The member that it was given to has gone with it: nobody has to go for it as well.
     pub is_left: bool,
+    /// The number by which the sessions know it, where one of them has left it to the group.
+    pub redispatch: Option<u64>,
 }
 
 /// Counts the members that a message had, over all inboxes. Its callback gets the sum when the last

@@ -373,7 +373,8 @@ mod tests {
         }
         // Where there is nobody else, who was asked is asked again.
         (1..3).for_each(|shard| router.leave_filter(shard, &group));
-        assert!(router.pass_on(&message(), &key, Passed { tried: vec![0], is_left: true }));
+        let passed = Passed { tried: vec![0], is_left: true, redispatch: Some(9) };
+        assert!(router.pass_on(&message(), &key, passed));
         assert_eq!(inboxes[0].0.lock().unwrap().pop().unwrap().tried, [0]);
         (0..4).for_each(|_| router.leave_filter(0, &group));
         assert!(!router.pass_on(&message(), &key, Passed::default()));

@@ -74,19 +74,18 @@ pub trait Sessions: Send + Sync {
     /// about once a second.
     fn sweep(&self, now_s: u64) -> Vec<Will>;
 
-    /// A session leaves messages to other members of its groups, in order. The caller has stored the session without
-    /// them before.
-    fn redispatch(&self, key: &str, messages: Vec<Source>);
+    /// A session leaves messages to other members of its groups, in order. The caller has stored the session of this key
+    /// without them before; without a key they are in no stored session.
+    fn redispatch(&self, key: Option<&str>, messages: Vec<Source>);
 
     /// The next message that a session has left, also one that has ended here ([`Session::redispatched`]), once the
-    /// store has forgotten that the session has it, which [`Sessions::sweep`] asks; with a number. Nothing while one is on
-    /// its way.
+    /// store has forgotten that the session has it, which [`Sessions::sweep`] asks; with a number. Nothing while the
+    /// history reads one. Of a group whose members can't take a message, one is given between two sweeps.
     fn poll_redispatch(&self) -> Option<(u64, Source)>;
 
-    /// The message of this number, which was [polled](Sessions::poll_redispatch), is about to be with another member,
-    /// or is gone. Without `is_done` it is the next one again. False where it is not the one that was polled: then it is
-    /// for no member.
-    fn on_redispatched(&self, number: u64, is_done: bool) -> bool;
+    /// Says what became of the message of this number, which was [polled](Sessions::poll_redispatch). False where that is
+    /// known, or its time is over: then it is for no member.
+    fn on_redispatched(&self, number: u64, outcome: RedispatchOutcome) -> bool;
 
     /// How many messages that sessions have left were dropped since the last call.
     fn take_redispatch_dropped(&self) -> u64;
@@ -129,6 +128,21 @@ pub trait Storage: Send + Sync {
 
 /// Learns whether something is stored. It must not block.
 pub type Done = Box<dyn FnOnce(bool) + Send>;
+
+/// What became of a message that a session has left to other members of its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RedispatchOutcome {
+    /// The history can't read it now: it is the next one again.
+    Unread,
+    /// The history has it no longer.
+    Gone,
+    /// It was read, and is on its way to a member.
+    Passed,
+    /// A member has it.
+    Taken,
+    /// No member can take it now: it waits, up to five minutes in all.
+    Untaken,
+}
 
 /// The two records of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,18 +2,25 @@
 //!
 //! A crash must not bring a session back with messages that another member has. So a message waits until the store
 //! has written that the session has it no longer.
+//!
+//! Then it is given to the group. While no member can take it, it waits, and messages of other groups go on. A group
+//! whose members could not take a message gets one message a second until they take one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use minicbor::{Decode, Encode};
 use model::Name;
 
+use crate::contract::RedispatchOutcome;
 use crate::flow::Source;
 use crate::interests::Interests;
 
 /// The most messages that are noted. More are dropped, and counted.
 const MESSAGES_MAX: usize = 1 << 17;
+
+/// For how long a message waits for a member that can take it, in seconds. Then it is dropped, and counted.
+const WAIT_SECONDS_MAX: u32 = 300;
 
 /// The messages, by numbers in their order.
 #[derive(Clone)]
@@ -31,10 +38,49 @@ struct Messages {
     /// The store has been asked to confirm some of those.
     is_settling: bool,
     /// Another member may have these.
-    ready: BTreeMap<u64, Source>,
-    /// The one of those that the history reads now, to give it to a member.
-    taken: Option<u64>,
+    settled: BTreeMap<u64, Settled>,
+    /// When each of those is dropped, by [`Messages::second`], with its number.
+    deadlines: BTreeSet<(u64, u64)>,
+    /// The groups of those.
+    groups: BTreeMap<Box<str>, Group>,
+    /// The groups that may get a message, by the number of their first message that waits.
+    due: BTreeMap<u64, Box<str>>,
+    /// The one that the history reads now, to give it to a member.
+    read: Option<u64>,
+    /// How many seconds have passed.
+    second: u64,
     dropped: u64,
+}
+
+struct Settled {
+    source: Source,
+    until: u64,
+    stage: Stage,
+}
+
+/// How far a message is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Waits,
+    /// The history reads it.
+    Read,
+    /// It is on its way to a member.
+    Passed,
+}
+
+/// The messages of one group.
+#[derive(Default)]
+struct Group {
+    /// Those that wait, by number.
+    waiting: BTreeSet<u64>,
+    /// How many others there are.
+    others: usize,
+    /// No member could take the last message whose end is known.
+    is_blocked: bool,
+    /// It may get one message all the same.
+    may_retry: bool,
+    /// Its key among the groups that may get a message.
+    due: Option<u64>,
 }
 
 /// A message on its way to another process.
@@ -46,6 +92,92 @@ pub(crate) struct RedispatchRecord {
     session: Option<String>,
     #[n(1)]
     source: Source,
+    /// For how many seconds it has waited for a member.
+    #[cbor(n(2), default)]
+    waited_s: u32,
+}
+
+fn group_of(source: &Source) -> &str {
+    source.group.as_deref().unwrap_or_default()
+}
+
+impl Messages {
+    fn len(&self) -> usize {
+        self.unsettled.len() + self.settled.len()
+    }
+
+    /// Another member may have a message that has waited so long.
+    fn settle(&mut self, number: u64, source: Source, waited_s: u32) {
+        let left_s = WAIT_SECONDS_MAX.saturating_sub(waited_s);
+        let until = self.second + u64::from(left_s);
+        let group = Box::from(group_of(&source));
+        self.groups.entry(group).or_default().waiting.insert(number);
+        self.deadlines.insert((until, number));
+        self.update(group_of(&source));
+        self.settled.insert(number, Settled { source, until, stage: Stage::Waits });
+    }
+
+    /// Notes how far a message is; false where it is not there.
+    fn set(&mut self, number: u64, stage: Stage) -> bool {
+        let Some(settled) = self.settled.get_mut(&number) else { return false };
+        let before = std::mem::replace(&mut settled.stage, stage);
+        let name: Box<str> = group_of(&settled.source).into();
+        if let Some(group) = self.groups.get_mut(&name) {
+            group.count(number, before, false);
+            group.count(number, stage, true);
+        }
+        self.update(&name);
+        true
+    }
+
+    /// Forgets a message that is with another member, or gone.
+    fn remove(&mut self, number: u64) -> Option<Source> {
+        let Settled { source, until, stage } = self.settled.remove(&number)?;
+        self.read.take_if(|read| *read == number);
+        if let Some(group) = self.groups.get_mut(group_of(&source)) {
+            group.count(number, stage, false);
+        }
+        self.deadlines.remove(&(until, number));
+        self.update(group_of(&source));
+        Some(source)
+    }
+
+    /// Changes the group of a message.
+    fn change_group(&mut self, number: u64, change: impl FnOnce(&mut Group)) {
+        let Some(settled) = self.settled.get(&number) else { return };
+        let name: Box<str> = group_of(&settled.source).into();
+        if let Some(group) = self.groups.get_mut(&name) {
+            change(group);
+        }
+        self.update(&name);
+    }
+
+    /// Notes whether a group may get a message.
+    fn update(&mut self, name: &str) {
+        let Some(group) = self.groups.get_mut(name) else { return };
+        group.due.take().into_iter().for_each(|number| drop(self.due.remove(&number)));
+        let is_due = !group.is_blocked || group.may_retry;
+        match group.waiting.first() {
+            Some(first) if is_due => {
+                group.due = Some(*first);
+                self.due.insert(*first, name.into());
+            }
+            None if group.others == 0 => drop(self.groups.remove(name)),
+            Some(_) | None => {}
+        }
+    }
+}
+
+impl Group {
+    /// Counts a message that is so far, or no longer.
+    fn count(&mut self, number: u64, stage: Stage, is_there: bool) {
+        match (stage, is_there) {
+            (Stage::Waits, true) => _ = self.waiting.insert(number),
+            (Stage::Waits, false) => _ = self.waiting.remove(&number),
+            (Stage::Read | Stage::Passed, true) => self.others += 1,
+            (Stage::Read | Stage::Passed, false) => self.others = self.others.saturating_sub(1),
+        }
+    }
 }
 
 impl Redispatch {
@@ -57,17 +189,23 @@ impl Redispatch {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what a session leaves, in order.
-    pub fn insert(&self, session: &str, sources: impl IntoIterator<Item = Source>) {
+    /// Notes what a session leaves, in order. Without a session no stored one has them.
+    pub fn insert(&self, session: Option<&str>, sources: impl IntoIterator<Item = Source>) {
         let messages = &mut *self.messages();
         for source in sources {
-            if messages.unsettled.len() + messages.ready.len() >= MESSAGES_MAX {
+            if messages.len() >= MESSAGES_MAX {
                 messages.dropped += 1;
                 continue;
             }
             self.interests.add(&source.topic);
-            messages.unsettled.insert(messages.next, (session.into(), source));
+            let number = messages.next;
             messages.next += 1;
+            match session {
+                Some(session) => {
+                    drop(messages.unsettled.insert(number, (session.into(), source)));
+                }
+                None => messages.settle(number, source, 0),
+            }
         }
     }
 
@@ -99,39 +237,88 @@ impl Redispatch {
             let Some((session, source)) = messages.unsettled.remove(number) else { continue };
             match is_unstored(&session) {
                 true => drop(messages.unsettled.insert(*number, (session, source))),
-                false => drop(messages.ready.insert(*number, source)),
+                false => messages.settle(*number, source, 0),
             }
         }
     }
 
-    /// The first message that another member may have; nothing while one is on its way.
-    pub fn poll(&self) -> Option<(u64, Source)> {
+    /// A second has passed: groups that took nothing are tried again, and messages that have waited for too long are
+    /// dropped.
+    pub fn on_second(&self) {
         let messages = &mut *self.messages();
-        if messages.taken.is_some() {
-            return None;
-        }
-        let (number, source) = messages.ready.first_key_value()?;
-        messages.taken = Some(*number);
-        Some((*number, source.clone()))
-    }
-
-    /// The message of this number is about to be with another member, or is gone. Else it is the next one again. False
-    /// where it is not the one that was polled.
-    pub fn on_done(&self, number: u64, is_done: bool) -> bool {
-        let messages = &mut *self.messages();
-        let is_taken = messages.taken.take_if(|taken| *taken == number).is_some();
-        if is_taken
-            && is_done
-            && let Some(source) = messages.ready.remove(&number)
+        messages.second += 1;
+        while let Some((until, number)) = messages.deadlines.first().copied()
+            && until <= messages.second
         {
+            // What became of one that is on its way is not known.
+            let is_here = |it: &Settled| it.stage != Stage::Passed;
+            messages.dropped += u64::from(messages.settled.get(&number).is_some_and(is_here));
+            let Some(source) = messages.remove(number) else { break };
             self.interests.remove(&source.topic);
         }
-        is_taken
+        let blocked = messages.groups.iter_mut().filter(|(_, group)| group.is_blocked);
+        let names: Vec<Box<str>> = blocked
+            .map(|(name, group)| {
+                group.may_retry = true;
+                name.clone()
+            })
+            .collect();
+        names.iter().for_each(|name| messages.update(name));
+    }
+
+    /// The first message that another member may have; nothing while one is read.
+    pub fn poll(&self) -> Option<(u64, Source)> {
+        let messages = &mut *self.messages();
+        if messages.read.is_some() {
+            return None;
+        }
+        let (number, name) = messages.due.first_key_value()?;
+        let number = *number;
+        if let Some(group) = messages.groups.get_mut(name) {
+            group.may_retry = false;
+        }
+        messages.read = Some(number);
+        messages.set(number, Stage::Read);
+        Some((number, messages.settled.get(&number)?.source.clone()))
+    }
+
+    /// Says what became of a message. False where that is known, or it was not polled.
+    pub fn on_done(&self, number: u64, outcome: RedispatchOutcome) -> bool {
+        let messages = &mut *self.messages();
+        let Some(Settled { stage, .. }) = messages.settled.get(&number) else { return false };
+        let is_read = match (stage, outcome) {
+            (
+                Stage::Read,
+                RedispatchOutcome::Unread | RedispatchOutcome::Passed | RedispatchOutcome::Gone,
+            ) => true,
+            (Stage::Passed, RedispatchOutcome::Taken | RedispatchOutcome::Untaken) => false,
+            (Stage::Waits | Stage::Read | Stage::Passed, _) => return false,
+        };
+        if is_read {
+            messages.read = None;
+        }
+        messages.change_group(number, |group| match outcome {
+            RedispatchOutcome::Passed => {}
+            // This has said nothing of the members.
+            RedispatchOutcome::Unread | RedispatchOutcome::Gone => group.may_retry = true,
+            RedispatchOutcome::Taken => group.is_blocked = false,
+            RedispatchOutcome::Untaken => (group.is_blocked, group.may_retry) = (true, false),
+        });
+        match outcome {
+            RedispatchOutcome::Passed => messages.set(number, Stage::Passed),
+            RedispatchOutcome::Unread | RedispatchOutcome::Untaken => {
+                messages.set(number, Stage::Waits)
+            }
+            RedispatchOutcome::Taken | RedispatchOutcome::Gone => {
+                let source = messages.remove(number);
+                source.iter().for_each(|source| self.interests.remove(&source.topic));
+                source.is_some()
+            }
+        }
     }
 
     pub fn is_empty(&self) -> bool {
-        let messages = self.messages();
-        messages.unsettled.is_empty() && messages.ready.is_empty()
+        self.messages().len() == 0
     }
 
     /// How many were dropped since the last call.
@@ -142,14 +329,16 @@ impl Redispatch {
     /// All messages, by number.
     pub fn export(&self) -> Vec<(u64, RedispatchRecord)> {
         let messages = self.messages();
-        let ready = messages.ready.iter().map(|(number, source)| {
-            (*number, RedispatchRecord { session: None, source: source.clone() })
+        let settled = messages.settled.iter().map(|(number, Settled { source, until, .. })| {
+            let left_s = u32::try_from(until.saturating_sub(messages.second)).unwrap_or(u32::MAX);
+            let waited_s = WAIT_SECONDS_MAX.saturating_sub(left_s);
+            (*number, RedispatchRecord { session: None, source: source.clone(), waited_s })
         });
         let unsettled = messages.unsettled.iter().map(|(number, (session, source))| {
             let session = Some(session.to_string());
-            (*number, RedispatchRecord { session, source: source.clone() })
+            (*number, RedispatchRecord { session, source: source.clone(), waited_s: 0 })
         });
-        ready.chain(unsettled).collect()
+        settled.chain(unsettled).collect()
     }
 
     /// Takes in what another process has exported; without a record it has the message no longer.
@@ -157,14 +346,14 @@ impl Redispatch {
         let messages = &mut *self.messages();
         messages.next = messages.next.max(number.saturating_add(1));
         let unsettled = messages.unsettled.remove(&number).map(|(_, source)| source);
-        let before = messages.ready.remove(&number).or(unsettled);
-        if let Some(RedispatchRecord { session, source }) = record {
+        let before = messages.remove(number).or(unsettled);
+        if let Some(RedispatchRecord { session, source, waited_s }) = record {
             self.interests.add(&source.topic);
             match session {
                 Some(session) => {
                     drop(messages.unsettled.insert(number, (session.into(), source)));
                 }
-                None => drop(messages.ready.insert(number, source)),
+                None => messages.settle(number, source, waited_s),
             }
         }
         before.iter().for_each(|source| self.interests.remove(&source.topic));
@@ -176,15 +365,28 @@ mod tests {
     use super::*;
 
     fn source(offset: u64) -> Source {
-        Source { topic: "t".into(), offset, retained: false, group: Some("$share/g/t".into()) }
+        source_of("g", offset)
+    }
+
+    fn source_of(group: &str, offset: u64) -> Source {
+        let group = Some(format!("$share/{group}/t").into());
+        Source { topic: "t".into(), offset, retained: false, group }
+    }
+
+    /// The history has read a message, and it is on its way to a member. Gives its number and its offset.
+    fn pass(all: &Redispatch) -> Option<(u64, u64)> {
+        let (number, source) = all.poll()?;
+        assert!(all.on_done(number, RedispatchOutcome::Passed));
+        Some((number, source.offset))
     }
 
     /// Gives all that is ready to other members.
     fn rest(all: &Redispatch) -> Vec<u64> {
         let next = || {
-            let (number, source) = all.poll()?;
-            assert!(all.on_done(number, true) && !all.on_done(number, true));
-            Some(source.offset)
+            let (number, offset) = pass(all)?;
+            assert!(all.on_done(number, RedispatchOutcome::Taken));
+            assert!(!all.on_done(number, RedispatchOutcome::Taken));
+            Some(offset)
         };
         std::iter::from_fn(next).collect()
     }
@@ -192,11 +394,11 @@ mod tests {
     #[test]
     fn what_the_store_has_not_forgotten_is_for_no_other_member() {
         let all = Redispatch::new(Arc::default());
-        all.insert("a", [source(1), source(2)]);
-        all.insert("b", [source(3)]);
+        all.insert(Some("a"), [source(1), source(2)]);
+        all.insert(Some("b"), [source(3)]);
         assert_eq!(all.poll(), None);
         let of_b = all.begin(|session| session == "a");
-        all.insert("b", [source(4)]);
+        all.insert(Some("b"), [source(4)]);
         assert_eq!((of_b.len(), all.begin(|_| false)), (1, Vec::new()), "it is asked already");
         all.on_settled(&of_b, true, |_| false);
         assert_eq!(rest(&all), [3]);
@@ -215,18 +417,96 @@ mod tests {
     #[test]
     fn one_is_on_its_way_and_comes_again_if_it_does_not_arrive() {
         let all = Redispatch::new(Arc::default());
-        all.insert("a", [source(1), source(2)]);
+        all.insert(Some("a"), [source(1), source(2)]);
         let numbers = all.begin(|_| false);
         all.on_settled(&numbers, true, |_| false);
         assert_eq!((all.poll(), all.poll()), (Some((0, source(1))), None));
-        assert!(all.on_done(0, false));
+        assert!(all.on_done(0, RedispatchOutcome::Unread));
         assert_eq!(rest(&all), [1, 2]);
     }
 
     #[test]
     fn beyond_the_limit_messages_are_dropped_and_counted() {
         let all = Redispatch::new(Arc::default());
-        all.insert("a", (0..).map(source).take(MESSAGES_MAX + 3));
+        all.insert(Some("a"), (0..).map(source).take(MESSAGES_MAX + 3));
         assert_eq!((all.take_dropped(), all.take_dropped()), (3, 0));
+    }
+
+    #[test]
+    fn a_group_that_can_take_nothing_holds_up_no_other_group() {
+        let interests = Arc::new(Interests::default());
+        let all = Redispatch::new(interests.clone());
+        all.insert(None, [source(1), source(2), source_of("h", 3), source(4), source_of("h", 5)]);
+        // Two were on their way when the first one came back.
+        let (first, second) = (pass(&all).unwrap(), pass(&all).unwrap());
+        assert_eq!((first.1, second.1), (1, 2));
+        assert!(all.on_done(first.0, RedispatchOutcome::Untaken));
+        assert!(all.on_done(second.0, RedispatchOutcome::Untaken));
+        assert!(!all.on_done(second.0, RedispatchOutcome::Untaken), "that is known");
+        assert_eq!(rest(&all), [3, 5]);
+        // One message a second says whether the members have capacity.
+        for _ in 0..3 {
+            all.on_second();
+            let (number, offset) = pass(&all).unwrap();
+            assert_eq!((offset, all.poll()), (1, None));
+            assert!(all.on_done(number, RedispatchOutcome::Untaken));
+            assert_eq!(all.poll(), None);
+        }
+        all.on_second();
+        let (number, _) = pass(&all).unwrap();
+        assert!(all.on_done(number, RedispatchOutcome::Taken));
+        assert_eq!(rest(&all), [2, 4]);
+        assert!(all.is_empty() && !interests.holds("t"));
+    }
+
+    #[test]
+    fn a_message_that_the_history_cannot_read_now_is_the_next_one_again() {
+        let all = Redispatch::new(Arc::default());
+        all.insert(None, [source(1), source(2)]);
+        let (number, _) = pass(&all).unwrap();
+        assert!(all.on_done(number, RedispatchOutcome::Untaken));
+        all.on_second();
+        let (number, found) = all.poll().unwrap();
+        assert!(all.on_done(number, RedispatchOutcome::Unread));
+        assert_eq!((all.poll(), found), (Some((0, source(1))), source(1)));
+        assert!(!all.on_done(number, RedispatchOutcome::Taken), "it is on its way to no member");
+        assert!(all.on_done(number, RedispatchOutcome::Gone));
+    }
+
+    #[test]
+    fn a_message_waits_for_a_member_for_five_minutes() {
+        let (interests, new_interests) = (Arc::new(Interests::default()), Arc::default());
+        let all = Redispatch::new(interests.clone());
+        all.insert(None, [source(1)]);
+        (0..100).for_each(|_| all.on_second());
+        all.insert(None, [source(2), source_of("h", 3)]);
+        let (number, _) = pass(&all).unwrap();
+        assert!(all.on_done(number, RedispatchOutcome::Untaken));
+        (100..WAIT_SECONDS_MAX - 1).for_each(|_| all.on_second());
+        let new = Redispatch::new(Arc::clone(&new_interests));
+        all.export().into_iter().for_each(|(number, record)| new.import(number, Some(record)));
+        for (all, interests) in [(all, interests), (new, new_interests)] {
+            assert_eq!(all.take_dropped(), 0);
+            all.on_second();
+            assert_eq!((all.take_dropped(), interests.holds("t")), (1, true));
+            assert!(!all.on_done(number, RedispatchOutcome::Taken));
+            // One of the others has come to a member when its time is over.
+            let (taken, _) = pass(&all).unwrap();
+            (0..100).for_each(|_| all.on_second());
+            assert_eq!((all.take_dropped(), all.is_empty()), (1, true));
+            assert!(!all.on_done(taken, RedispatchOutcome::Untaken) && !interests.holds("t"));
+        }
+    }
+
+    #[test]
+    fn a_message_whose_time_is_over_while_it_is_read_holds_up_no_other() {
+        let all = Redispatch::new(Arc::default());
+        all.insert(None, [source(1)]);
+        let (number, _) = all.poll().unwrap();
+        (0..WAIT_SECONDS_MAX).for_each(|_| all.on_second());
+        assert_eq!(all.take_dropped(), 1);
+        all.insert(None, [source(2)]);
+        assert!(!all.on_done(number, RedispatchOutcome::Passed), "it is for no member");
+        assert_eq!(rest(&all), [2]);
     }
 }

@@ -12,8 +12,8 @@ use model::{ConnectionId, Name, NodeId};
 use crate::away::Away;
 use crate::connected::Connected;
 use crate::contract::{
-    Claim, Claimed, Done, Ended, Found, Limits, Part, Released, SessionInfo, Sessions, Stats,
-    Storage, Taken,
+    Claim, Claimed, Done, Ended, Found, Limits, Part, RedispatchOutcome, Released, SessionInfo,
+    Sessions, Stats, Storage, Taken,
 };
 use crate::flow::Source;
 use crate::interests::Interests;
@@ -237,7 +237,7 @@ impl Local {
         }
         let mut messages = session.into_iter().flat_map(Session::redispatched).peekable();
         if messages.peek().is_some() {
-            self.redispatch.insert(key, messages.cloned());
+            self.redispatch.insert(Some(key), messages.cloned());
         }
         // Last, or the history would drop what other members are to get.
         let interests = persistent.iter().flat_map(|persistent| &persistent.interests);
@@ -618,11 +618,12 @@ impl Sessions for Local {
                 }
             }
         }
+        self.redispatch.on_second();
         self.settle_redispatch();
         wills
     }
 
-    fn redispatch(&self, key: &str, messages: Vec<Source>) {
+    fn redispatch(&self, key: Option<&str>, messages: Vec<Source>) {
         self.redispatch.insert(key, messages);
     }
 
@@ -630,8 +631,8 @@ impl Sessions for Local {
         self.redispatch.poll()
     }
 
-    fn on_redispatched(&self, number: u64, is_done: bool) -> bool {
-        self.redispatch.on_done(number, is_done)
+    fn on_redispatched(&self, number: u64, outcome: RedispatchOutcome) -> bool {
+        self.redispatch.on_done(number, outcome)
     }
 
     fn take_redispatch_dropped(&self) -> u64 {

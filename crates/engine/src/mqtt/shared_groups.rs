@@ -6,14 +6,15 @@
 //! member has to go for it.
 //!
 //! A member's session that ends leaves its messages to the others: those with QoS 1 that it has not acknowledged, and
-//! those that were never sent. No other member may have what was sent with QoS 2 ([MQTT-4.8.2-5]).
+//! those that were never sent. No other member may have what was sent with QoS 2 ([MQTT-4.8.2-5]). Where no member can take
+//! one now, it waits with the sessions, if the history has it.
 
 use std::sync::Arc;
 
 use broker::Passed;
 use history::{Completion, HistoryError, HistoryReply, Piece, Pull};
 use model::{CloseReason, Envelope, FilterKey, Name, Qos};
-use sessions::{Session, Source};
+use sessions::{RedispatchOutcome, Session, Source};
 
 use super::deliver::{joined, mqtt_source};
 use super::state::{Details, Reads, Waiting, Way};
@@ -53,7 +54,7 @@ impl Engine {
         mut passed: Passed,
     ) -> bool {
         let core = &mut self.core;
-        let (number, is_left) = (core.number, passed.is_left);
+        let (number, is_left, redispatch) = (core.number, passed.is_left, passed.redispatch);
         let attempts = passed.tried.iter().filter(|shard| **shard == number).count();
         let will_do = |when: When| match when {
             When::Now => true,
@@ -61,11 +62,13 @@ impl Engine {
             When::Never => attempts > 1,
         };
         match core.mqtt_member(key, message) {
-            Some(member) if will_do(member.when) => self.mqtt_give(member, key, message, is_left),
+            Some(member) if will_do(member.when) => self.mqtt_give(member, key, message, &passed),
             _ => {
                 passed.tried.push(number);
                 let is_passed = core.broker.pass_to_group(message, key, passed);
-                core.metrics.mqtt_gone.add(u64::from(!is_passed && is_left));
+                if is_left && !is_passed {
+                    core.mqtt_on_untaken(message, key, redispatch);
+                }
                 is_passed
             }
         }
@@ -77,9 +80,23 @@ impl Engine {
         Member { slot, when, way }: Member,
         key: &Arc<FilterKey>,
         message: &Arc<Envelope>,
-        is_left: bool,
+        &Passed { is_left, redispatch, .. }: &Passed,
     ) -> bool {
         let Way { qos, retain, ids } = way;
+        if when == When::Never {
+            // Or all members would have to go for what one after the other leaves.
+            if is_left {
+                self.core.mqtt_on_untaken(message, key, redispatch);
+            } else {
+                self.core.metrics.mqtt_gone.add(1);
+                self.say_goodbye(slot, CloseReason::SlowConsumer);
+            }
+            return false;
+        }
+        if let Some(number) = redispatch {
+            let sessions = &self.core.shared.mqtt_sessions;
+            sessions.on_redispatched(number, RedispatchOutcome::Taken);
+        }
         let (message, group) = (message.clone(), Some(key.clone()));
         let ids = ids.into();
         let waiting = Waiting { message, qos, retained: false, retain, ids, group };
@@ -92,18 +109,10 @@ impl Engine {
                 }
                 self.core.mqtt.wake(slot);
             }
-            When::Now | When::Later(_) => {
+            When::Now | When::Later(_) | When::Never => {
                 let mut out = Vec::new();
                 self.core.mqtt_send_shared(slot, waiting, &mut out);
                 self.mqtt_flush(slot, &mut out);
-            }
-            When::Never => {
-                self.core.metrics.mqtt_gone.add(1);
-                // Or all members would have to go for what one after the other leaves.
-                if !is_left {
-                    self.say_goodbye(slot, CloseReason::SlowConsumer);
-                }
-                return false;
             }
         }
         true
@@ -189,15 +198,39 @@ impl Core {
         let under_way = std::mem::take(&mut details.shared).into_iter().map(|(_, shared)| shared);
         for Waiting { message, group, .. } in under_way.chain(details.waiting.drain(..)) {
             let Some(key) = group else { continue };
-            let is_passed = self.mqtt_pass_on(&message, &key);
-            self.metrics.mqtt_gone.add(u64::from(!is_passed));
+            self.mqtt_pass_on(&message, &key, None);
         }
     }
 
-    /// Gives a message to another member of a group than the one that had it. False where there is none.
-    fn mqtt_pass_on(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>) -> bool {
-        let passed = Passed { is_left: true, ..Passed::default() };
-        self.broker.pass_to_group(message, key, passed)
+    /// Gives a message to another member of a group than the one that had it. `redispatch` is its number where the
+    /// sessions know it.
+    fn mqtt_pass_on(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>, redispatch: Option<u64>) {
+        let passed = Passed { is_left: true, redispatch, ..Passed::default() };
+        if !self.broker.pass_to_group(message, key, passed) {
+            self.mqtt_on_untaken(message, key, redispatch);
+        }
+    }
+
+    /// No member of a group can take a message that another one has left. It waits, where the history has it.
+    fn mqtt_on_untaken(
+        &self,
+        message: &Arc<Envelope>,
+        key: &Arc<FilterKey>,
+        redispatch: Option<u64>,
+    ) {
+        let sessions = &self.shared.mqtt_sessions;
+        let waits = match redispatch {
+            Some(number) => sessions.on_redispatched(number, RedispatchOutcome::Untaken),
+            None if message.is_retained() => {
+                let (topic, offset) = (message.publication.topic.clone(), message.id.offset);
+                let group = Some(key.name.as_str().into());
+                let source = Source { topic, offset, retained: false, group };
+                sessions.redispatch(None, vec![source]);
+                true
+            }
+            None => false,
+        };
+        self.metrics.mqtt_gone.add(u64::from(!waits));
     }
 
     /// The topics of messages that wait for a client, of groups that it has left.
@@ -235,7 +268,7 @@ impl Core {
             return false;
         }
         if let Some(row) = self.mqtt.row(slot) {
-            self.shared.mqtt_sessions.redispatch(&row.key, left);
+            self.shared.mqtt_sessions.redispatch(Some(&row.key), left);
         }
         true
     }
@@ -283,26 +316,29 @@ impl Core {
         (number, source): (u64, Source),
         found: Result<Piece, HistoryError>,
     ) -> bool {
+        let sessions = &self.shared.mqtt_sessions;
         let messages = match found {
             Ok(piece) => piece.messages,
             Err(error) if error.is_lasting() => Vec::new(),
             Err(_) => {
-                self.shared.mqtt_sessions.on_redispatched(number, false);
+                sessions.on_redispatched(number, RedispatchOutcome::Unread);
                 return false;
             }
         };
-        if !self.shared.mqtt_sessions.on_redispatched(number, true) {
-            return false;
-        }
         let Source { topic: _, offset, retained: _, group } = source;
         let message = messages.into_iter().find(|it| it.id.offset == offset);
         let key = group
             .map(|group| FilterKey { hash: self.broker.hash(&group), name: Name::from(&*group) });
-        let is_passed = message
-            .zip(key)
-            .is_some_and(|(message, key)| self.mqtt_pass_on(&message, &Arc::new(key)));
-        self.metrics.mqtt_gone.add(u64::from(!is_passed));
-        true
+        let Some((message, key)) = message.zip(key) else {
+            let is_polled = sessions.on_redispatched(number, RedispatchOutcome::Gone);
+            self.metrics.mqtt_gone.add(u64::from(is_polled));
+            return is_polled;
+        };
+        let is_polled = sessions.on_redispatched(number, RedispatchOutcome::Passed);
+        if is_polled {
+            self.mqtt_pass_on(&message, &Arc::new(key), Some(number));
+        }
+        is_polled
     }
 }
 

@@ -250,7 +250,9 @@ mod tests {
     use model::{Data, Publication, Qos};
 
     use super::*;
-    use crate::contract::{Claim, Claimed, Done, Ended, Found, Part, Sessions, Storage, Taken};
+    use crate::contract::{
+        Claim, Claimed, Done, Ended, Found, Part, RedispatchOutcome, Sessions, Storage, Taken,
+    };
     use crate::flow::Source;
     use crate::place::{Listing, Place};
     use crate::session::{Author, Subscription, SubscriptionOptions};
@@ -372,21 +374,23 @@ mod tests {
         let left = Session { refs: vec![source(3), source(4)], ..session("a") };
         leave(&old, "a", 1, Ended { session: Some(left), will: None });
         old.end("a").unwrap();
-        old.redispatch("b", vec![source(5)]);
+        old.redispatch(Some("b"), vec![source(5)]);
         // The store has no capacity for the end of the first one's session.
         assert!(old.sweep(1_000).is_empty());
         let taken = old.poll_redispatch();
         assert_eq!((taken, old.poll_redispatch()), (Some((2, source(5))), None));
         let mut sent = Sent::new();
         assert_eq!(pass_all(&old, &new, &mut sent), 4);
-        assert!(old.on_redispatched(2, true));
+        assert!(old.on_redispatched(2, RedispatchOutcome::Passed));
+        assert!(old.on_redispatched(2, RedispatchOutcome::Taken));
         assert_eq!(pass_all(&old, &new, &mut sent), 1);
         new.unstored.remove("a");
         assert!(new.interests().holds("a"));
         assert!(new.sweep(1_000).is_empty());
         for (number, offset) in [(0, 3), (1, 4)] {
             assert_eq!(new.poll_redispatch(), Some((number, source(offset))));
-            assert!(new.on_redispatched(number, true));
+            assert!(new.on_redispatched(number, RedispatchOutcome::Passed));
+            assert!(new.on_redispatched(number, RedispatchOutcome::Taken));
         }
         assert_eq!(new.poll_redispatch(), None);
         // Until then their topic is retained.

@@ -99,7 +99,16 @@ impl World {
         let (is_late, is_durable) = (random.one_in(2), random.one_in(2));
         let disk = is_durable.then(Arc::<Disk>::default);
         let keeps_history = is_durable;
-        let setup = Setup { seed, engines, inflight_max, is_late, is_durable, disk, keeps_history };
+        let setup = Setup {
+            seed,
+            engines,
+            inflight_max,
+            queue_max: 1_000,
+            is_late,
+            is_durable,
+            disk,
+            keeps_history,
+        };
         World::of(setup, random)
     }
 

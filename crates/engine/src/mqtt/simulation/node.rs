@@ -24,6 +24,8 @@ pub(super) struct Setup {
     pub seed: u64,
     pub engines: usize,
     pub inflight_max: u16,
+    /// Messages that may wait for a client.
+    pub queue_max: usize,
     /// The history answers later.
     pub is_late: bool,
     /// Messages with history are confirmed when they are on disk.
@@ -122,7 +124,7 @@ impl Node {
         let mut settings = crate::Settings::for_tests(policy);
         if let Some(mqtt) = &mut settings.session.mqtt {
             mqtt.inflight_max = setup.inflight_max;
-            mqtt.queue_messages_max = 1_000;
+            mqtt.queue_messages_max = setup.queue_max;
         }
         let mut drivers =
             testing::drivers(&handles, settings, broker, last_packet_id, Arc::new(shared));

@@ -21,10 +21,16 @@ const OTHER: usize = 1;
 const PUBLISHER: usize = 2;
 
 fn world() -> World {
+    world_with(1_000)
+}
+
+/// So many messages may wait for a client.
+fn world_with(queue_max: usize) -> World {
     let setup = Setup {
         seed: 0,
         engines: 1,
         inflight_max: 4,
+        queue_max,
         is_late: false,
         is_durable: true,
         disk: Some(Arc::default()),
@@ -93,11 +99,21 @@ impl World {
 
     /// Some seconds pass.
     fn wait(&mut self, writes: bool) {
+        self.wait_for(&[OTHER], writes);
+    }
+
+    fn wait_for(&mut self, replying: &[usize], writes: bool) {
         for _ in 0..3 {
             self.now_us += 1_000_000;
             self.sweep();
-            self.rest(&[OTHER], writes);
+            self.rest(replying, writes);
         }
+    }
+
+    /// The session of a client that is away ends.
+    fn end(&self, name: usize) {
+        let key = Place { client: &format!("client-{name}"), owner: None }.key();
+        assert!(self.node.services.sessions().end(&key).is_some());
     }
 
     fn got(&self, name: usize) -> Vec<&str> {
@@ -171,4 +187,51 @@ fn deferred_messages_come_to_the_next_connection_once() {
     world.publish_to_group("m1", true);
     world.rest(&[PERSISTENT], true);
     assert_eq!(world.got(PERSISTENT), ["m0", "m1"]);
+}
+
+#[test]
+fn what_a_session_leaves_waits_for_the_first_member_that_comes() {
+    let mut world = world();
+    world.come(PERSISTENT);
+    world.come(PUBLISHER);
+    ["m0", "m1", "m2"].iter().for_each(|payload| world.publish_to_group(payload, true));
+    world.clients[PERSISTENT].goodbye(false);
+    world.rest(&[], true);
+    world.end(PERSISTENT);
+    world.wait(true);
+    world.come(OTHER);
+    world.wait(true);
+    assert_eq!(world.got(OTHER), ["m1", "m2"]);
+}
+
+#[test]
+fn what_a_session_leaves_waits_until_a_member_has_capacity() {
+    let mut world = world_with(1);
+    world.come(PERSISTENT);
+    world.come(PUBLISHER);
+    ["m0", "m1"].iter().for_each(|payload| world.publish_to_group(payload, true));
+    world.come(OTHER);
+    ["m2", "m3"].iter().for_each(|payload| world.publish_to_group(payload, true));
+    world.clients[PERSISTENT].goodbye(false);
+    world.rest(&[], true);
+    world.end(PERSISTENT);
+    world.wait_for(&[], true);
+    assert_eq!(world.got(OTHER), ["m2"], "it has confirmed nothing");
+    world.wait(true);
+    assert_eq!(world.got(OTHER), ["m2", "m3", "m1"]);
+}
+
+#[test]
+fn what_a_member_leaves_with_its_connection_waits_until_another_one_has_capacity() {
+    let mut world = world_with(1);
+    world.come(PERSISTENT);
+    world.come(PUBLISHER);
+    ["m0", "m1"].iter().for_each(|payload| world.publish_to_group(payload, true));
+    world.come(OTHER);
+    ["m2", "m3"].iter().for_each(|payload| world.publish_to_group(payload, true));
+    world.clients[OTHER].goodbye(false);
+    world.wait_for(&[], true);
+    assert_eq!(world.got(PERSISTENT), ["m0"], "it has confirmed nothing");
+    world.wait_for(&[PERSISTENT], true);
+    assert_eq!(world.got(PERSISTENT), ["m0", "m1", "m3"]);
 }

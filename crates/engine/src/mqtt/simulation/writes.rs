@@ -27,6 +27,7 @@ impl Writer {
         let setup = Setup {
             seed: 0,
             engines: 1,
+            queue_max: 1_000,
             inflight_max: 4,
             is_late: false,
             is_durable,
