@@ -6,9 +6,9 @@
 //! suspended time included, until the new time of day has lasted for a while. It follows backwards at once, which deletes
 //! later, never earlier.
 //!
-//! There is no clock to compare with while the process did not run. So an [`AgeClock`] that begins with an earlier reading
+//! There is no clock to compare with while the process did not run. So an [`AgeClock`] that begins with an earlier [`Age`]
 //! doubts a time of day that is far ahead of it for [`START_DOUBT_MS`]: the process was stopped, or the clock is wrong and
-//! is corrected soon.
+//! is corrected soon. Where the process before doubted the time of day for longer, so does this one.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -66,6 +66,15 @@ enum Change {
     Behind,
 }
 
+/// What an age clock knows, for the clock that goes on after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Age {
+    /// The time by which ages are counted, in milliseconds since 1970.
+    pub now_ms: u64,
+    /// For how long the time of day is doubted still, in milliseconds; 0 where it is not.
+    pub doubt_ms: u64,
+}
+
 /// A time of day that does not count yet.
 #[derive(Clone, Copy, Debug)]
 struct Doubt {
@@ -82,17 +91,25 @@ struct AgeTime {
 }
 
 impl AgeTime {
-    /// Begins at a reading. `earlier_ms` is the time when the process before counted ages last, if known.
-    fn new(now: Reading, earlier_ms: Option<u64>) -> Self {
+    /// Begins at a reading. `earlier` is what the process before knew when it counted ages last.
+    fn new(now: Reading, earlier: Option<Age>) -> Self {
         let booted_ms = now.booted_ms();
-        let earlier = earlier_ms.map(|earlier_ms| difference(earlier_ms, now.boot_ms));
-        match earlier.filter(|earlier| booted_ms.saturating_sub(*earlier) > JUMP_MS) {
+        let earlier =
+            earlier.map(|Age { now_ms, doubt_ms }| (difference(now_ms, now.boot_ms), doubt_ms));
+        match earlier.filter(|(earlier, _)| booted_ms.saturating_sub(*earlier) > JUMP_MS) {
             None => AgeTime { booted_ms, doubt: None },
-            Some(earlier) => {
-                let until_boot_ms = now.boot_ms.saturating_add(START_DOUBT_MS);
+            Some((earlier, doubt_ms)) => {
+                let doubt_ms = doubt_ms.clamp(START_DOUBT_MS, JUMP_DOUBT_MS);
+                let until_boot_ms = now.boot_ms.saturating_add(doubt_ms);
                 AgeTime { booted_ms: earlier, doubt: Some(Doubt { booted_ms, until_boot_ms }) }
             }
         }
+    }
+
+    /// What the clock that goes on after this one has to know.
+    fn age(&self, now: Reading) -> Age {
+        let left_ms = |doubt: Doubt| doubt.until_boot_ms.saturating_sub(now.boot_ms).max(1);
+        Age { now_ms: self.now_ms(now), doubt_ms: self.doubt.map_or(0, left_ms) }
     }
 
     /// Takes a reading.
@@ -131,11 +148,31 @@ pub struct AgeClock {
 }
 
 impl AgeClock {
-    /// Begins now. `earlier_ms` is the time when the process before counted ages last, if known, in milliseconds since
-    /// 1970. Jumps are logged by one clock of a process.
-    pub fn new(earlier_ms: Option<u64>, is_logged: bool) -> Self {
+    /// What the clock that goes on after this one has to know.
+    pub fn age(&self) -> Age {
+        let now = self.reading();
+        let mut time = self.time.lock().unwrap_or_else(PoisonError::into_inner);
+        let change = time.on_reading(now);
+        let age = time.age(now);
+        drop(time);
+        if let Some(change) = change.filter(|_| self.is_logged) {
+            log(change, now.wall_ms, age.now_ms);
+        }
+        age
+    }
+
+    /// Begins anew, after a clock that has counted ages before.
+    pub fn go_on(&self, earlier: Age) {
+        let now = self.reading();
+        *self.time.lock().unwrap_or_else(PoisonError::into_inner) =
+            AgeTime::new(now, Some(earlier));
+    }
+
+    /// Begins now. `earlier` is what a clock before it knew when it counted ages last. Jumps are logged by one clock of
+    /// a process.
+    pub fn new(earlier: Option<Age>, is_logged: bool) -> Self {
         AgeClock {
-            time: Mutex::new(AgeTime::new(Reading::now(), earlier_ms)),
+            time: Mutex::new(AgeTime::new(Reading::now(), earlier)),
             is_logged,
             #[cfg(test)]
             moved_ms: std::sync::atomic::AtomicI64::new(0),
@@ -171,15 +208,7 @@ impl AgeClock {
 
     /// The time by which ages are counted, in milliseconds since 1970.
     pub fn now_ms(&self) -> u64 {
-        let now = self.reading();
-        let mut time = self.time.lock().unwrap_or_else(PoisonError::into_inner);
-        let change = time.on_reading(now);
-        let now_ms = time.now_ms(now);
-        drop(time);
-        if let Some(change) = change.filter(|_| self.is_logged) {
-            log(change, now.wall_ms, now_ms);
-        }
-        now_ms
+        self.age().now_ms
     }
 }
 
@@ -279,17 +308,40 @@ mod tests {
         assert_eq!(read(&mut time, TODAY_MS + away, away), (TODAY_MS + away, None));
     }
 
+    fn earlier(now_ms: u64) -> Option<Age> {
+        Some(Age { now_ms, doubt_ms: 0 })
+    }
+
+    #[test]
+    fn a_process_goes_on_with_the_doubt_of_the_one_before() {
+        let (mut time, later) = (AgeTime::new(reading(TODAY_MS, 0), None), TODAY_MS + YEAR_MS);
+        assert_eq!(read(&mut time, later, 1).1, Some(Change::Ahead));
+        let passed = 5 * HOUR_MS;
+        assert_eq!(read(&mut time, later + passed, 1 + passed).1, None);
+        let age = time.age(reading(later + passed, 1 + passed));
+        let left_ms = JUMP_DOUBT_MS - passed;
+        assert_eq!(age, Age { now_ms: TODAY_MS + 1 + passed, doubt_ms: left_ms });
+        // The machine boots as well.
+        let mut time = AgeTime::new(reading(later + passed, 9), Some(age));
+        assert_eq!(read(&mut time, later + passed + left_ms - 1, 8 + left_ms).1, None);
+        let believed = read(&mut time, later + passed + left_ms, 9 + left_ms);
+        assert_eq!(believed, (later + passed + left_ms, Some(Change::Believed)));
+        // At the end of the day it is stopped for a while.
+        let mut time = AgeTime::new(reading(later, 9), Some(Age { now_ms: TODAY_MS, doubt_ms: 1 }));
+        assert_eq!(read(&mut time, later + START_DOUBT_MS - 1, 8 + START_DOUBT_MS).1, None);
+    }
+
     #[test]
     fn a_start_after_a_stop_counts_the_time_in_an_hour() {
         let stopped = 30 * 24 * HOUR_MS;
-        let mut time = AgeTime::new(reading(TODAY_MS + stopped, 9), Some(TODAY_MS));
+        let mut time = AgeTime::new(reading(TODAY_MS + stopped, 9), earlier(TODAY_MS));
         assert_eq!(read(&mut time, TODAY_MS + stopped, 9), (TODAY_MS, None));
         let end = 9 + START_DOUBT_MS;
         assert_eq!(read(&mut time, TODAY_MS + stopped + START_DOUBT_MS - 1, end - 1).1, None);
         let believed = read(&mut time, TODAY_MS + stopped + START_DOUBT_MS, end);
         assert_eq!(believed, (TODAY_MS + stopped + START_DOUBT_MS, Some(Change::Believed)));
         // A stop that is brief needs no hour.
-        let mut time = AgeTime::new(reading(TODAY_MS + 30_000, 9), Some(TODAY_MS));
+        let mut time = AgeTime::new(reading(TODAY_MS + 30_000, 9), earlier(TODAY_MS));
         assert_eq!(read(&mut time, TODAY_MS + 30_000, 9), (TODAY_MS + 30_000, None));
     }
 
@@ -297,11 +349,11 @@ mod tests {
     fn a_start_with_a_wrong_clock_makes_nothing_older() {
         let minute = 60_000;
         // It says 2036, and is corrected 10 minutes later.
-        let mut time = AgeTime::new(reading(TODAY_MS + 10 * YEAR_MS, 9), Some(TODAY_MS));
+        let mut time = AgeTime::new(reading(TODAY_MS + 10 * YEAR_MS, 9), earlier(TODAY_MS));
         let corrected = read(&mut time, TODAY_MS + 10 * minute, 9 + 10 * minute);
         assert_eq!(corrected, (TODAY_MS + 10 * minute, Some(Change::Returned)));
         // It says 1970.
-        let mut time = AgeTime::new(reading(100, 9), Some(TODAY_MS));
+        let mut time = AgeTime::new(reading(100, 9), earlier(TODAY_MS));
         assert_eq!(read(&mut time, 101, 10), (101, None));
         let corrected = read(&mut time, TODAY_MS + 10 * minute, 9 + 10 * minute);
         assert_eq!(corrected, (100 + 10 * minute, Some(Change::Ahead)));
@@ -312,10 +364,11 @@ mod tests {
         /// [`JUMP_MS`], or the time of day has lasted.
         #[test]
         fn ages_never_jump(
-            earlier in prop::option::of(0..2 * TODAY_MS),
+            earlier in prop::option::of((0..2 * TODAY_MS, 0..2 * JUMP_DOUBT_MS)),
             steps in prop::collection::vec((0..2 * TODAY_MS, 0..2 * HOUR_MS, 0..4_u8), 1..100),
         ) {
             let mut now = reading(TODAY_MS, 0);
+            let earlier = earlier.map(|(now_ms, doubt_ms)| Age { now_ms, doubt_ms });
             let mut time = AgeTime::new(now, earlier);
             let mut before_ms = time.now_ms(now);
             let mut since_jump_ms = 0;
@@ -347,7 +400,7 @@ mod tests {
             steps in prop::collection::vec((0..HOUR_MS, -JUMP_MS..=JUMP_MS), 0..100),
         ) {
             let mut now = reading(TODAY_MS, 0);
-            let mut time = AgeTime::new(now, Some(TODAY_MS));
+            let mut time = AgeTime::new(now, earlier(TODAY_MS));
             for (passed_ms, slewed_ms) in steps {
                 now.boot_ms += passed_ms;
                 now.wall_ms = (now.wall_ms + passed_ms).saturating_add_signed(slewed_ms);

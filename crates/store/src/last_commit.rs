@@ -4,26 +4,47 @@
 //! The writer updates the file after each commit and never syncs it. After a power loss it may hold
 //! an older number, but never a newer one. If the file is missing, as in a copy of the store's file
 //! alone, only redb's header counts, and the store treats an incomplete commit as lost.
+//!
+//! The file also has what the next process must know of this one's [`AgeClock`](crate::AgeClock): the file's own time is that
+//! by which ages are counted, and while the time of day is doubted, the file is longer and says for how long still. An
+//! earlier version, which knows no longer file, counts it as missing.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::checksum;
+use crate::clock::Age;
 use crate::files::owner_only;
 use crate::metadata::Metadata;
 
 /// The file's name in the store's directory.
 pub(crate) const FILE: &str = "throng.mark";
 
+/// The length of what is there of the commit, in bytes.
 const LENGTH: usize = 24;
+
+/// The length of the file while the time of day is doubted.
+const DOUBT_LENGTH: usize = LENGTH + 16;
 
 /// The open file.
 pub(crate) struct LastCommitFile {
     file: File,
-    /// When the process before recorded a commit, in milliseconds since 1970.
-    pub earlier_ms: Option<u64>,
+    /// What the clock of the process before knew when it recorded a commit.
+    pub earlier: Option<Age>,
+    /// The file says that the time of day is doubted.
+    has_doubt: AtomicBool,
+}
+
+fn doubt_sum(doubt_ms: u64) -> u64 {
+    checksum::of(b"doubt", &doubt_ms.to_le_bytes())
+}
+
+/// The number at a place of the file.
+fn number(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
 impl LastCommitFile {
@@ -31,34 +52,63 @@ impl LastCommitFile {
     pub fn open(dir: &Path) -> std::io::Result<Self> {
         let file = owner_only().open(dir.join(FILE))?;
         let metadata = file.metadata()?;
+        let mut bytes = [0; DOUBT_LENGTH];
+        let is_long = file.read_exact_at(&mut bytes, 0).is_ok();
+        let doubt_ms = number(&bytes, LENGTH)
+            .filter(|doubt_ms| is_long && number(&bytes, LENGTH + 8) == Some(doubt_sum(*doubt_ms)));
         let modified = metadata.modified().ok().filter(|_| metadata.len() > 0);
         let since_1970 = modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-        let earlier_ms = since_1970.and_then(|since| u64::try_from(since.as_millis()).ok());
-        Ok(LastCommitFile { file, earlier_ms })
+        let now_ms = since_1970.and_then(|since| u64::try_from(since.as_millis()).ok());
+        let earlier = now_ms.map(|now_ms| Age { now_ms, doubt_ms: doubt_ms.unwrap_or(0) });
+        Ok(LastCommitFile {
+            file,
+            earlier,
+            has_doubt: AtomicBool::new(metadata.len() > LENGTH as u64),
+        })
     }
 
     /// Records a commit, with the time by which ages are counted as the file's own. The caller acknowledges it only
     /// afterwards.
-    pub fn record(&self, metadata: &Metadata, now_ms: u64) {
+    pub fn record(&self, metadata: &Metadata, age: Age) {
         let mut bytes = [0; LENGTH];
         bytes[..16].copy_from_slice(&checksum::pair_key(metadata.epoch.into(), metadata.commits));
         let sum = checksum::of(FILE.as_bytes(), &bytes[..16]);
         bytes[16..].copy_from_slice(&sum.to_le_bytes());
         // Without this file the store only knows less, so an error here must not stop a write.
         let _ = self.file.write_all_at(&bytes, 0);
-        let _ = self.file.set_modified(UNIX_EPOCH + Duration::from_millis(now_ms));
+        self.write_doubt(age);
+        let _ = self.file.set_modified(UNIX_EPOCH + Duration::from_millis(age.now_ms));
+    }
+
+    /// Records that the time of day is doubted, or is no longer, where no commit has said so. Nothing before the first
+    /// commit.
+    pub fn record_doubt(&self, age: Age) {
+        let is_known = self.has_doubt.load(Relaxed) == (age.doubt_ms > 0);
+        if is_known || self.file.metadata().is_ok_and(|metadata| metadata.len() < LENGTH as u64) {
+            return;
+        }
+        self.write_doubt(age);
+        let _ = self.file.set_modified(UNIX_EPOCH + Duration::from_millis(age.now_ms));
+    }
+
+    fn write_doubt(&self, Age { now_ms: _, doubt_ms }: Age) {
+        if doubt_ms > 0 {
+            let bytes = [doubt_ms, doubt_sum(doubt_ms)].map(u64::to_le_bytes).concat();
+            let _ = self.file.write_all_at(&bytes, LENGTH as u64);
+        } else if self.has_doubt.load(Relaxed) {
+            let _ = self.file.set_len(LENGTH as u64);
+        }
+        self.has_doubt.store(doubt_ms > 0, Relaxed);
     }
 }
 
 /// The number of the last acknowledged commit, for a store of this epoch.
 pub(crate) fn last_acknowledged(dir: &Path, epoch: u32) -> Option<u64> {
     let bytes = std::fs::read(dir.join(FILE)).ok()?;
-    let (place, sum) = bytes.split_first_chunk::<16>()?;
-    if *sum != checksum::of(FILE.as_bytes(), place).to_le_bytes() {
+    if number(&bytes, 16) != Some(checksum::of(FILE.as_bytes(), bytes.get(..16)?)) {
         return None;
     }
-    let number = |at: usize| place[at..].first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
-    number(8).filter(|_| number(0) == Some(epoch.into()))
+    number(&bytes, 8).filter(|_| number(&bytes, 0) == Some(epoch.into()))
 }
 
 /// Whether the opened file lacks acknowledged commits. `by_header` is the answer of redb's header.

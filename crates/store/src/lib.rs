@@ -83,7 +83,7 @@ pub use backup::back_up;
 pub use backups::Backup;
 pub use batch::{PartRecord, RecordPut, TOMBSTONE_SECONDS};
 pub use check::{Report, check};
-pub use clock::AgeClock;
+pub use clock::{Age, AgeClock};
 pub use compact::{Compacted, compact};
 pub use error::{BackupError, Damage, OpenError, QueueError, RowError, StoreError};
 pub use files::FILE;

@@ -11,7 +11,7 @@ use redb::backends::FileBackend;
 use redb::{Builder, Database, WriteTransaction};
 
 use crate::check;
-use crate::clock::AgeClock;
+use crate::clock::{Age, AgeClock};
 use crate::database::{GuardedDatabase, Opened, file_format, open_database};
 use crate::error::{InternalError, OpenError};
 use crate::files::{DIR_MODE, FILE, LOCK, owner_only, restrict_to_owner};
@@ -98,7 +98,7 @@ impl Directory {
             }
             Ok(()) => {
                 let last_commit = LastCommitFile::open(dir).map_err(directory_error)?;
-                let clock = AgeClock::new(last_commit.earlier_ms, true);
+                let clock = AgeClock::new(last_commit.earlier, true);
                 *self.locked() = Some(Locked { lock, last_commit, clock });
                 Ok(())
             }
@@ -122,14 +122,23 @@ impl Directory {
     /// Records a commit that callers will be told about.
     pub fn record_commit(&self, metadata: &Metadata) {
         if let Some(locked) = &*self.locked() {
-            locked.last_commit.record(metadata, locked.clock.now_ms());
+            locked.last_commit.record(metadata, locked.clock.age());
         }
     }
 
     /// The time by which the store counts ages before it deletes something, in milliseconds since 1970; 0 while the
     /// directory is not locked.
     pub fn now_ms(&self) -> u64 {
-        self.locked().as_ref().map_or(0, |locked| locked.clock.now_ms())
+        self.age().map_or(0, |age| age.now_ms)
+    }
+
+    /// The same with what the clock of the next process has to know; nothing while the directory is not locked.
+    pub fn age(&self) -> Option<Age> {
+        let locked = self.locked();
+        let Locked { clock, last_commit, .. } = locked.as_ref()?;
+        let age = clock.age();
+        last_commit.record_doubt(age);
+        Some(age)
     }
 
     /// Logs if the store does not count ages by the time of day yet.

@@ -9,6 +9,7 @@ use model::{HistoryRule, Name, Publication};
 
 use crate::backups::Backups;
 use crate::batch::{self, Op, PartRecord, RecordPut};
+use crate::clock::Age;
 use crate::database::GuardedDatabase;
 use crate::error::{OpenError, QueueError, StoreError};
 use crate::open::{Directory, OpenState};
@@ -157,6 +158,12 @@ impl Store {
     #[cfg(test)]
     pub(crate) fn request_reserve(&self) {
         self.shared.reserve_requested.store(true, Relaxed);
+    }
+
+    /// The time by which the store counts ages, for a clock that begins with it; nothing while another process has the
+    /// file.
+    pub fn age(&self) -> Option<Age> {
+        self.shared.directory.age()
     }
 
     /// Moves the time of day that the writer sees.

@@ -175,7 +175,10 @@ impl Local {
             is_coming: AtomicBool::new(false),
             started,
             // The store's own clock logs the same.
-            clock: store::AgeClock::new(None, begin.store.is_none()),
+            clock: store::AgeClock::new(
+                begin.store.as_ref().and_then(Store::age),
+                begin.store.is_none(),
+            ),
             state: Mutex::new(State {
                 last: begin.last,
                 delivered: begin.last,

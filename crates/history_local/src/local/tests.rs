@@ -19,6 +19,7 @@ use history::{
     PageQuery, Piece, Pull, Start, TopicCursor,
 };
 
+mod clock;
 mod handover;
 mod matching;
 mod whole;

@@ -73,3 +73,52 @@ fn a_start_with_a_wrong_time_of_day_deletes_nothing() {
         store.close().unwrap();
     }
 }
+
+/// For how long a store doubts the time of day, in milliseconds.
+fn doubt_ms(store: &Store) -> u64 {
+    store.age().unwrap().doubt_ms
+}
+
+/// A store that has found the time of day ten years ahead, and has stored something since.
+fn doubting(dir: &Dir) -> Store {
+    let (store, _, _) = Store::open(options(&dir.0)).unwrap();
+    store.move_wall(-DECADE_MS);
+    let then_ms = now_ms().saturating_add_signed(-DECADE_MS);
+    append_for_minutes(&store, &publication("t", "old"), 1, then_ms);
+    store.move_wall(0);
+    append_for_minutes(&store, &publication("t", "new"), 2, now_ms());
+    store
+}
+
+#[test]
+fn a_restart_within_the_day_of_doubt_goes_on_with_it() {
+    const HOUR_MS: u64 = 3_600_000;
+    let dir = Dir::new();
+    let store = doubting(&dir);
+    assert!(doubt_ms(&store) > 23 * HOUR_MS);
+    store.close().unwrap();
+    let (store, _, _) = Store::open(options(&dir.0)).unwrap();
+    assert!(doubt_ms(&store) > 23 * HOUR_MS);
+    // The time of day returns, and nothing is doubted.
+    store.move_wall(-DECADE_MS);
+    let then_ms = now_ms().saturating_add_signed(-DECADE_MS);
+    append_for_minutes(&store, &publication("t", "new"), 3, then_ms);
+    assert_eq!(doubt_ms(&store), 0);
+    store.close().unwrap();
+    // A process that was stopped has an hour.
+    let (store, _, _) = Store::open(options(&dir.0)).unwrap();
+    assert!((HOUR_MS / 2..=HOUR_MS).contains(&doubt_ms(&store)));
+    store.close().unwrap();
+}
+
+#[test]
+fn a_process_that_takes_the_file_over_goes_on_with_the_doubt() {
+    let dir = Dir::new();
+    let old = doubting(&dir);
+    let passed = old.pass_on().unwrap();
+    let new = Store::waiting(&options(&dir.0));
+    assert_eq!(new.age(), None);
+    new.open_now(&passed).unwrap();
+    assert!(doubt_ms(&new) > 23 * 3_600_000);
+    new.close().unwrap();
+}

@@ -324,7 +324,7 @@ fn a_lost_commit_is_reported_as_a_gap() {
     let mark = crate::last_commit::LastCommitFile::open(&copy.0).unwrap();
     let metadata =
         crate::metadata::Metadata { epoch: found.epoch, commits: 21, ..Default::default() };
-    mark.record(&metadata, 0);
+    mark.record(&metadata, crate::Age { now_ms: 0, doubt_ms: 0 });
     let (store, reader, _) = Store::open(options(&copy.0)).unwrap();
     let stored = reader.after("t", 5, ALL, 0).unwrap();
     assert_eq!((stored.records.len(), stored.lost_range, stored.floor), (15, None, 0));

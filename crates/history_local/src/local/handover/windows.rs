@@ -8,6 +8,7 @@ use handover::{Again, Part, PartError, decode, message};
 use history::{History, TopicHash};
 use minicbor::{Decode, Encode};
 use model::{Envelope, Name};
+use store::Age;
 
 use super::{Local, PIECE, encoded};
 use crate::windows::{Bounds, TopicRecord, Walk};
@@ -66,6 +67,10 @@ struct StateRecord {
     /// Those published up to this time are gone for them, in microseconds of the node's clock.
     #[cbor(n(6), default)]
     shown_gone_us: u64,
+    /// The time by which ages are counted, and for how long the time of day is doubted still, in milliseconds; nothing
+    /// where it is not.
+    #[n(7)]
+    age: Option<(u64, u64)>,
 }
 
 fn damaged(what: impl ToString) -> PartError {
@@ -136,6 +141,7 @@ impl HistoryPart {
     }
 
     fn state_record(&self) -> StateRecord {
+        let Age { now_ms, doubt_ms } = self.history.0.clock.age();
         let state = self.history.state();
         let Bounds { gone, last_gone } = state.windows.bounds();
         let first = state.newest.after(0, 1).next().map(|message| message.id.offset);
@@ -147,6 +153,7 @@ impl HistoryPart {
             last_gone,
             shown_from: first.unwrap_or(u64::MAX),
             shown_gone_us: state.newest.complete_after_us(),
+            age: (doubt_ms > 0).then_some((now_ms, doubt_ms)),
         }
     }
 
@@ -239,6 +246,9 @@ impl Part for HistoryPart {
             return Err(damaged("a message is behind the last one"));
         }
         self.history.0.epoch.store(record.epoch, Ordering::Relaxed);
+        if let Some((now_ms, doubt_ms)) = record.age {
+            self.history.0.clock.go_on(Age { now_ms, doubt_ms });
+        }
         let mut state = self.history.state();
         (state.last, state.delivered) = (record.last, record.delivered);
         let from = numbers.partition_point(|(offset, _)| *offset < record.shown_from);

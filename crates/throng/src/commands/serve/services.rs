@@ -97,8 +97,7 @@ impl Services {
         let (subscribed, outlives) = (subscriptions.clone(), mqtt_state.for_shards());
         let shared = shard::Shared::new(node, protocols, presence.clone(), subscribed, outlives);
         let shared = Arc::new(shared);
-        let (now_us, unix_us) = (started.elapsed().as_micros() as u64, control::unix_us());
-        shared.set_time(now_us, unix_us, unix_us);
+        set_time(&shared, started, &history);
         mqtt_state.retained.set_clock(shared.unix_ms(0));
         let left = found.reader.as_ref().map(storage::events).transpose()?;
         let saved = store.clone().map(storage::SavedEvents);
@@ -141,6 +140,11 @@ impl Services {
         Ok(Configured { settings, jwks: auth.jwks })
     }
 
+    /// Tells the shards the time, which another process may have passed on.
+    pub fn set_time(&self) {
+        set_time(&self.shared, self.started, &self.history);
+    }
+
     /// Takes what the store has.
     pub fn load(&self, reader: &store::Reader) -> Result<(), CommandError> {
         let Services { broker, history, subscriptions, tokens, .. } = self;
@@ -161,6 +165,11 @@ impl Services {
             .start(settings, broker, history, Some(webhook), self.shared.clone(), self.started)
             .map_err(|error| CommandError::Runtime(format!("a shard can't start: {error}")))
     }
+}
+
+fn set_time(shared: &shard::Shared, started: Instant, history: &Local) {
+    let now_us = started.elapsed().as_micros() as u64;
+    shared.set_time(now_us, control::unix_us(), history.age_ms().saturating_mul(1_000));
 }
 
 fn random<const N: usize>() -> Result<[u8; N], CommandError> {

@@ -295,6 +295,8 @@ fn take(old: &TakeOver, config: &Config, running: &Running) -> Result<Admin, Com
         taker.abandon();
         failed(&error)
     })?;
+    // Before the shards sweep.
+    running.services.set_time();
     taker.go();
     let listener = listener.or(given.admin).map_or_else(|| ports::admin(config), Ok)?;
     let forwarded = Some(given.forwarded.unwrap_or(forwarded));
