@@ -1,6 +1,6 @@
 //! Idempotency keys: the message that a key was used for, so that a repeat is answered with it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use tables::{HashIndex, Hashed, fold};
@@ -14,6 +14,12 @@ pub struct Idempotency {
     first: u64,
     /// From this serial on offsets grow. Those before were loaded.
     ordered: u64,
+    /// The time by which ages are counted, in milliseconds since 1970.
+    age_ms: u64,
+    /// By how much that is behind the time of day while this is doubted; 0 where it is not.
+    doubted_ms: u64,
+    /// The keys that were used meanwhile, by serial.
+    doubted: BTreeSet<u64>,
     /// Serials, of which 32 bits do: there are fewer entries.
     index: HashIndex<Hashed, 256>,
 }
@@ -24,8 +30,12 @@ struct Entry {
     topic_bytes: u32,
     hash: u32,
     offset: u64,
+    /// When it was used, by the time of ages.
     at_ms: u64,
 }
+
+/// How far the time of day and the time of ages may be apart without a doubt, in milliseconds.
+const APART_MAX_MS: u64 = 30_000;
 
 impl Entry {
     fn is(&self, topic: &str, key: &str) -> bool {
@@ -49,26 +59,42 @@ impl Idempotency {
             entries: VecDeque::new(),
             first: 0,
             ordered: 0,
+            age_ms: 0,
+            doubted_ms: 0,
+            doubted: BTreeSet::new(),
             index: HashIndex::default(),
         }
     }
 
-    /// The offset of the message that this key was used for in the topic, less than `seconds_max`
-    /// seconds ago. Times are in milliseconds since 1970.
-    pub fn seen(
-        &self,
-        topic_hash: u64,
-        topic: &str,
-        key: &str,
-        now_ms: u64,
-        seconds_max: u64,
-    ) -> Option<u64> {
-        let serial = self.find(self.hash(topic_hash, key), topic, key)?;
-        let entry = self.entry(serial)?;
-        (!entry.is_over(now_ms, seconds_max)).then_some(entry.offset)
+    /// Sets the time by which ages are counted and the time of day, in milliseconds since 1970. When the time of day is
+    /// doubted no longer, keys that were used meanwhile keep the age that they have.
+    pub fn set_time(&mut self, age_ms: u64, unix_ms: u64) {
+        let behind_ms = unix_ms.saturating_sub(age_ms);
+        let doubted_ms = if behind_ms > APART_MAX_MS { behind_ms } else { 0 };
+        let before_ms = std::mem::replace(&mut self.age_ms, age_ms);
+        let jump_ms = std::mem::replace(&mut self.doubted_ms, doubted_ms);
+        if doubted_ms > 0 || self.doubted.is_empty() {
+            return;
+        }
+        // Ages are counted by the new time from now on, or the time of day has returned.
+        let is_believed = age_ms.saturating_sub(before_ms) > jump_ms / 2;
+        for serial in std::mem::take(&mut self.doubted) {
+            let at = serial.wrapping_sub(self.first) as usize;
+            if let Some(entry) = self.entries.get_mut(at).filter(|_| is_believed) {
+                entry.at_ms = entry.at_ms.saturating_add(jump_ms);
+            }
+        }
     }
 
-    /// Notes the message that a key was used for, in place of an earlier one. Forgets expired keys, used
+    /// The offset of the message that this key was used for in the topic, less than `seconds_max`
+    /// seconds ago.
+    pub fn seen(&self, topic_hash: u64, topic: &str, key: &str, seconds_max: u64) -> Option<u64> {
+        let serial = self.find(self.hash(topic_hash, key), topic, key)?;
+        let entry = self.entry(serial)?;
+        (!entry.is_over(self.age_ms, seconds_max)).then_some(entry.offset)
+    }
+
+    /// Notes the message that a key is used for now, in place of an earlier one. Forgets expired keys, used
     /// `seconds_max` seconds ago, and the first ones of too many.
     pub fn remember(
         &mut self,
@@ -76,10 +102,23 @@ impl Idempotency {
         topic: &str,
         key: &str,
         offset: u64,
-        now_ms: u64,
         seconds_max: u64,
     ) {
-        while self.entries.front().is_some_and(|entry| entry.is_over(now_ms, seconds_max)) {
+        let at_ms = self.age_ms + self.doubted_ms;
+        self.remember_at(topic_hash, topic, key, offset, at_ms, seconds_max);
+    }
+
+    /// The same for a key that was used at this time of day, in milliseconds since 1970.
+    pub fn remember_at(
+        &mut self,
+        topic_hash: u64,
+        topic: &str,
+        key: &str,
+        offset: u64,
+        at_ms: u64,
+        seconds_max: u64,
+    ) {
+        while self.entries.front().is_some_and(|entry| entry.is_over(self.age_ms, seconds_max)) {
             self.drop_first();
         }
         if self.keys_max == 0 {
@@ -99,7 +138,12 @@ impl Idempotency {
         }
         let text = [topic, key].concat().into_boxed_str();
         let topic_bytes = topic.len() as u32;
-        self.entries.push_back(Entry { text, topic_bytes, hash, offset, at_ms: now_ms });
+        let is_doubted = self.doubted_ms > 0 && at_ms > self.age_ms + APART_MAX_MS;
+        if is_doubted {
+            self.doubted.insert(serial);
+        }
+        let at_ms = if is_doubted { at_ms.saturating_sub(self.doubted_ms) } else { at_ms };
+        self.entries.push_back(Entry { text, topic_bytes, hash, offset, at_ms });
         self.index.insert(hash, serial as u32);
     }
 
@@ -121,7 +165,7 @@ impl Idempotency {
     }
 
     /// Visits the keys from a serial on that are known, `count` at most with those that are not: serial, topic,
-    /// key, offset, and time in milliseconds since 1970. Gives the serial where the next range begins; nothing
+    /// key, offset, and time of day in milliseconds since 1970. Gives the serial where the next range begins; nothing
     /// at the end.
     pub fn each_from(
         &self,
@@ -136,7 +180,9 @@ impl Idempotency {
             let Entry { text, topic_bytes, hash, offset, at_ms } = entry;
             if self.index.find(*hash, |known| known == serial as u32).is_some() {
                 let (topic, key) = text.split_at(*topic_bytes as usize);
-                each(serial, topic, key, *offset, *at_ms);
+                let is_doubted = !self.doubted.is_empty() && self.doubted.contains(&serial);
+                let doubted_ms = if is_doubted { self.doubted_ms } else { 0 };
+                each(serial, topic, key, *offset, at_ms + doubted_ms);
             }
             serial += 1;
         }
@@ -168,6 +214,9 @@ impl Idempotency {
         if let Some(entry) = self.entries.pop_front() {
             // Not there when the key was used again.
             self.index.remove(entry.hash, self.first as u32);
+            if !self.doubted.is_empty() {
+                self.doubted.remove(&self.first);
+            }
             self.first += 1;
         }
     }
@@ -184,16 +233,56 @@ mod tests {
     #[test]
     fn a_repeat_is_known_for_a_while() {
         let mut keys = Idempotency::new(10);
-        keys.remember(HASH, "a", "k", 5, 1_000, 2);
-        assert_eq!(keys.seen(HASH, "a", "k", 2_999, 2), Some(5));
-        assert_eq!(keys.seen(HASH, "a", "k", 3_000, 2), None);
-        assert_eq!(keys.seen(HASH, "b", "k", 1_000, 2), None, "another topic of the same hash");
-        assert_eq!(keys.seen(HASH, "", "ak", 1_000, 2), None);
-        assert_eq!(keys.seen(HASH, "ak", "", 1_000, 2), None);
+        let seen = |keys: &mut Idempotency, topic, key, now_ms| {
+            keys.set_time(now_ms, now_ms);
+            keys.seen(HASH, topic, key, 2)
+        };
+        keys.set_time(1_000, 1_000);
+        keys.remember(HASH, "a", "k", 5, 2);
+        assert_eq!(seen(&mut keys, "a", "k", 2_999), Some(5));
+        assert_eq!(seen(&mut keys, "a", "k", 3_000), None);
+        assert_eq!(seen(&mut keys, "b", "k", 1_000), None, "another topic of the same hash");
+        assert_eq!(seen(&mut keys, "", "ak", 1_000), None);
+        assert_eq!(seen(&mut keys, "ak", "", 1_000), None);
         // The clock went back.
-        assert_eq!(keys.seen(HASH, "a", "k", 10, 2), Some(5));
-        keys.remember(HASH, "a", "other", 6, 3_000, 2);
+        assert_eq!(seen(&mut keys, "a", "k", 10), Some(5));
+        keys.set_time(3_000, 3_000);
+        keys.remember(HASH, "a", "other", 6, 2);
         assert_eq!(keys.len(), 1);
+    }
+
+    #[test]
+    fn a_key_that_is_used_while_the_time_of_day_is_doubted_is_known_as_long_as_any() {
+        const DECADE_MS: u64 = 10 * 365 * 24 * 3_600_000;
+        for (is_believed, is_passed_on) in
+            [(true, false), (true, true), (false, false), (false, true)]
+        {
+            let mut keys = Idempotency::new(10);
+            keys.set_time(0, 0);
+            keys.remember(HASH, "a", "before", 4, 60);
+            keys.set_time(1_000, 1_000 + DECADE_MS);
+            keys.remember(HASH, "a", "k", 5, 60);
+            // Another jump says nothing of how long ago it was.
+            keys.set_time(20_000, 20_000 + 2 * DECADE_MS);
+            assert_eq!(keys.seen(HASH, "a", "k", 60), Some(5));
+            if is_passed_on {
+                let mut new = Idempotency::new(10);
+                new.set_time(20_000, 20_000 + 2 * DECADE_MS);
+                let take = |_, topic: &str, key: &str, offset, at_ms| {
+                    new.remember_at(HASH, topic, key, offset, at_ms, 60);
+                };
+                assert_eq!(keys.each_from(0, 10, take), Some(2));
+                keys = new;
+            }
+            let after_ms = if is_believed { 2 * DECADE_MS } else { 0 };
+            let mut known = |now_ms, key| {
+                keys.set_time(now_ms + after_ms, now_ms + after_ms);
+                keys.seen(HASH, "a", key, 60)
+            };
+            let before = Some(4).filter(|_| !is_believed);
+            assert_eq!((known(59_000, "before"), known(60_999, "k")), (before, Some(5)));
+            assert_eq!(known(61_000, "k"), None);
+        }
     }
 
     #[test]
@@ -201,17 +290,17 @@ mod tests {
         let mut keys = Idempotency::new(10);
         // Loaded keys may come in any order.
         for (key, offset) in [("x", 9), ("y", 3), ("z", 5), ("k", 11), ("l", 12)] {
-            keys.remember(HASH, "a", key, offset, 0, 60);
+            keys.remember(HASH, "a", key, offset, 60);
         }
         keys.forget(11);
         keys.forget(10);
-        assert_eq!(keys.seen(HASH, "a", "k", 0, 60), None);
-        assert_eq!(keys.seen(HASH, "a", "l", 0, 60), Some(12));
-        keys.remember(HASH, "a", "k", 13, 0, 60);
-        assert_eq!(keys.seen(HASH, "a", "k", 0, 60), Some(13));
+        assert_eq!(keys.seen(HASH, "a", "k", 60), None);
+        assert_eq!(keys.seen(HASH, "a", "l", 60), Some(12));
+        keys.remember(HASH, "a", "k", 13, 60);
+        assert_eq!(keys.seen(HASH, "a", "k", 60), Some(13));
         // A former use of the key does not take the new one with it.
         keys.forget(11);
-        assert_eq!(keys.seen(HASH, "a", "k", 0, 60), Some(13));
+        assert_eq!(keys.seen(HASH, "a", "k", 60), Some(13));
     }
 
     proptest! {
@@ -226,6 +315,7 @@ mod tests {
             for (kind, topic, key, delay_ms) in steps {
                 let (topic, key) = (format!("t{topic}"), format!("k{key}"));
                 now_ms += delay_ms;
+                keys.set_time(now_ms, now_ms);
                 if kind == 0 {
                     let unwritten = offset - u64::from(offset > 3) * 3;
                     keys.forget(unwritten);
@@ -237,12 +327,12 @@ mod tests {
                 if kind == 1 {
                     let is = |entry: &&(String, String, u64, u64)| entry.0 == topic && entry.1 == key;
                     let want = model.iter().rev().find(is).filter(|entry| now_ms - entry.3 < 2_000);
-                    let seen = keys.seen(HASH, &topic, &key, now_ms, 2);
+                    let seen = keys.seen(HASH, &topic, &key, 2);
                     prop_assert_eq!(seen, want.map(|entry| entry.2));
                 }
                 if kind > 1 {
                     offset += 1;
-                    keys.remember(HASH, &topic, &key, offset, now_ms, 2);
+                    keys.remember(HASH, &topic, &key, offset, 2);
                     for entry in model.iter_mut().filter(|entry| entry.0 == topic && entry.1 == key) {
                         entry.0 = "again".into();
                     }

@@ -1,13 +1,15 @@
 //! The session of a client that is away.
 
-use crate::contract::SessionInfo;
+use crate::contract::{Now, SessionInfo};
 use crate::session::{Session, WITHOUT_END, Will};
 
 /// A session that nobody is connected to.
 pub(crate) struct Away {
     pub session: Session,
-    pub since_s: u64,
-    /// What is published if nobody comes back, and when, in seconds since 1970.
+    /// Since when, by the time of day and by the time of ages, in seconds since 1970. They differ where its client left while
+    /// the time of day was doubted.
+    pub since: Now,
+    /// What is published if nobody comes back, and when, by the time of ages in seconds since 1970.
     pub will: Option<(Will, u64)>,
     /// The memory that it takes, roughly.
     pub bytes: usize,
@@ -18,13 +20,24 @@ const PLACE_BYTES: usize = 256;
 
 impl Away {
     /// A client is away since then; its will waits.
-    pub fn new(session: Session, since_s: u64, will: Option<Will>) -> Self {
+    pub fn new(session: Session, since: Now, will: Option<Will>) -> Self {
         let bytes = PLACE_BYTES + session.bytes() + will.as_ref().map_or(0, Will::bytes);
         let will = will.map(|will| {
-            let due_s = since_s.saturating_add(will.delay_s.into());
+            let due_s = since.age_s.saturating_add(will.delay_s.into());
             (will, due_s)
         });
-        Away { session, since_s, will, bytes }
+        Away { session, since, will, bytes }
+    }
+
+    /// Whether its client left while the time of day was doubted.
+    pub fn is_doubted(&self) -> bool {
+        self.since.doubted_s() > 0
+    }
+
+    /// The time of day is doubted no longer: ages are counted by a time that has jumped forwards by so much.
+    pub fn end_doubt(&mut self, jump_s: u64) {
+        self.since = Now::at(self.since.age_s.saturating_add(jump_s));
+        self.will.iter_mut().for_each(|(_, due_s)| *due_s = due_s.saturating_add(jump_s));
     }
 
     /// Its will is published, or dropped.
@@ -34,18 +47,22 @@ impl Away {
         Some(will)
     }
 
-    /// When it is over; nothing where it has no end.
+    /// When it is over, by the time of ages; nothing where it has no end.
     pub fn over_s(&self) -> Option<u64> {
+        self.after_its_time(self.since.age_s)
+    }
+
+    fn after_its_time(&self, since_s: u64) -> Option<u64> {
         let seconds = self.session.seconds;
-        (seconds != WITHOUT_END).then(|| self.since_s.saturating_add(seconds.into()))
+        (seconds != WITHOUT_END).then(|| since_s.saturating_add(seconds.into()))
     }
 
     pub fn info(&self, key: &str) -> SessionInfo {
         let session = &self.session;
         SessionInfo {
             key: key.into(),
-            since_s: self.since_s,
-            over_s: self.over_s(),
+            since_s: self.since.unix_s,
+            over_s: self.after_its_time(self.since.unix_s),
             seconds: session.seconds,
             subscriptions: session.subscriptions.len(),
             in_flight: session.flow.in_flight(),
@@ -54,7 +71,7 @@ impl Away {
         }
     }
 
-    /// When there is something to do about it.
+    /// When there is something to do about it, by the time of ages.
     pub fn due_s(&self) -> Option<u64> {
         let will_s = self.will.as_ref().map(|(_, due_s)| *due_s);
         [will_s, self.over_s()].into_iter().flatten().min()

@@ -21,7 +21,7 @@ pub trait Sessions: Send + Sync {
 
     /// A connection lets go of a session, or of waiting for one: it has ended, or was notified to. Another one
     /// may have to be notified that it can go on.
-    fn release(&self, key: &str, from: ConnectionId, ended: Ended, now_s: u64) -> Released;
+    fn release(&self, key: &str, from: ConnectionId, ended: Ended, now: Now) -> Released;
 
     /// A connection has come from another process, where it had this session: it has it here.
     fn restore(&self, key: &str, by: ConnectionId);
@@ -72,7 +72,7 @@ pub trait Sessions: Send + Sync {
     /// Ends sessions whose time is over, and gives the wills that are due: never early, so up to a second late
     /// and more by as much as this is called late. Has the store take what it did not take before. To be called
     /// about once a second.
-    fn sweep(&self, now_s: u64) -> Vec<Will>;
+    fn sweep(&self, now: Now) -> Vec<Will>;
 
     /// A session leaves messages to other members of its groups, in order. The caller has stored the session of this key
     /// without them before; without a key they are in no stored session.
@@ -111,6 +111,34 @@ pub trait Sessions: Send + Sync {
 
     /// Figures.
     fn stats(&self) -> Stats;
+}
+
+/// What the clocks say, in seconds since 1970.
+///
+/// While the time of day is doubted, because it has jumped forwards, ages are counted by an earlier time. Who leaves then
+/// does so at both, as nobody knows which of them is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// The time of day.
+    pub unix_s: u64,
+    /// The time by which ages are counted before something is deleted.
+    pub age_s: u64,
+}
+
+/// How far the two times may be apart without a doubt, in seconds.
+const APART_MAX_S: u64 = 30;
+
+impl Now {
+    /// A moment at which the time of day is not doubted.
+    pub fn at(unix_s: u64) -> Self {
+        Now { unix_s, age_s: unix_s }
+    }
+
+    /// How far ages are counted behind the time of day, in seconds; 0 where that is not doubted.
+    pub fn doubted_s(self) -> u64 {
+        let behind_s = self.unix_s.saturating_sub(self.age_s);
+        if behind_s > APART_MAX_S { behind_s } else { 0 }
+    }
 }
 
 /// Keeps sessions beyond the process.

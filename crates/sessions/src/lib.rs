@@ -40,8 +40,8 @@ use std::sync::Arc;
 use model::NodeId;
 
 pub use contract::{
-    Claim, Claimed, Done, Ended, Found, Limits, Part, RedispatchOutcome, Released, SessionInfo,
-    Sessions, Stats, Storage, Taken,
+    Claim, Claimed, Done, Ended, Found, Limits, Now, Part, RedispatchOutcome, Released,
+    SessionInfo, Sessions, Stats, Storage, Taken,
 };
 pub use flow::{Confirmed, Flow, FlowRecord, Incoming, Outgoing, Source, State};
 pub use interests::Interests;

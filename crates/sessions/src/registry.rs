@@ -12,8 +12,8 @@ use model::{ConnectionId, Name, NodeId};
 use crate::away::Away;
 use crate::connected::Connected;
 use crate::contract::{
-    Claim, Claimed, Done, Ended, Found, Limits, Part, RedispatchOutcome, Released, SessionInfo,
-    Sessions, Stats, Storage, Taken,
+    Claim, Claimed, Done, Ended, Found, Limits, Now, Part, RedispatchOutcome, Released,
+    SessionInfo, Sessions, Stats, Storage, Taken,
 };
 use crate::flow::Source;
 use crate::interests::Interests;
@@ -46,6 +46,8 @@ pub struct Local {
     bytes_max: AtomicUsize,
     away: AtomicUsize,
     away_bytes: AtomicUsize,
+    /// The time of the last sweep.
+    swept: Mutex<Option<Now>>,
     /// Messages that sessions have left to other members of their groups.
     redispatch: Redispatch,
     /// How many epochs were drawn.
@@ -69,8 +71,11 @@ struct Segment {
     persistent: HashMap<Name, PersistentSession>,
     /// Connections that wait for a session that another one has still.
     claims: HashMap<Name, Waiting>,
-    /// When something is to be done about a session of nobody, in seconds since 1970: each at most once.
+    /// When something is to be done about a session of nobody, by the time of ages in seconds since 1970: each at most
+    /// once.
     due: BTreeSet<(u64, Name)>,
+    /// Sessions of clients that left while the time of day was doubted.
+    doubted: BTreeSet<Name>,
 }
 
 /// A session that outlives its connection.
@@ -121,6 +126,7 @@ impl Local {
             bytes_max: AtomicUsize::new(limits.bytes_max),
             away: AtomicUsize::new(0),
             away_bytes: AtomicUsize::new(0),
+            swept: Mutex::default(),
             epochs: AtomicU64::new(0),
             counts: Counts::default(),
         }
@@ -131,7 +137,7 @@ impl Local {
     pub fn load(
         &self,
         records: impl IntoIterator<Item = (Part, String, Vec<u8>)>,
-        now_s: u64,
+        now: Now,
     ) -> usize {
         let (mut sessions, mut progress) = (HashMap::new(), HashMap::new());
         let mut unread = 0;
@@ -158,7 +164,11 @@ impl Local {
                 // Its client may have had them since: how far it is was not stored any more.
                 session.refs.clear();
             }
-            let away = Away::new(session, since_s.unwrap_or(now_s).min(now_s), will);
+            let since = since_s.map_or(now, |since_s| Now {
+                unix_s: since_s.min(now.unix_s),
+                age_s: since_s.min(now.age_s),
+            });
+            let away = Away::new(session, since, will);
             let mut segment = self.segment(&key).1;
             let key = Name::from(key);
             let interests = self.note_interests(&away.session, Vec::new());
@@ -254,10 +264,10 @@ impl Local {
             return self.unstored.insert(key);
         }
         match away {
-            Some(Away { session, since_s, will, bytes: _ }) => {
+            Some(Away { session, since, will, bytes: _ }) => {
                 let will = will.as_ref().map(|(will, _)| will);
                 self.store_progress(key, session, None);
-                self.store_session(key, session, (will, Some(*since_s)), None);
+                self.store_session(key, session, (will, Some(since.unix_s)), None);
             }
             None => Part::ALL.into_iter().for_each(|part| _ = self.store(part, key, None, None)),
         }
@@ -295,10 +305,39 @@ impl Local {
         if let Some(due_s) = away.due_s() {
             segment.due.remove(&(due_s, Name::from(key)));
         }
+        if away.is_doubted() {
+            segment.doubted.remove(key);
+        }
         self.away.fetch_sub(1, Relaxed);
         self.away_bytes.fetch_sub(away.bytes, Relaxed);
         self.owners.leave(key);
         Some(away)
+    }
+
+    /// Notes the time. When the time of day is doubted no longer, sessions that were left meanwhile go on with the age that
+    /// they have.
+    fn note_time(&self, now: Now) {
+        let before = self.swept.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
+        if now.doubted_s() > 0 {
+            return;
+        }
+        for mut segment in self.segments() {
+            let Segment { persistent, due, doubted, .. } = &mut *segment;
+            for key in std::mem::take(doubted) {
+                let away =
+                    persistent.get_mut(&key).and_then(|persistent| persistent.away.as_deref_mut());
+                let Some(away) = away else { continue };
+                // Without a sweep in the doubt it is the one in which the client left.
+                let before = before.filter(|it| it.doubted_s() > 0).unwrap_or(away.since);
+                // Ages are counted by the new time from now on, or the time of day has returned.
+                let is_believed = now.age_s > before.age_s + before.doubted_s() / 2;
+                let jump_s = if is_believed { before.doubted_s() } else { 0 };
+                away.due_s().into_iter().for_each(|due_s| _ = due.remove(&(due_s, key.clone())));
+                away.end_doubt(jump_s);
+                due.extend(away.due_s().map(|due_s| (due_s, key.clone())));
+                self.store_away(&key, Some(away));
+            }
+        }
     }
 
     /// Ends a session that outlived its connections. Gives what is to be published because of that.
@@ -341,18 +380,18 @@ impl Local {
         key: &str,
         session: Session,
         will: Option<Will>,
-        now_s: u64,
+        now: Now,
     ) -> Option<Will> {
         drop(self.take_away(segment, key));
-        let (now, later) = match will {
+        let (at_once, later) = match will {
             Some(will) if will.delay_s == 0 => (Some(will), None),
             will => (None, will),
         };
-        let mut away = Away::new(session, now_s, later);
+        let mut away = Away::new(session, now, later);
         if !away.session.outlives() || !self.has_place(key, away.bytes) {
             let persistent = segment.persistent.remove(key);
             self.forget(key, persistent, Some(&away.session));
-            return now.or(away.take_will());
+            return at_once.or(away.take_will());
         }
         let before = segment
             .persistent
@@ -362,7 +401,7 @@ impl Local {
         let interests = self.note_interests(&away.session, before);
         self.store_away(key, Some(&away));
         self.put_in(segment, &Name::from(key), away, interests);
-        now
+        at_once
     }
 
     fn put_in(&self, segment: &mut Segment, key: &Name, away: Away, interests: Vec<Name>) {
@@ -370,6 +409,9 @@ impl Local {
         self.away_bytes.fetch_add(away.bytes, Relaxed);
         if let Some(due_s) = away.due_s() {
             segment.due.insert((due_s, key.clone()));
+        }
+        if away.is_doubted() {
+            segment.doubted.insert(key.clone());
         }
         segment
             .persistent
@@ -448,7 +490,7 @@ impl Sessions for Local {
         }
     }
 
-    fn release(&self, key: &str, from: ConnectionId, ended: Ended, now_s: u64) -> Released {
+    fn release(&self, key: &str, from: ConnectionId, ended: Ended, now: Now) -> Released {
         let Ended { session, will } = ended;
         let outlives = session.as_ref().is_some_and(Session::outlives);
         let (hash, mut segment) = self.segment(key);
@@ -461,7 +503,7 @@ impl Sessions for Local {
                 return Released { notify: None, publish: will };
             }
             let session = session.unwrap_or_default();
-            let publish = self.put_away(&mut segment, key, session, will, now_s);
+            let publish = self.put_away(&mut segment, key, session, will, now);
             return Released { notify: None, publish };
         };
         let mut publish = None;
@@ -494,7 +536,7 @@ impl Sessions for Local {
             Some(Waiting { session, will, .. }) => (session.unwrap_or_default(), will),
             None => (Session::default(), None),
         };
-        let more = self.put_away(&mut segment, key, session, will, now_s);
+        let more = self.put_away(&mut segment, key, session, will, now);
         Released { notify: None, publish: publish.or(more) }
     }
 
@@ -590,8 +632,10 @@ impl Sessions for Local {
         &self.interests
     }
 
-    fn sweep(&self, now_s: u64) -> Vec<Will> {
+    fn sweep(&self, now: Now) -> Vec<Will> {
         self.store_again();
+        self.note_time(now);
+        let now_s = now.age_s;
         let mut wills = Vec::new();
         for mut segment in self.segments() {
             // Whole seconds are noted: the one that it is due in has to be over.
@@ -649,7 +693,7 @@ impl Sessions for Local {
     fn drop_wills(&self, is_shut_out: &dyn Fn(&Author) -> bool) {
         let is_due = |will: &Will| is_shut_out(&will.author);
         for mut segment in self.segments() {
-            let Segment { persistent, claims, due, connected: _ } = &mut *segment;
+            let Segment { persistent, claims, due, doubted: _, connected: _ } = &mut *segment;
             claims.values_mut().for_each(|waiting| drop(waiting.will.take_if(|will| is_due(will))));
             for (key, persistent) in persistent {
                 let Some(away) = &mut persistent.away else { continue };

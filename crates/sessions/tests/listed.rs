@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use model::{ConnectionId, Data, Name, NodeId, Publication};
 use sessions::{
-    Author, Claim, Claimed, Done, Ended, Found, Limits, Listing, Local, Part, Place, Session,
+    Author, Claim, Claimed, Done, Ended, Found, Limits, Listing, Local, Now, Part, Place, Session,
     Sessions, Storage, Subscription, SubscriptionOptions, Taken, Will,
 };
 
@@ -34,7 +34,8 @@ fn leave_as(sessions: &Local, key: &str, session: Session, author: Author) {
     sessions.keep(key, &session, None, None);
     let publication = Publication::new("gone", Data::Text(key.into()));
     let will = Some(Will { publication, delay_s: 30, expiry_s: None, author });
-    let released = sessions.release(key, id(3), Ended { session: Some(session), will }, 1_000);
+    let released =
+        sessions.release(key, id(3), Ended { session: Some(session), will }, Now::at(1_000));
     assert_eq!(released, Default::default());
 }
 
@@ -62,8 +63,9 @@ fn who_lets_go_later_keeps_no_other_from_its_place() {
     let sessions = Local::new(NODE, Arc::default(), None);
     let (old, later, new) = (id(3), id(900), ConnectionId { serial: 8, ..id(3) });
     let claim = |by| sessions.claim(Claim { key: "a", by, clean: false });
-    let goes =
-        |from, session| sessions.release("a", from, Ended { session, will: None }, 1_000).notify;
+    let goes = |from, session| {
+        sessions.release("a", from, Ended { session, will: None }, Now::at(1_000)).notify
+    };
     // Before anybody wants the session, and after.
     for is_wanted_first in [false, true] {
         let _ = claim(old);
@@ -123,11 +125,11 @@ fn a_will_is_published_where_a_later_connection_wants_a_new_session() {
     let publication = Publication::new("gone", Data::Text("bye".into()));
     let will = Some(Will { publication, delay_s: 30, expiry_s: None, author: Default::default() });
     let ended = Ended { session: Some(session(&["x"])), will: will.clone() };
-    let released = sessions.release("a", id(1), ended, 1_000);
+    let released = sessions.release("a", id(1), ended, Now::at(1_000));
     assert_eq!((released.notify, released.publish), (Some(id(2)), None));
     assert_eq!(sessions.claim(claim(3, true)), Claimed::Wait(Some(id(2))));
     assert!(matches!(sessions.take(claim(2, false)), Taken::Elsewhere));
-    let released = sessions.release("a", id(2), Ended::default(), 1_000);
+    let released = sessions.release("a", id(2), Ended::default(), Now::at(1_000));
     assert_eq!((released.notify, released.publish), (Some(id(3)), None));
     let Taken::New { will: taken } = sessions.take(claim(3, true)) else { panic!("it is new") };
     assert_eq!(taken, will);
@@ -189,15 +191,15 @@ fn what_the_store_does_not_take_of_a_session_is_given_to_it_again() {
     assert_eq!(store.set(true, true), [(Part::Session, true); 2]);
     assert!(sessions.end("b").is_some());
     assert_eq!(store.set(true, false), [(Part::Session, false), (Part::Progress, false)]);
-    sessions.sweep(1_000);
+    sessions.sweep(Now::at(1_000));
     assert!(store.set(true, true).is_empty() && !sessions.is_all_stored());
-    sessions.sweep(1_000);
+    sessions.sweep(Now::at(1_000));
     let all = [(Part::Progress, true), (Part::Session, true)];
     let gone = [(Part::Session, false), (Part::Progress, false)];
     assert_eq!(store.set(true, false), [all, gone].concat());
     assert!(sessions.end("a").is_some() && !sessions.is_all_stored());
     store.set(true, true);
-    sessions.sweep(1_000);
+    sessions.sweep(Now::at(1_000));
     assert!(sessions.is_all_stored());
     assert_eq!(store.set(true, true), gone);
 }
@@ -211,10 +213,11 @@ fn who_is_shut_out_has_no_last_word() {
     }
     sessions.drop_wills(&|author| author.users.contains(&"al".into()));
     let Some(Found::Away(..)) = sessions.find("a") else { panic!("its session stays") };
-    let wills: Vec<_> = sessions.sweep(1_031).into_iter().map(|it| it.author.users).collect();
+    let wills: Vec<_> =
+        sessions.sweep(Now::at(1_031)).into_iter().map(|it| it.author.users).collect();
     assert_eq!(wills, [[Name::from("bo")]]);
     // Both end in their time.
-    assert!(sessions.sweep(1_061).is_empty());
+    assert!(sessions.sweep(Now::at(1_061)).is_empty());
     assert_eq!((sessions.stats().persistent, sessions.stats().expired), (0, 2));
 }
 
@@ -232,11 +235,11 @@ fn what_sessions_of_who_is_away_take_is_limited() {
         let (publication, author) = (Publication::new("gone", data), Author::default());
         let will = Some(Will { publication, delay_s: 30, expiry_s: None, author });
         let _ = sessions.claim(Claim { key, by: id(3), clean: false });
-        sessions.release(key, id(3), Ended { session: Some(session(&["x"])), will }, 1_000)
+        sessions.release(key, id(3), Ended { session: Some(session(&["x"])), will }, Now::at(1_000))
     };
     assert!(leave_will("c", 1_000).publish.is_some(), "its session ends at once");
     assert_eq!((sessions.stats().away, sessions.stats().refused), (2, 1));
-    assert_eq!(sessions.sweep(1_031).len(), 2);
+    assert_eq!(sessions.sweep(Now::at(1_031)).len(), 2);
     assert!(sessions.stats().away_bytes < 2 * one);
     assert!(leave_will("c", 1).publish.is_none());
     ["a", "b", "c"].iter().for_each(|key| assert!(sessions.end(key).is_some()));

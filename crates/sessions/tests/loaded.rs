@@ -3,9 +3,33 @@
 use std::sync::Arc;
 
 use model::{ConnectionId, Data, NodeId, Publication};
-use sessions::{Author, Claim, Claimed, Local, Part, Session, SessionRecord, Sessions, Will};
+use sessions::{Author, Claim, Claimed, Local, Now, Part, Session, SessionRecord, Sessions, Will};
 
 const NODE: NodeId = NodeId(1);
+
+#[test]
+fn a_session_that_was_left_while_the_time_of_day_was_doubted_lasts_after_a_restart() {
+    let session = Session { seconds: 60, ..Session::default() };
+    let record = |since_s| {
+        let record = minicbor::to_vec(SessionRecord::new(&session, None, Some(since_s))).unwrap();
+        (Part::Session, since_s.to_string(), record)
+    };
+    for is_believed in [true, false] {
+        let sessions = Local::new(NODE, Arc::default(), None);
+        // One was left before the time of day jumped, and one after that.
+        let records = [record(1_000), record(9_001_000)];
+        assert_eq!(sessions.load(records, Now { unix_s: 9_001_020, age_s: 1_020 }), 0);
+        let away = |unix_s, age_s| {
+            assert!(sessions.sweep(Now { unix_s, age_s }).is_empty());
+            sessions.stats().away
+        };
+        assert_eq!((away(9_001_060, 1_060), away(9_001_061, 1_061)), (2, 1));
+        let at = |age_s| if is_believed { 9_000_000 + age_s } else { age_s };
+        // Nobody knows how long the server was stopped.
+        assert_eq!(away(at(1_080), at(1_080)), 1, "believed: {is_believed}");
+        assert_eq!(away(at(1_081), at(1_081)), 0, "believed: {is_believed}");
+    }
+}
 
 #[test]
 fn a_will_that_is_due_is_published_when_its_client_is_back_before() {
@@ -15,7 +39,7 @@ fn a_will_that_is_due_is_published_when_its_client_is_back_before() {
         let will = Will { publication, delay_s, expiry_s: None, author: Author::default() };
         let session = Session { seconds: 60, ..Session::default() };
         let record = minicbor::to_vec(SessionRecord::new(&session, Some(&will), None)).unwrap();
-        assert_eq!(sessions.load([(Part::Session, key.into(), record)], 1_000), 0);
+        assert_eq!(sessions.load([(Part::Session, key.into(), record)], Now::at(1_000)), 0);
     }
     let will = |key| {
         let by = ConnectionId { node: NODE, shard: 1, slot: 3, serial: 7 };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use model::{ConnectionId, NodeId, Qos};
-use sessions::{Claim, Claimed, Done, Ended, Local, Part, Session, Sessions, Source, Storage};
+use sessions::{Claim, Claimed, Done, Ended, Local, Now, Part, Session, Sessions, Source, Storage};
 
 const NODE: NodeId = NodeId(1);
 
@@ -60,7 +60,7 @@ fn next_process(disk: &Arc<Disk>) -> Local {
     let sessions = Local::new(NODE, Arc::default(), Some(disk.clone()));
     let records = disk.records.lock().unwrap().clone();
     let records = records.into_iter().map(|((_, key), (part, value))| (part, key, value));
-    assert_eq!(sessions.load(records, 1_000), 0);
+    assert_eq!(sessions.load(records, Now::at(1_000)), 0);
     sessions
 }
 
@@ -89,7 +89,7 @@ fn resume(sessions: &Local) -> Session {
 
 fn leave(sessions: &Local, session: Session) {
     let released =
-        sessions.release("a", id(3), Ended { session: Some(session), will: None }, 1_000);
+        sessions.release("a", id(3), Ended { session: Some(session), will: None }, Now::at(1_000));
     assert_eq!(released, Default::default());
 }
 
@@ -117,7 +117,7 @@ fn a_connected_session_is_unstored_until_the_store_has_it() {
     leave(&sessions, session(42));
     assert_eq!(resume(&sessions), session(42));
     disk.is_half_full.store(false, Relaxed);
-    assert!(sessions.sweep(1_000).is_empty());
+    assert!(sessions.sweep(Now::at(1_000)).is_empty());
     assert!(!sessions.is_all_stored(), "only its connection can store how far it is");
     assert_eq!(sessions.unstored_connected(), [("a".into(), ConnectionId { serial: 0, ..id(3) })]);
     disk.is_full.store(true, Relaxed);
@@ -153,10 +153,10 @@ fn another_member_waits_until_the_end_of_a_session_is_stored() {
     assert!(matches!(claim(&sessions, true), Claimed::New { .. }));
     let new = Session { epoch: sessions.new_epoch(), seconds: 60, ..Session::default() };
     sessions.keep("a", &new, None, None);
-    assert!(sessions.sweep(1_000).is_empty());
+    assert!(sessions.sweep(Now::at(1_000)).is_empty());
     assert_eq!(sessions.poll_redispatch(), None);
     disk.is_half_full.store(false, Relaxed);
     sessions.store_connected("a", &new, None);
-    assert!(sessions.sweep(1_000).is_empty());
+    assert!(sessions.sweep(Now::at(1_000)).is_empty());
     assert_eq!(sessions.poll_redispatch(), Some((0, source(Some("$share/g/t")))));
 }

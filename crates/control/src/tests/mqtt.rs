@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use model::{ConnectionId, NodeId, Qos};
 use serde_json::{Value, json};
-use sessions::{Claim, Claimed, Ended, LocalRetained, Session, Will};
+use sessions::{Claim, Claimed, Ended, LocalRetained, Now, Session, Will};
 
 use super::fake::{Bench, Mood, bench, with_retained};
 
@@ -23,7 +23,7 @@ fn leave(bench: &Bench, key: &str) {
     let publication = model::Publication::new("gone", model::Data::Text(key.into()));
     let will =
         Some(Will { publication, delay_s: 9, expiry_s: Some(60), author: Default::default() });
-    let _ = sessions.release(key, id(0), Ended { session: Some(session), will }, 1_000);
+    let _ = sessions.release(key, id(0), Ended { session: Some(session), will }, Now::at(1_000));
 }
 
 fn clients(page: &Value) -> Vec<String> {

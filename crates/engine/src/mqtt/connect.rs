@@ -6,7 +6,7 @@ use model::{CloseReason, Name, Publication, Topic, TopicKind};
 use protocol::MqttSettings;
 use protocol::mqtt::{Accepted, Connect, Mqtt, ReasonCode};
 use sessions::{
-    Author, Claim, Claimed, Ended, Place, Released, Session, Subscription, Taken, Token, Will,
+    Author, Claim, Claimed, Ended, Now, Place, Released, Session, Subscription, Taken, Token, Will,
 };
 
 use super::detached::Leaving;
@@ -359,11 +359,15 @@ impl Core {
         self.id(slot, serial)
     }
 
+    /// What the clocks say.
+    pub(super) fn mqtt_now(&self) -> Now {
+        Now { unix_s: self.unix_s(), age_s: self.age_ms() / 1_000 }
+    }
+
     /// Lets go of a session, and does what follows.
     pub(super) fn mqtt_release(&mut self, key: &str, from: model::ConnectionId, ended: Ended) {
-        let now_s = self.age_ms() / 1_000;
-        let Released { notify, publish } =
-            self.shared.mqtt_sessions.release(key, from, ended, now_s);
+        let now = self.mqtt_now();
+        let Released { notify, publish } = self.shared.mqtt_sessions.release(key, from, ended, now);
         if let Some(by) = notify
             && let Some(engine) = self.engines.get(usize::from(by.shard))
         {

@@ -140,7 +140,7 @@ impl Engine {
         if self.core.number == 0 {
             let age_ms = self.core.age_ms();
             let sessions = self.core.shared.mqtt_sessions.clone();
-            let wills = sessions.sweep(age_ms / 1_000);
+            let wills = sessions.sweep(self.core.mqtt_now());
             self.core.publish_wills(wills);
             for (key, ConnectionId { shard, slot, .. }) in sessions.unstored_connected() {
                 if let Some(engine) = self.core.engines.get(usize::from(shard)) {

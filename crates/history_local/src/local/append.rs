@@ -82,9 +82,9 @@ impl Put<'_> {
     fn repeated(&mut self, state: &mut State, publication: &Publication) -> Option<Position> {
         let inner = &self.history.0;
         let key = self.options.idempotency_key.as_ref()?;
-        let now_ms = inner.clock.now_ms();
+        state.idempotency.set_time(inner.clock.now_ms(), unix_ms());
         let seconds = inner.idempotency_seconds_max.load(Ordering::Relaxed);
-        let offset = state.idempotency.seen(self.hash, &publication.topic, key, now_ms, seconds)?;
+        let offset = state.idempotency.seen(self.hash, &publication.topic, key, seconds)?;
         let id = self.history.id(offset);
         inner.counts.repeated.fetch_add(1, Ordering::Relaxed);
         if let Some(receipt) = self.receipt.take() {
@@ -110,9 +110,9 @@ impl Put<'_> {
 
     fn remember(&self, state: &mut State, publication: &Publication, offset: u64) {
         if let Some(key) = &self.options.idempotency_key {
-            let now_ms = self.history.0.clock.now_ms();
+            state.idempotency.set_time(self.history.0.clock.now_ms(), unix_ms());
             let seconds = self.history.0.idempotency_seconds_max.load(Ordering::Relaxed);
-            state.idempotency.remember(self.hash, &publication.topic, key, offset, now_ms, seconds);
+            state.idempotency.remember(self.hash, &publication.topic, key, offset, seconds);
         }
     }
 

@@ -45,8 +45,12 @@ impl Local {
     ) {
         let seconds = self.0.idempotency_seconds_max.load(Ordering::Relaxed);
         let mut state = self.state();
+        let (age_ms, unix_ms) = (self.0.clock.now_ms(), unix_ms());
+        state.idempotency.set_time(age_ms, unix_ms);
         for (topic, key, offset, at_ms) in found {
-            state.idempotency.remember(hash(&topic), &topic, &key, offset, at_ms, seconds);
+            // How long ago that was nobody knows: it counts from now on.
+            let at_ms = if at_ms > age_ms { unix_ms } else { at_ms };
+            state.idempotency.remember_at(hash(&topic), &topic, &key, offset, at_ms, seconds);
         }
     }
 

@@ -69,7 +69,9 @@ impl Local {
             return;
         }
         let now_ms = self.0.clock.now_ms();
-        self.state().windows.sweep(now_ms, &|topic| self.rule(topic), SWEPT);
+        let mut state = self.state();
+        state.idempotency.set_time(now_ms, unix_ms());
+        state.windows.sweep(now_ms, &|topic| self.rule(topic), SWEPT);
     }
 
     /// What is held, and what was done so far.

@@ -13,6 +13,7 @@ use model::{ConnectionId, Name, NodeId};
 
 use super::{Local, PersistentSession, Segment, Waiting};
 use crate::away::Away;
+use crate::contract::Now;
 use crate::records::{key, parts};
 use crate::session::{ProgressRecord, Session, SessionRecord, Will};
 
@@ -35,6 +36,9 @@ struct PersistentSessionRecord {
     /// The filters that are noted for it, while its client is connected.
     #[cbor(n(1), default)]
     interests: Vec<String>,
+    /// Since when its client is away by the time of ages, in seconds since 1970.
+    #[n(2)]
+    since_age_s: Option<u64>,
 }
 
 /// A session that no connection has, with its will and since when that is so.
@@ -93,14 +97,18 @@ impl From<&PersistentSession> for PersistentSessionRecord {
         match away {
             Some(away) => {
                 // When the will is due follows from since when its client is away.
-                let Away { session, since_s, will, bytes: _ } = &**away;
+                let Away { session, since, will, bytes: _ } = &**away;
                 let will = will.as_ref().map(|(will, _)| will);
-                let away = Some(AwayRecord::new(session, will, Some(*since_s)));
-                PersistentSessionRecord { away, interests: Vec::new() }
+                let away = Some(AwayRecord::new(session, will, Some(since.unix_s)));
+                PersistentSessionRecord {
+                    away,
+                    interests: Vec::new(),
+                    since_age_s: Some(since.age_s),
+                }
             }
             None => {
                 let interests = interests.iter().map(Name::to_string).collect();
-                PersistentSessionRecord { away: None, interests }
+                PersistentSessionRecord { away: None, interests, since_age_s: None }
             }
         }
     }
@@ -158,13 +166,15 @@ impl Local {
         drop(self.take_away(&mut segment, key));
         let persistent = segment.persistent.remove(key);
         let before = persistent.map(|persistent| persistent.interests).unwrap_or_default();
-        let Some(PersistentSessionRecord { away, interests }) = record else {
+        let Some(PersistentSessionRecord { away, interests, since_age_s }) = record else {
             return drop(self.replace_interests(Vec::new(), before));
         };
         let key = Name::from(key);
         match away.map(AwayRecord::import) {
             Some((session, will, since_s)) => {
-                let away = Away::new(session, since_s.unwrap_or_default(), will);
+                let unix_s = since_s.unwrap_or_default();
+                let since = Now { unix_s, age_s: since_age_s.unwrap_or(unix_s) };
+                let away = Away::new(session, since, will);
                 let interests = self.note_interests(&away.session, before);
                 // What was kept is kept, also where the limit is another one than it was.
                 self.owners.enter(&key, 0);
@@ -306,7 +316,7 @@ mod tests {
     }
 
     fn leave(sessions: &Local, key: &str, slot: u32, ended: Ended) {
-        let released = sessions.release(key, by(slot), ended, 1_000);
+        let released = sessions.release(key, by(slot), ended, Now::at(1_000));
         assert_eq!((released.notify, released.publish), (None, None));
     }
 
@@ -340,8 +350,8 @@ mod tests {
         for filter in ["a/0", "a/6", "b", "c"] {
             assert_eq!(new.interests().holds(filter), old.interests().holds(filter), "{filter}");
         }
-        assert_eq!(new.sweep(1_031), old.sweep(1_031), "wills");
-        assert_eq!(new.sweep(1_061).len(), old.sweep(1_061).len());
+        assert_eq!(new.sweep(Now::at(1_031)), old.sweep(Now::at(1_031)), "wills");
+        assert_eq!(new.sweep(Now::at(1_061)).len(), old.sweep(Now::at(1_061)).len());
         assert_eq!((new.stats(), new.stats().away, new.interests().count()), (old.stats(), 0, 7));
     }
 
@@ -376,7 +386,7 @@ mod tests {
         old.end("a").unwrap();
         old.redispatch(Some("b"), vec![source(5)]);
         // The store has no capacity for the end of the first one's session.
-        assert!(old.sweep(1_000).is_empty());
+        assert!(old.sweep(Now::at(1_000)).is_empty());
         let taken = old.poll_redispatch();
         assert_eq!((taken, old.poll_redispatch()), (Some((2, source(5))), None));
         let mut sent = Sent::new();
@@ -386,7 +396,7 @@ mod tests {
         assert_eq!(pass_all(&old, &new, &mut sent), 1);
         new.unstored.remove("a");
         assert!(new.interests().holds("a"));
-        assert!(new.sweep(1_000).is_empty());
+        assert!(new.sweep(Now::at(1_000)).is_empty());
         for (number, offset) in [(0, 3), (1, 4)] {
             assert_eq!(new.poll_redispatch(), Some((number, source(offset))));
             assert!(new.on_redispatched(number, RedispatchOutcome::Passed));
@@ -406,7 +416,7 @@ mod tests {
         let mut sent = Sent::new();
         assert_eq!(pass_all(&old, &new, &mut sent), 1);
         let lets_go = Ended { session: Some(session("a")), will: Some(will(9)) };
-        let released = new.release("a", by(1), lets_go, 1_000);
+        let released = new.release("a", by(1), lets_go, Now::at(1_000));
         assert_eq!((released.notify, released.publish), (Some(by(2)), None));
         assert_eq!(pass_all(&old, &new, &mut sent), 0, "the old one has not changed");
         let taken = new.take(Claim { key: "a", by: by(2), clean: false });
@@ -427,6 +437,31 @@ mod tests {
         assert_eq!(found("a"), Some(Found::Connected(ConnectionId { serial: 0, ..by(2) })));
         new.unrestore("a", by(2));
         assert_eq!((found("a"), new.stats().away), (None, 0));
+    }
+
+    #[test]
+    fn the_age_of_a_session_goes_along_while_the_time_of_day_is_doubted() {
+        let doubted = |age_s| Now { unix_s: age_s + 1_000_000, age_s };
+        for (is_believed, is_swept) in [(true, true), (true, false), (false, true), (false, false)]
+        {
+            let old = Local::new(NODE, Arc::default(), None);
+            let new = Local::new(NODE, Arc::default(), None);
+            claim(&old, "a", 1);
+            let ended = Ended { session: Some(session("a")), will: Some(will(30)) };
+            let released = old.release("a", by(1), ended, doubted(1_000));
+            assert_eq!((released.notify, released.publish), (None, None));
+            assert_eq!(pass_all(&old, &new, &mut Sent::new()), 1);
+            if is_swept {
+                assert!(new.sweep(doubted(1_010)).is_empty());
+            }
+            let at = |age_s| Now::at(if is_believed { age_s + 1_000_000 } else { age_s });
+            assert!(new.sweep(at(1_030)).is_empty());
+            assert_eq!(new.sweep(at(1_031)).len(), 1, "its will");
+            assert!(new.sweep(at(1_060)).is_empty());
+            assert_eq!(new.stats().away, 1);
+            assert!(new.sweep(at(1_061)).is_empty());
+            assert_eq!(new.stats().away, 0, "believed: {is_believed}, swept: {is_swept}");
+        }
     }
 
     #[test]

@@ -328,3 +328,34 @@ fn a_jump_of_the_time_of_day_ends_no_session() {
     scene.step(&Wait(50));
     assert_eq!(away(&scene), 0);
 }
+
+#[test]
+fn a_session_that_is_left_while_the_time_of_day_is_doubted_lasts_as_long_as_any() {
+    const DECADE_US: u64 = 10 * 365 * 24 * 3_600 * 1_000_000;
+    let peer = Peer { version: Version::V5, framed: false };
+    let connect = peer.connect(false);
+    for is_believed in [true, false] {
+        let first = String::from_utf8(connect[..1].to_vec()).unwrap();
+        let mut scene = Scene::new(false);
+        scene.step(&Open(0, 0, first));
+        scene.step(&Send(0, connect[1..].to_vec()));
+        scene.step(&Read(0));
+        let set_time = |scene: &Scene, unix_after_us, age_after_us| {
+            let now_us = scene.drivers[0].engine.now_us();
+            let shared = &scene.drivers[0].engine.core.shared;
+            shared.set_time(now_us, now_us + unix_after_us, now_us + age_after_us);
+        };
+        let away = |scene: &Scene| scene.drivers[0].engine.core.shared.mqtt_sessions.stats().away;
+        set_time(&scene, DECADE_US, 0);
+        scene.step(&Wait(20));
+        scene.step(&Cut(0));
+        scene.step(&Wait(500));
+        let after_us = if is_believed { DECADE_US } else { 0 };
+        set_time(&scene, after_us, after_us);
+        // Its session is for 100 s.
+        scene.step(&Wait(480));
+        assert_eq!(away(&scene), 1, "the time is believed: {is_believed}");
+        scene.step(&Wait(50));
+        assert_eq!(away(&scene), 0, "the time is believed: {is_believed}");
+    }
+}

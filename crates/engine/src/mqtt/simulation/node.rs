@@ -8,7 +8,7 @@ use broker::{Append, Broker, HistoryLog, Router};
 use history::{History, Implicit};
 use history_local::{Begin, HistoryLimits};
 use model::{Envelope, Epoch, HistoryRule, NodeId, Rules};
-use sessions::{Interests, LocalRetained, Part, RETAINED, Storage};
+use sessions::{Interests, LocalRetained, Now, Part, RETAINED, Storage};
 
 use super::disk::{Disk, OnDisk, Written};
 use crate::Handle;
@@ -154,7 +154,7 @@ fn read(
     });
     let of_topics = records.filter(|((name, _), _)| *name == RETAINED);
     let of_topics = of_topics.map(|((_, topic), value)| (topic.clone(), value.clone()));
-    let unread = sessions.load(of_sessions, unix_us / 1_000_000)
+    let unread = sessions.load(of_sessions, Now::at(unix_us / 1_000_000))
         + retained.load(of_topics, |topic| broker.hash(topic));
     assert_eq!(unread, 0, "records that can't be read");
 }

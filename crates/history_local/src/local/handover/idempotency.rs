@@ -10,6 +10,7 @@ use minicbor::{Decode, Encode};
 use model::Name;
 
 use super::{Local, PIECE, encoded};
+use crate::local::unix_ms;
 
 const NAME: &str = "idempotency";
 
@@ -101,9 +102,10 @@ impl Part for IdempotencyPart {
         let coming = std::mem::take(&mut *self.coming());
         let seconds = self.history.0.idempotency_seconds_max.load(Ordering::Relaxed);
         let mut state = self.history.state();
+        state.idempotency.set_time(self.history.0.clock.now_ms(), unix_ms());
         for Key { topic, key, offset, at_ms } in coming.into_values() {
             let hash = (self.hash)(&topic);
-            state.idempotency.remember(hash, &topic, &key, offset, at_ms, seconds);
+            state.idempotency.remember_at(hash, &topic, &key, offset, at_ms, seconds);
         }
         Ok(())
     }

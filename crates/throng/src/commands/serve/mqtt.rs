@@ -12,7 +12,7 @@ use history::{History, Implicit};
 use model::{Envelope, HistoryRule, NodeId, Rules};
 use protocol::MqttSettings;
 use sessions::{
-    Done, Interests, Limits, Local, LocalRetained, Part, RETAINED, Retained, Sessions, Storage,
+    Done, Interests, Limits, Local, LocalRetained, Now, Part, RETAINED, Retained, Sessions, Storage,
 };
 use store::{Reader, Store};
 use throttle::Throttle;
@@ -121,12 +121,7 @@ impl Mqtt {
     }
 
     /// Takes in what the store holds.
-    pub fn load(
-        &self,
-        store: &Reader,
-        broker: &dyn Broker,
-        now_s: u64,
-    ) -> Result<(), CommandError> {
+    pub fn load(&self, store: &Reader, broker: &dyn Broker, now: Now) -> Result<(), CommandError> {
         let (mut sessions, mut retained) = (Vec::new(), Vec::new());
         let each = |part: &str, key: &str, value: &[u8]| {
             if let Some(part) = Part::ALL.into_iter().find(|known| known.name() == part) {
@@ -138,7 +133,7 @@ impl Mqtt {
         store
             .each_record(each)
             .map_err(|error| CommandError::Runtime(format!("the store can't be read: {error}")))?;
-        let unread = self.sessions.load(sessions, now_s)
+        let unread = self.sessions.load(sessions, now)
             + self.retained.load(retained, |topic| broker.hash(topic));
         if unread > 0 {
             tracing::warn!(unread, "some sessions or retained messages of MQTT can't be read");

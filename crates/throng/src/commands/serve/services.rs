@@ -150,7 +150,8 @@ impl Services {
         let Services { broker, history, subscriptions, tokens, .. } = self;
         storage::load_revocations(reader, &tokens.revocations)?;
         storage::load(reader, &**broker, history, subscriptions)?;
-        self.mqtt_state.load(reader, &**broker, control::unix_us() / 1_000_000)
+        let (unix_s, age_s) = (control::unix_us() / 1_000_000, history.age_ms() / 1_000);
+        self.mqtt_state.load(reader, &**broker, sessions::Now { unix_s, age_s })
     }
 
     /// Starts the shards.

@@ -9,7 +9,7 @@ use history::History as _;
 use model::{ConnectionId, Data, Name, NodeId, Publication, Qos, Rules};
 use presence::Presence as _;
 use proptest::prelude::*;
-use sessions::{Claim, Ended, Retained as _, Session, Sessions as _, Subscription};
+use sessions::{Claim, Ended, Now, Retained as _, Session, Sessions as _, Subscription};
 use shard::{
     ForwardRequest, HookEvent, HookPlace, PendingHook, RequestDetails, Webhook as _, WebhookKind,
     WebhookRequest, Whose,
@@ -210,7 +210,7 @@ fn filled() -> Process {
         ..Session::default()
     };
     let ended = Ended { session: Some(session), will: None };
-    let _ = process.mqtt_state.sessions.release("dev", connection(1), ended, 1_000);
+    let _ = process.mqtt_state.sessions.release("dev", connection(1), ended, Now::at(1_000));
     let users: Vec<Name> = vec!["al".into()];
     process
         .webhook
