@@ -6,6 +6,7 @@ mod history;
 mod keys;
 mod log;
 mod mqtt;
+mod tls;
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -58,6 +59,7 @@ pub(crate) fn check_config(config: &Config, read: &mut Read) {
     presence(config, &mut checks);
     history::check_sections(config, &mut checks);
     mqtt::check(config, &mut checks);
+    tls::check(config, &mut checks);
     for origin in &config.client.cors_origins {
         checks.require(&["client.cors_origins"], is_origin(origin), || {
             format!(

@@ -13,8 +13,11 @@ pub const NO_KEY: &str = "none";
 const KEYS: [(&str, &str); 2] =
     [("admin.api_key", "admin.api_key_file"), ("auth.hmac_key", "auth.hmac_key_file")];
 
-/// Files that others read, by the settings that name them.
+/// Files that others read, by the setting that names them.
 const PATHS: &str = "auth.public_key_files";
+
+/// Files that others read, by the settings that name one each.
+const FILES: [&str; 2] = ["tls.certificate_file", "tls.key_file"];
 
 /// Puts the key that a file holds in the place of the setting, and the file's whole path in the
 /// place of the one that was written. Of a key and a file, what a later source says wins; from one
@@ -22,6 +25,14 @@ const PATHS: &str = "auth.public_key_files";
 pub(crate) fn read(read: &mut Read, read_secret: Option<ReadSecret>) {
     for (key, file) in KEYS {
         read_key(read, read_secret, key, file);
+    }
+    for setting in FILES {
+        if let Some((value, origin)) = read.values.get_mut(setting) {
+            make_whole(value, origin);
+        }
+    }
+    for rule in &mut read.certificates {
+        rule.values.values_mut().for_each(|(value, origin)| make_whole(value, origin));
     }
     let Some((Value::List(paths), origin)) = read.values.get(PATHS).cloned() else { return };
     let paths = paths.iter().map(|path| whole(path, &origin).display().to_string()).collect();
@@ -70,6 +81,15 @@ fn read_key(
             read.values.insert(file_setting, (Value::Text(shown), origin));
         }
         Err(message) => error(read, origin, message),
+    }
+}
+
+/// Puts the whole path in the place of the one that was written. An empty text is no path.
+fn make_whole(value: &mut Value, origin: &Origin) {
+    if let Value::Text(path) = value
+        && !path.is_empty()
+    {
+        *path = whole(path, origin).display().to_string();
     }
 }
 

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod certificates;
 mod check;
 mod forwards;
 mod key_file;
@@ -36,6 +37,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 pub use address::Resolve;
+pub use certificates::{CERTIFICATE_KEYS, CertificateRule};
 pub use forwards::{FORWARD_KEYS, ForwardRule};
 pub use key_file::NO_KEY;
 pub use keys::{KEY_KEYS, KeyHash, KeyRule};
@@ -50,7 +52,7 @@ pub use table::{
 };
 pub use tables::{Absent, TableKey};
 pub use topics::{TOPIC_KEYS, TopicRule};
-pub use typed::{Join, LogFormat, Login, ProxyHeader, Publish, Sender, Silence};
+pub use typed::{Join, LogFormat, Login, ProxyHeader, Publish, Sender, Silence, TlsVersion};
 
 /// What a packet of MQTT may have around its payload, in bytes, where no setting says it: a topic, and
 /// properties.
@@ -151,6 +153,7 @@ pub struct Loaded {
     rules: Vec<values::Rule>,
     keys: Vec<values::Rule>,
     forwards: Vec<values::Rule>,
+    certificates: Vec<values::Rule>,
     old_names: Vec<renames::OldName>,
     platform_variables: Vec<String>,
 }
@@ -192,9 +195,15 @@ impl Config {
     /// reach the server, no proxy brings others, and nothing is set up that tells clients from each other.
     pub fn is_open_to_mqtt(&self) -> bool {
         let local = |address: SocketAddr| address.ip().to_canonical().is_loopback();
-        let is_local = self.mqtt.listen.is_some_and(local) && local(self.client.listen);
+        let ports = [Some(self.client.listen), self.mqtt.listen, self.mqtt.listen_tls];
+        let is_local = self.has_mqtt() && ports.into_iter().flatten().all(local);
         let takes_all_users = !self.webhook.connect && !self.auth.required && !self.has_tokens();
         is_local && !self.has_proxy() && takes_all_users
+    }
+
+    /// True when MQTT clients have a port.
+    pub fn has_mqtt(&self) -> bool {
+        self.mqtt.listen.is_some() || self.mqtt.listen_tls.is_some()
     }
 
     /// True when a setting says that a proxy stands before the client port: so others than this machine may be
@@ -222,13 +231,23 @@ impl Loaded {
     }
 
     fn check(mut read: source::Read) -> Result<Loaded, ConfigError> {
-        let config = table::typed(&read.values, &read.rules, &read.forwards, &read.keys);
+        let config =
+            table::typed(&read.values, &read.rules, &read.forwards, &read.keys, &read.certificates);
         check::check_config(&config, &mut read);
         match read.errors.is_empty() {
             true => {
-                let source::Read { values, rules, keys, forwards, old_names, .. } = read;
-                let platform_variables = read.platform_variables;
-                Ok(Loaded { config, values, rules, keys, forwards, old_names, platform_variables })
+                let source::Read { values, rules, keys, forwards, certificates, .. } = read;
+                let source::Read { old_names, platform_variables, .. } = read;
+                Ok(Loaded {
+                    config,
+                    values,
+                    rules,
+                    keys,
+                    forwards,
+                    certificates,
+                    old_names,
+                    platform_variables,
+                })
             }
             false => Err(ConfigError(read.errors)),
         }
@@ -248,6 +267,7 @@ impl Loaded {
             rules,
             keys,
             forwards,
+            certificates: new.certificates.clone(),
             old_names,
             platform_variables,
             ..Default::default()
@@ -304,6 +324,9 @@ impl Loaded {
         }
         if self.config.keys != new.config.keys {
             changes.applied.push("keys");
+        }
+        if self.config.certificates != new.config.certificates {
+            changes.applied.push("tls.certificates");
         }
         changes
     }

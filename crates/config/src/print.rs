@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::certificates::CERTIFICATE_KEYS;
 use crate::forwards::FORWARD_KEYS;
 use crate::keys::KEY_KEYS;
 use crate::table::SETTINGS;
@@ -47,6 +48,11 @@ pub fn default_file() -> String {
          # This is one, as an example:\n#[[keys]]\n",
     );
     example(&mut out, KEY_KEYS);
+    out.push_str(
+        "\n# Certificates for further hosts (live), in the file only: a table each.\n\
+         # This is one, as an example:\n#[[tls.certificates]]\n",
+    );
+    example(&mut out, CERTIFICATE_KEYS);
     out
 }
 
@@ -95,6 +101,10 @@ pub fn effective(loaded: &Loaded) -> String {
     for key in &loaded.keys {
         out.push_str("\n[[keys]]\n");
         table(&mut out, KEY_KEYS, key);
+    }
+    for rule in &loaded.certificates {
+        out.push_str("\n[[tls.certificates]]\n");
+        table(&mut out, CERTIFICATE_KEYS, rule);
     }
     out
 }

@@ -64,6 +64,8 @@ pub(crate) struct Read {
     pub keys: Vec<Rule>,
     /// The rules that send messages to a back end, in the order of the file.
     pub forwards: Vec<Rule>,
+    /// The certificates for further hosts, in the order of the file.
+    pub certificates: Vec<Rule>,
     /// Settings with an invalid value. Their real value is unknown, so they are not compared with
     /// others.
     pub invalid: BTreeSet<&'static str>,
@@ -192,6 +194,10 @@ impl Read {
     fn section(&mut self, section: &str, content: &DeTable<'_>, file: File<'_>) {
         for (key, value) in content {
             let written = format!("{section}.{}", key.get_ref());
+            if let Some(kind) = TableKind::named(&written) {
+                self.tables(kind, value.get_ref(), file.place(key.span()).0, file);
+                continue;
+            }
             let full = renames::setting(&written).unwrap_or_else(|| written.clone());
             match setting(&full) {
                 Some(setting) => {
@@ -230,6 +236,7 @@ impl Read {
             Holds::Topics => self.rules = rules,
             Holds::Forwards => self.forwards = rules,
             Holds::Keys => self.keys = rules,
+            Holds::Certificates => self.certificates = rules,
         }
     }
 

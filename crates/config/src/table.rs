@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 
+use crate::certificates::{self, CertificateRule};
 use crate::forwards::{self, ForwardRule};
 use crate::keys::{self, KeyRule};
 use crate::setting::{DAY, Kind, MANY, Mode, Setting, TEN_YEARS, TIB};
 use crate::topics::{self, TopicRule};
-use crate::typed::{LogFormat, Login, ProxyHeader, Sender, Silence, Typed, shown};
+use crate::typed::{LogFormat, Login, ProxyHeader, Sender, Silence, TlsVersion, Typed, shown};
 use crate::values::{Rule, Values};
 
 /// Generates [`SETTINGS`](crate::SETTINGS), a struct for each section, `Config` with all sections,
@@ -47,6 +48,8 @@ macro_rules! settings {
             pub forwards: Vec<ForwardRule>,
             /// Keys of the API, beside `admin.api_key`.
             pub keys: Vec<KeyRule>,
+            /// Certificates for further hosts.
+            pub certificates: Vec<CertificateRule>,
         }
 
         $(
@@ -78,6 +81,7 @@ macro_rules! settings {
             rules: &[Rule],
             forwards: &[Rule],
             keys: &[Rule],
+            certificates: &[Rule],
         ) -> Config {
             let value = |key: &str| values.get(key).map(|(value, _)| value);
             Config {$(
@@ -90,6 +94,10 @@ macro_rules! settings {
                 topics: rules.iter().map(|rule| topics::typed(&rule.values)).collect(),
                 forwards: forwards.iter().map(|rule| forwards::typed(&rule.values)).collect(),
                 keys: keys.iter().map(|key| keys::typed(&key.values)).collect(),
+                certificates: certificates
+                    .iter()
+                    .map(|rule| certificates::typed(&rule.values))
+                    .collect(),
             }
         }
     };
@@ -113,6 +121,8 @@ settings! {
     client: Client {
         /// Where clients connect.
         listen: SocketAddr = Fixed, Address, r#""127.0.0.1:8000""#;
+        /// Where clients connect through TLS, besides, usually at port 443; "" is nowhere. It needs tls.certificate_file.
+        listen_tls: Option<SocketAddr> = Fixed, OptionalAddress, r#""""#;
         /// Let clients connect from other machines although nothing authenticates them: any of them may read any topic and be any user.
         insecure: bool = Fixed, Bool, "false";
         /// Origins whose pages may connect from a browser: "*", or scheme://host[:port] each.
@@ -195,10 +205,24 @@ settings! {
         revocation_seconds: u64 = Live, Number(60, TEN_YEARS), "2592000";
     }
 
+    /// Encryption, for client.listen_tls and mqtt.listen_tls. The files are read again when they change, and on SIGHUP; connections stay open.
+    tls: Tls {
+        /// The server's certificate and those that signed it, in PEM, its own first; relative to the file's folder. [[tls.certificates]] has those of further hosts.
+        certificate_file: String = Live, Text, r#""""#;
+        /// The private key of the certificate, in PEM: RSA, ECDSA (P-256 is the fastest) or Ed25519.
+        key_file: String = Live, Text, r#""""#;
+        /// The lowest version that clients may speak.
+        version_min: TlsVersion = Live, Choice(TlsVersion::WORDS), r#""1.2""#;
+        /// Handshakes that may be under way, of about 10 kB each; more are rejected. A handshake and the first request behind it have timeouts.head_seconds together.
+        handshakes_max: u64 = Fixed, Number(1, MANY), "10000";
+    }
+
     /// MQTT clients. With mqtt.listen they come in there, at the client port, and there at /mqtt by WebSocket, too.
     mqtt: Mqtt {
         /// Where MQTT clients connect, usually at port 1883; "" is nowhere, and there is no MQTT at all.
         listen: Option<SocketAddr> = Fixed, OptionalAddress, r#""""#;
+        /// Where MQTT clients connect through TLS, usually at port 8883, with or without mqtt.listen; "" is nowhere. It needs tls.certificate_file.
+        listen_tls: Option<SocketAddr> = Fixed, OptionalAddress, r#""""#;
         /// The longest time between two packets of a client: one of MQTT 5 that has a longer keep-alive, or 0, is told this one instead; one of MQTT 3 keeps its own, and its 0 is without end. 0 leaves it to all of them.
         keep_alive_seconds_max: u64 = Live, Number(0, KEEP_ALIVE_MAX), "1800";
         /// How long a session outlives its connection; a longer one is cut to this, and 0 is not at all.

@@ -1,5 +1,6 @@
 //! The kinds of tables of which a file may have any number.
 
+use crate::certificates::CERTIFICATE_KEYS;
 use crate::forwards::FORWARD_KEYS;
 use crate::keys::KEY_KEYS;
 use crate::tables::TableKey;
@@ -14,6 +15,8 @@ pub(crate) enum Holds {
     Forwards,
     /// Keys of the API.
     Keys,
+    /// Certificates for further hosts.
+    Certificates,
 }
 
 /// One kind of table.
@@ -29,10 +32,16 @@ pub(crate) struct TableKind {
 }
 
 /// All kinds.
-pub(crate) const TABLES: [TableKind; 3] = [
+pub(crate) const TABLES: [TableKind; 4] = [
     TableKind { name: "topics", keys: TOPIC_KEYS, one: "rule", holds: Holds::Topics },
     TableKind { name: "forward", keys: FORWARD_KEYS, one: "rule", holds: Holds::Forwards },
     TableKind { name: "keys", keys: KEY_KEYS, one: "key", holds: Holds::Keys },
+    TableKind {
+        name: "tls.certificates",
+        keys: CERTIFICATE_KEYS,
+        one: "certificate",
+        holds: Holds::Certificates,
+    },
 ];
 
 impl TableKind {
@@ -49,7 +58,8 @@ impl TableKind {
     /// Whether a variable is called like these tables, alone or with one of their keys behind it.
     pub fn is_variable(&self, variable: &str) -> bool {
         let key = variable.strip_prefix("THRONG_").map(str::to_lowercase);
-        let key = key.as_deref().and_then(|name| name.strip_prefix(self.name));
+        let name = self.name.replace('.', "_");
+        let key = key.as_deref().and_then(|key| key.strip_prefix(name.as_str()));
         key.is_some_and(|key| {
             key.is_empty() || self.keys.iter().any(|known| key.strip_prefix('_') == Some(known.key))
         })

@@ -73,6 +73,7 @@ fn the_default_file_documents_rules_with_a_valid_example() {
     }
     let (rules, keys) = default.split_once("\n# Keys of the API").unwrap();
     let (rules, forwards) = rules.split_once("\n# Rules that send").unwrap();
+    let (keys, certificates) = keys.split_once("\n# Certificates for further").unwrap();
     let example: Vec<&str> = rules
         .lines()
         .filter_map(|line| line.strip_prefix('#'))
@@ -98,6 +99,13 @@ fn the_default_file_documents_rules_with_a_valid_example() {
     assert_eq!(example.len(), KEY_KEYS.len() + 1, "{example:?}");
     let keys = load(&example.join("\n")).unwrap().config.keys;
     assert!(keys[0].name == "billing" && keys[0].expires.is_some());
+    let example: Vec<&str> = certificates
+        .lines()
+        .filter_map(|line| line.strip_prefix('#'))
+        .filter(|line| !line.starts_with(' '))
+        .collect();
+    let certificates = load(&example.join("\n")).unwrap().config.certificates;
+    assert!(certificates[0].key_file.ends_with("privkey.pem"));
 }
 
 #[test]

@@ -132,6 +132,16 @@ words! {
 }
 
 words! {
+    /// A version of TLS.
+    TlsVersion {
+        /// 1.2, RFC 5246.
+        Tls12 = "1.2";
+        /// 1.3, RFC 8446.
+        Tls13 = "1.3";
+    }
+}
+
+words! {
     /// How is logged.
     LogFormat {
         /// Lines for people.

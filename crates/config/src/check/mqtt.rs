@@ -1,5 +1,7 @@
 //! Checks of MQTT, which matter only where it is on.
 
+use std::net::SocketAddr;
+
 use super::{Checks, is_loopback, overlap};
 use crate::Config;
 
@@ -8,39 +10,17 @@ use crate::Config;
 const AROUND_PAYLOAD_BYTES_MIN: u64 = 512;
 
 pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
-    let Config { client, admin, limits, mqtt, .. } = config;
-    let Some(listen) = mqtt.listen else {
+    let Config { client, limits, mqtt, .. } = config;
+    if !config.has_mqtt() {
         return;
-    };
-    checks.require(
-        &["mqtt.listen", "client.insecure", "auth.required"],
-        is_loopback(listen) || client.insecure || config.knows_clients(),
-        || {
-            format!(
-                "{listen} is open to other machines, and nothing authenticates MQTT clients: require \
-                 tokens (auth.required = true), have the application say who comes \
-                 (webhook.connect = true), listen on 127.0.0.1, or say --insecure \
-                 (client.insecure = true) if a firewall or a proxy guards it"
-            )
-        },
-    );
-    checks.require(&["mqtt.listen", "client.user_header"], client.user_header.is_empty(), || {
+    }
+    if let Some(listen) = mqtt.listen {
+        port(config, listen, checks);
+    }
+    checks.require(&["mqtt.listen", "mqtt.listen_tls", "client.user_header"], client.user_header.is_empty(), || {
         "MQTT has no headers, so anybody could say by MQTT who they are: leave client.user_header away, and \
          say who somebody is by tokens ([auth])"
             .into()
-    });
-    checks.require(&["mqtt.listen", "client.listen"], !overlap(client.listen, listen), || {
-        format!(
-            "the client port ({}) takes MQTT as well, but mqtt.listen ({listen}) must be another: \
-             change one of them",
-            client.listen
-        )
-    });
-    checks.require(&["mqtt.listen", "admin.listen"], !overlap(admin.listen, listen), || {
-        format!(
-            "MQTT clients ({listen}) and applications ({}) need a port each: change one of them",
-            admin.listen
-        )
     });
     let packet = config.mqtt_packet_bytes_max();
     let least = limits.message_bytes_max.saturating_add(AROUND_PAYLOAD_BYTES_MIN);
@@ -76,6 +56,36 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
     };
     fits("mqtt.session_bytes_max", mqtt.session_bytes_max, true);
     fits("mqtt.retained_bytes_max", mqtt.retained_bytes_max, mqtt.retained_messages_max > 0);
+}
+
+/// Checks the port without TLS.
+fn port(config: &Config, listen: SocketAddr, checks: &mut Checks<'_>) {
+    let Config { client, admin, .. } = config;
+    checks.require(
+        &["mqtt.listen", "client.insecure", "auth.required"],
+        is_loopback(listen) || client.insecure || config.knows_clients(),
+        || {
+            format!(
+                "{listen} is open to other machines, and nothing authenticates MQTT clients: require \
+                 tokens (auth.required = true), have the application say who comes \
+                 (webhook.connect = true), listen on 127.0.0.1, or say --insecure \
+                 (client.insecure = true) if a firewall or a proxy guards it"
+            )
+        },
+    );
+    checks.require(&["mqtt.listen", "client.listen"], !overlap(client.listen, listen), || {
+        format!(
+            "the client port ({}) takes MQTT as well, but mqtt.listen ({listen}) must be another: \
+             change one of them",
+            client.listen
+        )
+    });
+    checks.require(&["mqtt.listen", "admin.listen"], !overlap(admin.listen, listen), || {
+        format!(
+            "MQTT clients ({listen}) and applications ({}) need a port each: change one of them",
+            admin.listen
+        )
+    });
 }
 
 #[cfg(test)]

@@ -93,16 +93,17 @@ pub const CHECKLIST: &[Point] = &[
     },
     Point {
         name: "TLS",
-        about: "Nobody on the way reads tokens and messages: a proxy in front has TLS, and nothing but \
-                the proxy reaches the client port.",
-        settings: &["client.listen"],
+        about: "Nobody on the way reads tokens and messages: clients connect through TLS, and nothing but a \
+                proxy with TLS reaches the client port without it.",
+        settings: &["client.listen_tls", "client.listen"],
         judge: points::tls,
     },
     Point {
         name: "MQTT",
-        about: "Nobody on the way reads the tokens and messages of MQTT clients: a proxy with TLS is in \
-                front of their port, too. And nobody whom it lets through counts as a program of this host.",
-        settings: &["mqtt.listen", "client.trusted_proxies"],
+        about: "Nobody on the way reads the tokens and messages of MQTT clients: they connect through TLS, or a \
+                proxy with TLS is in front of their port. And nobody whom it lets through counts as a program of \
+                this host.",
+        settings: &["mqtt.listen_tls", "mqtt.listen", "client.trusted_proxies"],
         judge: points::mqtt,
     },
     Point {

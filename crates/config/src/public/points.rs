@@ -185,6 +185,9 @@ pub(super) fn publishing(config: &Config, _: u64) -> Judged {
 pub(super) fn tls(config: &Config, _: u64) -> Judged {
     let listen = config.client.listen;
     match reach(listen) {
+        Reach::Host if config.client.listen_tls.is_some() => {
+            ok("clients connect through TLS, and only this host reaches the port without it")
+        }
         Reach::Host => ok("only this host reaches the client port: the proxy with TLS on it"),
         Reach::Network => warning(format!(
             "{listen} (client.listen) has no TLS: see to it that nothing but the proxy with TLS \
@@ -198,9 +201,9 @@ pub(super) fn tls(config: &Config, _: u64) -> Judged {
 }
 
 pub(super) fn mqtt(config: &Config, _: u64) -> Judged {
-    let Some(listen) = config.mqtt.listen else {
+    if !config.has_mqtt() {
         return ok("there is no MQTT");
-    };
+    }
     if config.is_open_to_mqtt() {
         return error(
             "whoever reaches this host, also by way of a proxy on it, publishes and subscribes as its own \
@@ -208,6 +211,9 @@ pub(super) fn mqtt(config: &Config, _: u64) -> Judged {
              name the proxies in client.trusted_proxies",
         );
     }
+    let Some(listen) = config.mqtt.listen else {
+        return ok("MQTT clients connect through TLS");
+    };
     match reach(listen) {
         Reach::Host => ok("only this host reaches the port: the proxy with TLS on it"),
         Reach::Network => warning(format!(

@@ -1,0 +1,19 @@
+//! The keys of a table of `[[tls.certificates]]`, which is a certificate beside `tls.certificate_file`.
+
+use crate::setting::Kind;
+use crate::tables::Absent::Required;
+use crate::tables::table_keys;
+
+use Kind::Text;
+
+// A line is: key, type, values, what happens without the key.
+table_keys! {
+    /// All keys of a table of `[[tls.certificates]]`.
+    CERTIFICATE_KEYS;
+    /// A certificate for further hosts. A client gets the one that names the host it asks for, and otherwise that of tls.certificate_file.
+    CertificateRule;
+    /// The certificate and those that signed it, in PEM, the server's own first; relative to the file's folder, as key_file is.
+    certificate_file: String = Text, Required(r#""/etc/letsencrypt/live/chat.example.com/fullchain.pem""#);
+    /// Its private key, in PEM.
+    key_file: String = Text, Required(r#""/etc/letsencrypt/live/chat.example.com/privkey.pem""#);
+}
