@@ -3,6 +3,7 @@
 //! - `http`: the admin port below the calls: its connections, who may call, requests, rejections.
 //! - `api`: the calls, one file a subject, and their OpenAPI document.
 //! - `monitor`: the node's figures: metrics, samples, topics on top, the memory watch.
+//! - `certificates`: what the server's TLS certificates say.
 //! - `dashboard`: the operator's page, which draws what the API answers.
 //! - `keys`: fetches the keys that issuers of clients' tokens publish.
 //! - [`webhook`]: sends clients' events to the application, and its responses back.
@@ -28,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod certificates;
 mod dashboard;
 mod http;
 mod key_fetcher;
@@ -42,6 +44,7 @@ mod upgrade;
 pub mod webhook;
 
 pub use api::{REVOCATIONS, access, of_shards, openapi};
+pub use certificates::{Certificate, Certificates};
 pub use http::access::{Access, AccessSettings, ApiKey, SignIns};
 pub use http::admission::{ConnectionLimits, Connections};
 pub use http::gate::Gate;

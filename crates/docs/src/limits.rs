@@ -164,6 +164,11 @@ const ROWS: &[Row] = &[
     row("presence.list_bytes_max", "members get [counts only](presence.md#in-a-crowd)", "–"),
     row("presence.meta_bytes_max", "`bad_meta`", "L"),
     row(
+        "tls.handshakes_max",
+        "closed with the alert `internal_error`",
+        "`throng_tls_handshakes_pending`, `throng_tls_handshakes_total`",
+    ),
+    row(
         "mqtt.sessions_max",
         "the session of a client that goes ends with its connection",
         "`throng_mqtt_sessions_away`, `throng_mqtt_sessions_ended_total`",

@@ -46,7 +46,7 @@ pub use core::command::{
     SessionRequest, Target, TopicInfo,
 };
 pub use core::handle::{Addresses, Handle, Queue, Shared};
-pub use core::metrics::{Counter, Histogram, Limited, Metrics, Refusal};
+pub use core::metrics::{Counter, HandshakeResult, Histogram, Limited, Metrics, Refusal};
 pub use core::output::{Describe, Output, Outputs};
 pub use core::reply::Reply;
 pub use core::reply_target::ReplyTarget;

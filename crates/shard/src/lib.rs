@@ -14,17 +14,20 @@ mod settings;
 mod shard;
 mod socket;
 mod start;
+mod tls;
 mod wake;
 
 pub use engine::{
     Changes, Command, Connecting, ConnectionInfo, Counter, Expiry, ForwardRequest, ForwardRule,
-    Forwards, Full, Handle, Histogram, HookEvent, HookEvents, HookPlace, HookRefusal, Limited,
-    Listener, LoggedIn, LoginError, Metrics, MqttInfo, PendingHook, PresenceQuery, RECORD_VERSION,
-    Refusal, Reply, ReplyTarget, RequestDetails, Revocation, SILENCE_SECONDS_MAX, Settings, Shared,
-    Target, TopicInfo, Webhook, WebhookKind, WebhookRequest, WebhookResponse, Whose,
+    Forwards, Full, Handle, HandshakeResult, Histogram, HookEvent, HookEvents, HookPlace,
+    HookRefusal, Limited, Listener, LoggedIn, LoginError, Metrics, MqttInfo, PendingHook,
+    PresenceQuery, RECORD_VERSION, Refusal, Reply, ReplyTarget, RequestDetails, Revocation,
+    SILENCE_SECONDS_MAX, Settings, Shared, Target, TopicInfo, Webhook, WebhookKind, WebhookRequest,
+    WebhookResponse, Whose,
 };
 pub use handover::{
     Channel, DESCRIPTORS_MAX, Frame, Give, Giver, GiverStage, TakeError, TakenShard, Taker,
 };
-pub use settings::{Options, SenderKind};
-pub use start::{PrepareError, Prepared, Running, capacity, prepare, prepare_to_take};
+pub use settings::{Options, Port, SenderKind};
+pub use start::{PrepareError, Prepared, Running, Services, capacity, prepare, prepare_to_take};
+pub use tls::TlsContext;

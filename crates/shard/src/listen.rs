@@ -15,12 +15,12 @@ use std::sync::{Arc, Mutex};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::settings::Options;
-use engine::{Listener, Metrics};
+use crate::settings::{Options, Port};
+use engine::Metrics;
 
 /// The listeners of one port, one for each shard.
 pub(crate) struct Group {
-    pub listener: Listener,
+    pub port: Port,
     /// With the real port where the setting is 0.
     pub address: SocketAddr,
     pub sockets: Vec<OwnedFd>,
@@ -28,7 +28,7 @@ pub(crate) struct Group {
 
 /// A listener of a shard.
 pub(crate) struct Listening {
-    pub listener: Listener,
+    pub port: Port,
     pub socket: OwnedFd,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Listening {
 /// costs a system call for them.
 pub(crate) fn group(
     options: &Options,
-    (listener, mut address): (Listener, SocketAddr),
+    (port, mut address): (Port, SocketAddr),
     shards: usize,
 ) -> io::Result<Group> {
     claim(&address)?;
@@ -50,7 +50,7 @@ pub(crate) fn group(
         }
         sockets.push(socket);
     }
-    Ok(Group { listener, address, sockets })
+    Ok(Group { port, address, sockets })
 }
 
 /// Adds listeners to a group that other processes have begun, for so many shards in all. They are bound, and
@@ -193,6 +193,8 @@ fn attach(listener: impl AsFd, program: &[libc::sock_filter]) -> io::Result<()> 
 
 #[cfg(test)]
 mod tests {
+    use engine::Listener;
+
     use super::*;
 
     #[test]
@@ -224,9 +226,9 @@ mod tests {
     fn the_kernel_takes_the_program() {
         let address = ([127, 0, 0, 1], 0).into();
         // One of several groups of the same process.
-        let other = group(&options(), (Listener::Client, address), 3).unwrap();
-        let Group { address, sockets, .. } =
-            group(&options(), (Listener::Mqtt, address), 3).unwrap();
+        let (client, mqtt) = (Port::plain(Listener::Client), Port::plain(Listener::Mqtt));
+        let other = group(&options(), (client, address), 3).unwrap();
+        let Group { address, sockets, .. } = group(&options(), (mqtt, address), 3).unwrap();
         assert_ne!(address, other.address);
         attach(&sockets[2], &program(&[false, true, false])).unwrap();
         attach(&other.sockets[1], &program(&[false, false, true])).unwrap();
@@ -237,19 +239,20 @@ mod tests {
             let _client = std::net::TcpStream::connect(other.address).unwrap();
             assert!(rustix::net::accept(&other.sockets[2]).is_ok());
         }
-        let taken = group(&options(), (Listener::Client, address), 1);
+        let taken = group(&options(), (client, address), 1);
         assert_eq!(taken.err().map(|error| error.kind()), Some(io::ErrorKind::AddrInUse));
     }
 
     #[test]
     fn a_shard_leaves_the_choice_at_every_port() {
-        let groups = Listener::ALL
-            .map(|listener| group(&options(), (listener, ([127, 0, 0, 1], 0).into()), 3).unwrap());
+        let ports = Listener::ALL.map(Port::plain);
+        let groups =
+            ports.map(|port| group(&options(), (port, ([127, 0, 0, 1], 0).into()), 3).unwrap());
         let addresses = groups.each_ref().map(|group| group.address);
         let mut shards: [Vec<Listening>; 3] = Default::default();
-        for Group { listener, sockets, .. } in groups {
+        for Group { port, sockets, .. } in groups {
             for (shard, socket) in shards.iter_mut().zip(sockets) {
-                shard.push(Listening { listener, socket });
+                shard.push(Listening { port, socket });
             }
         }
         let metrics: Vec<Arc<Metrics>> = (0..3).map(|_| Arc::default()).collect();

@@ -15,11 +15,32 @@ pub enum SenderKind {
     Write,
 }
 
+/// What comes in at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// What clients may speak there.
+    pub listener: Listener,
+    /// Whether they speak it through TLS.
+    pub tls: bool,
+}
+
+impl Port {
+    /// A port without TLS.
+    pub fn plain(listener: Listener) -> Self {
+        Port { listener, tls: false }
+    }
+
+    /// A port with TLS.
+    pub fn tls(listener: Listener) -> Self {
+        Port { listener, tls: true }
+    }
+}
+
 /// The settings that can't change while the process runs.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where clients connect: a few addresses, none of them twice.
-    pub listen: Vec<(Listener, SocketAddr)>,
+    pub listen: Vec<(Port, SocketAddr)>,
     /// How many shards; 0 is as many as cores, connections and descriptors ask for.
     pub shards: usize,
     /// Bind each shard to a core.

@@ -8,8 +8,9 @@ mod accept;
 mod batch;
 mod describe;
 mod short;
+mod tls;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use crate::permits::{FanoutPermits, Permit};
 use crate::poller::Poller;
 use crate::sender::Sender;
 use crate::socket::{Sockets, State};
+use crate::tls::{TlsContext, TlsTable};
 use crate::wake::Commands;
 
 #[cfg(test)]
@@ -88,6 +90,18 @@ pub(crate) struct Shard {
     pub(crate) peers: HashMap<u32, IpAddr>,
     /// When the next sweep over the sockets is due.
     pub(crate) sweep_due_us: u64,
+    /// What connections with TLS are accepted by; none where no port has TLS.
+    pub(crate) tls_context: Option<TlsContext>,
+    /// The state of connections with TLS.
+    pub(crate) tls: TlsTable,
+    /// Messages of handshakes that this turn may still handle.
+    pub(crate) handshakes_left: usize,
+    /// Connections whose handshakes go on in a later turn.
+    pub(crate) handshakes_waiting: VecDeque<u32>,
+    /// Decrypted data, for a moment.
+    pub(crate) tls_plain: Vec<u8>,
+    /// Encrypted data, for a moment.
+    pub(crate) tls_sealed: Vec<u8>,
     /// Room for the next outputs.
     pub(crate) outputs: Outputs,
     /// By which the shard is told to give its connections to a new process.
@@ -181,7 +195,9 @@ impl Shard {
 
     /// How long this turn may wait, in microseconds.
     fn timeout_us(&self) -> u64 {
-        let busy = !self.unread.is_empty() || !self.confirmed.is_empty();
+        let busy = !self.unread.is_empty()
+            || !self.confirmed.is_empty()
+            || !self.handshakes_waiting.is_empty();
         // A shard that waits for a permit gets a wake-up with it.
         if busy || self.has_to_copy() || self.engine.is_busy(self.permit != Permit::Waiting) {
             return 0;
@@ -201,6 +217,7 @@ impl Shard {
                 self.perform();
             }
         }
+        self.resume_handshakes();
         for slot in std::mem::take(&mut self.unread) {
             self.readable(slot, true);
         }
@@ -234,6 +251,9 @@ impl Shard {
 
     /// The socket has input, or its end, up to which it is read if `to_end`.
     pub(crate) fn readable(&mut self, slot: u32, to_end: bool) {
+        if self.is_tls(slot) {
+            return self.readable_tls(slot, to_end);
+        }
         let mut buffer = std::mem::take(&mut self.buffer);
         for left in (0..READS).rev() {
             let Some(socket) = self.sockets.get(slot) else {
@@ -332,6 +352,10 @@ impl Shard {
     /// Everything is sent: closes our side and waits for the peer's, where there is something to wait
     /// for.
     pub(crate) fn shut(&mut self, slot: u32) {
+        if self.is_tls(slot) && !self.send_close_notify(slot) {
+            // It comes here again when that has left.
+            return;
+        }
         let Some(socket) = self.sockets.get(slot) else {
             return;
         };
@@ -348,6 +372,9 @@ impl Shard {
     /// Closes a connection now.
     fn drop(&mut self, slot: u32) {
         self.flush_batched(slot);
+        if self.is_tls(slot) {
+            self.end_tls(slot);
+        }
         let Some((socket, outbox)) = self.sockets.remove(slot) else {
             return;
         };
@@ -418,6 +445,8 @@ impl Shard {
             self.sweep_due_us = self.engine.now_us() + 1_000_000;
             self.close_slow();
             self.sockets.shrink();
+            self.tls.shrink();
+            self.shrink_tls_buffers();
             self.peers.shrink();
             self.unread.shrink();
         }

@@ -33,6 +33,8 @@ pub(crate) enum State {
     Linger = 16,
     /// Another process has a descriptor of it.
     Passed = 32,
+    /// It is encrypted by TLS.
+    Tls = 64,
 }
 
 impl Socket {

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use broker::Broker;
-use engine::{Config, Engine, Handle, Listener, Settings, Shared, Webhook};
+use engine::{Config, Engine, Handle, Settings, Shared, Webhook};
 use history::History;
 use protocol::Codecs;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -23,8 +23,9 @@ use crate::listen::{Balance, Group, Listening, group, more};
 use crate::permits::FanoutPermits;
 use crate::poller::Poller;
 use crate::sender::Sender;
-use crate::settings::Options;
+use crate::settings::{Options, Port};
 use crate::shard::{REFUSALS_LOGGED, Shard};
+use crate::tls::{HANDSHAKES_PER_TURN, TlsContext};
 
 use crate::wake::{CommandQueue, Commands, commands};
 
@@ -50,12 +51,27 @@ pub struct Prepared {
     channels: Vec<Channel>,
 }
 
+/// What all shards of a process use.
+#[derive(Clone)]
+pub struct Services {
+    /// The order of messages.
+    pub broker: Arc<dyn Broker>,
+    /// What is retained of them.
+    pub history: Arc<dyn History>,
+    /// How the application is asked and told; none where it is not.
+    pub webhook: Option<Arc<dyn Webhook>>,
+    /// What the shards have in common.
+    pub shared: Arc<Shared>,
+    /// What connections with TLS are accepted by; none where no port has TLS.
+    pub tls: Option<TlsContext>,
+}
+
 /// Why shards can't be made.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
     /// The system does not let the server listen at this address.
     #[error("can't listen on {1}: {2}")]
-    Listen(Listener, SocketAddr, io::Error),
+    Listen(Port, SocketAddr, io::Error),
     /// Something else; the text says what to do.
     #[error(transparent)]
     System(#[from] io::Error),
@@ -124,12 +140,12 @@ pub fn prepare_to_take(
     // A connection's id names its shard: there are at least as many as before.
     plan.shards = plan.shards.max(taken.len());
     let mut groups = Vec::with_capacity(options.listen.len());
-    for (listener, address) in &options.listen {
-        let group = match taken_group(&mut taken, *listener, *address) {
+    for (port, address) in &options.listen {
+        let group = match taken_group(&mut taken, *port, *address) {
             Some(group) => more(group, &options, plan.shards),
-            None => group(&options, (*listener, *address), plan.shards),
+            None => group(&options, (*port, *address), plan.shards),
         };
-        groups.push(group.map_err(|error| PrepareError::Listen(*listener, *address, error))?);
+        groups.push(group.map_err(|error| PrepareError::Listen(*port, *address, error))?);
     }
     let share = connections_max.div_ceil(plan.shards as u64).min(plan.capacity);
     let mut handles = Vec::with_capacity(plan.shards);
@@ -155,12 +171,12 @@ pub fn capacity(options: &Options, connections_max: u64, shards: usize) -> io::R
 }
 
 /// The old process's listeners at this address, one for each shard.
-fn taken_group(taken: &mut [TakenShard], listener: Listener, address: SocketAddr) -> Option<Group> {
+fn taken_group(taken: &mut [TakenShard], port: Port, address: SocketAddr) -> Option<Group> {
     let at = |socket: &OwnedFd| -> Option<SocketAddr> {
         SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()
     };
-    let is_it = |(kind, socket): &(Listener, OwnedFd)| {
-        *kind == listener
+    let is_it = |(of, socket): &(Port, OwnedFd)| {
+        *of == port
             && at(socket).is_some_and(|it| {
                 it.ip() == address.ip() && (address.port() == 0 || it.port() == address.port())
             })
@@ -174,7 +190,7 @@ fn taken_group(taken: &mut [TakenShard], listener: Listener, address: SocketAddr
         .map(|(shard, place)| shard.listeners.swap_remove(place).1)
         .collect();
     let address = at(sockets.first()?)?;
-    Some(Group { listener, address, sockets })
+    Some(Group { port, address, sockets })
 }
 
 /// The soft limit on open files, raised as far as it goes.
@@ -248,9 +264,9 @@ fn plan(
 }
 
 impl Prepared {
-    /// Where this listener is, with the real port where the setting is 0.
-    pub fn address(&self, listener: Listener) -> Option<SocketAddr> {
-        self.groups.iter().find(|group| group.listener == listener).map(|group| group.address)
+    /// Where this port is, with its real number where the setting is 0.
+    pub fn address(&self, port: Port) -> Option<SocketAddr> {
+        self.groups.iter().find(|group| group.port == port).map(|group| group.address)
     }
 
     /// How many shards there will be, and how many connections their descriptors allow.
@@ -262,10 +278,7 @@ impl Prepared {
     pub fn start(
         self,
         settings: Arc<Settings>,
-        broker: Arc<dyn Broker>,
-        history: Arc<dyn History>,
-        webhook: Option<Arc<dyn Webhook>>,
-        shared: Arc<Shared>,
+        services: &Services,
         started: Instant,
     ) -> io::Result<Running> {
         let metrics = self.handles.iter().map(|handle| handle.metrics.clone()).collect();
@@ -275,9 +288,9 @@ impl Prepared {
         let engines: Arc<[Handle]> = self.handles.clone().into();
         let numbers = |group: &Group| {
             let sockets: Vec<RawFd> = group.sockets.iter().map(AsRawFd::as_raw_fd).collect();
-            (group.listener, sockets)
+            (group.port, sockets)
         };
-        let listeners: Vec<(Listener, Vec<RawFd>)> = self.groups.iter().map(numbers).collect();
+        let listeners: Vec<(Port, Vec<RawFd>)> = self.groups.iter().map(numbers).collect();
         let (ready, results) = mpsc::channel();
         let (report, reports) = mpsc::channel();
         let (going, taken) = (Arc::<Going>::default(), Arc::<AtomicU64>::default());
@@ -302,11 +315,8 @@ impl Prepared {
                 plan: self.plan,
                 listeners: listeners.clone(),
                 settings: settings.clone(),
-                broker: broker.clone(),
-                history: history.clone(),
-                webhook: webhook.clone(),
+                services: services.clone(),
                 engines: engines.clone(),
-                shared: shared.clone(),
                 balance: balance.clone(),
                 permits: permits.clone(),
                 started,
@@ -361,13 +371,10 @@ struct Make {
     options: Options,
     plan: Plan,
     /// Of each port, one for each shard.
-    listeners: Vec<(Listener, Vec<RawFd>)>,
+    listeners: Vec<(Port, Vec<RawFd>)>,
     settings: Arc<Settings>,
-    broker: Arc<dyn Broker>,
-    history: Arc<dyn History>,
-    webhook: Option<Arc<dyn Webhook>>,
+    services: Services,
     engines: Arc<[Handle]>,
-    shared: Arc<Shared>,
     balance: Arc<Balance>,
     permits: Arc<FanoutPermits>,
     started: Instant,
@@ -394,11 +401,11 @@ impl Make {
         let engine = Engine::new(Config {
             number: self.number as u16,
             engines: self.engines,
-            shared: self.shared,
+            shared: self.services.shared,
             settings: self.settings,
-            broker: self.broker,
-            history: self.history,
-            webhook: self.webhook,
+            broker: self.services.broker,
+            history: self.services.history,
+            webhook: self.services.webhook,
             codecs,
             now_us: self.started.elapsed().as_micros() as u64,
         });
@@ -426,6 +433,12 @@ impl Make {
             out: Vec::new(),
             peers: Default::default(),
             sweep_due_us: 0,
+            tls_context: self.services.tls,
+            tls: Default::default(),
+            handshakes_left: HANDSHAKES_PER_TURN,
+            handshakes_waiting: Default::default(),
+            tls_plain: Vec::new(),
+            tls_sealed: Vec::new(),
             outputs: Default::default(),
             giver: self.giver,
             giving: None,
@@ -436,9 +449,9 @@ impl Make {
 
     /// Adopts this shard's listeners.
     fn take_listeners(&self, private: bool) -> Vec<Listening> {
-        let take = |(listener, sockets): &(Listener, Vec<RawFd>)| {
+        let take = |(port, sockets): &(Port, Vec<RawFd>)| {
             let socket = self.take(sockets, private)?;
-            Some(Listening { listener: *listener, socket })
+            Some(Listening { port: *port, socket })
         };
         self.listeners.iter().filter_map(take).collect()
     }
@@ -501,12 +514,9 @@ pub(crate) fn for_tests(settings: Settings, shared: Arc<Shared>) -> Shard {
         plan: Plan { shards: 1, capacity: u64::MAX, high_water: u64::MAX },
         listeners: Vec::new(),
         settings: Arc::new(settings),
-        broker,
-        history,
-        webhook: None,
+        services: Services { broker, history, webhook: None, shared, tls: None },
         balance: Arc::new(Balance::new(vec![handle.metrics.clone()], u64::MAX)),
         engines: [handle].into(),
-        shared,
         permits: Arc::new(FanoutPermits::new(vec![mailbox.clone()], 1)),
         started,
         giver: Arc::new(Giver::new(mailbox)),
@@ -562,6 +572,8 @@ fn pin(number: usize) -> io::Result<()> {
 mod tests {
     use std::os::fd::AsFd;
 
+    use engine::Listener;
+
     use super::*;
 
     #[test]
@@ -583,7 +595,7 @@ mod tests {
     #[test]
     fn a_plan_takes_no_more_descriptors_than_there_are() {
         let mut options = Options { shards: 0, backlog: 4_096, ..options() };
-        options.listen = vec![(Listener::Client, ([127, 0, 0, 1], 0).into())];
+        options.listen = vec![(Port::plain(Listener::Client), ([127, 0, 0, 1], 0).into())];
         for descriptors in 0..3_000 {
             let Ok(plan) = plan(&options, 1_000_000, descriptors, 2) else {
                 assert!(descriptors < reserved(1) + CAPACITY_MIN, "{descriptors} are enough");
@@ -621,7 +633,7 @@ mod tests {
         options.backlog = 100;
         let high_water = |ports: usize, descriptors: u64| {
             let mut options = options.clone();
-            options.listen = vec![(Listener::Mqtt, ([127, 0, 0, 1], 0).into()); ports];
+            options.listen = vec![(Port::plain(Listener::Mqtt), ([127, 0, 0, 1], 0).into()); ports];
             let plan = plan(&options, 1_000, descriptors, 1).unwrap();
             plan.capacity - plan.high_water
         };

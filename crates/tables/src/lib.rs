@@ -103,6 +103,11 @@ impl<T> PageTable<T> {
         self.count
     }
 
+    /// Returns true if there is no value.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     /// Returns a bound: all numbers in use are below it.
     pub fn end(&self) -> u32 {
         self.end

@@ -58,6 +58,7 @@ pages! {
     store: "docs/store.md",
     security: "docs/security.md",
     access: "docs/access.md",
+    tls: "docs/tls.md",
     load_testing: "docs/load-testing.md",
     benchmarks: "docs/benchmarks.md",
     architecture: "docs/architecture.md",

@@ -57,6 +57,7 @@ mod store;
 mod subscriptions;
 mod support;
 mod systemd;
+mod tls;
 mod token_command;
 mod tokens;
 #[cfg(feature = "top")]

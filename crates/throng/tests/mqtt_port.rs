@@ -156,7 +156,14 @@ impl Both {
         let (mark, unknown) = (Mark::new(), SocketAddr::from(([0, 0, 0, 0], 0)));
         mark.put(&mut command);
         let child = command.spawn().unwrap();
-        let mut server = Server { child, client: unknown, admin: unknown, mark };
+        let mut server = Server {
+            child,
+            client: unknown,
+            client_tls: None,
+            mqtt_tls: None,
+            admin: unknown,
+            mark,
+        };
         let mut lines = Lines::of(server.child.stdout.take().unwrap());
         let mut address = |label: &str| -> SocketAddr {
             let line = lines.find(|line| line.trim_start().starts_with(label));
@@ -416,7 +423,8 @@ fn start_text(mut command: Command, check: impl FnOnce(&str)) {
     let (mark, unknown) = (Mark::new(), SocketAddr::from(([0, 0, 0, 0], 0)));
     mark.put(&mut command);
     let child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut server = Server { child, client: unknown, admin: unknown, mark };
+    let mut server =
+        Server { child, client: unknown, client_tls: None, mqtt_tls: None, admin: unknown, mark };
     let mut lines = Lines::of(server.child.stdout.take().unwrap());
     let mut text = String::new();
     while !text.contains("Ctrl-C") {

@@ -17,4 +17,5 @@ mod publishers;
 mod requests;
 mod slow_readers;
 mod state;
+mod tls;
 mod transports;

@@ -21,7 +21,7 @@ Xm6oi8cCIQC6ZOEtTnVF9TdqycpBTdh0yvGxWs2RI9I4Xgikpcb+tQ==
 ";
 
 /// The key of [`CERTIFICATE`]. It is public.
-const KEY: &str = "\
+pub const KEY: &str = "\
 -----BEGIN PRIVATE KEY-----
 MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgyLJjsic4lS8bKuMV
 sWXm6bZYwHnmYeOAdjH4YVoSAyuhRANCAARa3FfeTZfESjFutXYK5bE9fOK5ptAc

@@ -12,7 +12,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
-use shard::{Histogram, Metrics, Refusal};
+use shard::{HandshakeResult, Histogram, Metrics, Refusal};
 
 use super::histogram::merged;
 use super::kernel;
@@ -55,6 +55,7 @@ impl Collector for Reading {
             self::store(&mut encoder, &store.stats())?;
         }
         self.tokens(&mut encoder)?;
+        self.tls(&mut encoder)?;
         self.webhook(&mut encoder)?;
         self.forward(&mut encoder)?;
         self.admin(&mut encoder)?;
@@ -269,6 +270,37 @@ impl Reading {
         counters(encoder, "recoveries", help, None, rows)?;
         let help = "Looks into history that memory could not answer";
         counter(encoder, "history_disk_reads", help, None, stats.disk_reads as f64)
+    }
+
+    /// Connections with TLS, their handshakes, and the server's certificates.
+    fn tls(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let value = self.sum(|metrics| metrics.tls_connections.get());
+        gauge(encoder, "tls_connections", "Connections that TLS encrypts", None, value)?;
+        let rows = HandshakeResult::ALL
+            .map(|result| {
+                let value = self.sum(|metrics| metrics.tls_handshakes[result as usize].get());
+                ("result", result.name().to_string(), value)
+            })
+            .into();
+        counters(encoder, "tls_handshakes", "TLS handshakes that ended", None, rows)?;
+        let value = self.sum(|metrics| metrics.tls_handshakes_pending.get());
+        let help = "TLS handshakes that are under way";
+        gauge(encoder, "tls_handshakes_pending", help, None, value)?;
+        let value = self.sum(|metrics| metrics.tls_handshake_us.get()) / 1e6;
+        let (name, help) = ("tls_handshake", "The processor time of TLS handshakes");
+        counter(encoder, name, help, Some(Unit::Seconds), value)?;
+        let value = self.sum(|metrics| metrics.tls_input_bytes.get());
+        let help = "Memory for TLS records of clients that have not come whole";
+        gauge(encoder, "tls_input_memory", help, Some(Unit::Bytes), value)?;
+        let rows: Labelled = self
+            .0
+            .certificates
+            .get()
+            .into_iter()
+            .map(|certificate| ("name", certificate.name, certificate.not_after as f64))
+            .collect();
+        let help = "The end of the server's certificates, since 1970";
+        gauges(encoder, "tls_certificate_expiry", help, Some(Unit::Seconds), rows)
     }
 
     /// MQTT clients that come back, and what waits for them.

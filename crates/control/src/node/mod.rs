@@ -59,6 +59,8 @@ pub struct Node<S: ?Sized = dyn Shards> {
     pub token_stats: Arc<token::Stats>,
     /// Has keys of tokens fetched.
     pub keys: crate::key_fetcher::KeyFetcher,
+    /// The server's TLS certificates, for the metrics.
+    pub certificates: Arc<crate::certificates::Certificates>,
     /// Sends clients' events to the application, for the metrics.
     pub webhook: Arc<webhook::Dispatcher>,
     /// The topics that users enter when they connect.

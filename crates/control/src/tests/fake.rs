@@ -493,6 +493,7 @@ fn node_from(
         give_back: None,
         revocations: Arc::default(),
         token_stats: Arc::default(),
+        certificates: Arc::default(),
         keys: crate::KeyFetcher::default(),
         webhook: webhook().0,
         live: Arc::new(RwLock::new(live)),

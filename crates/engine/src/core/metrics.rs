@@ -95,6 +95,40 @@ impl Refusal {
     }
 }
 
+/// How a TLS handshake ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum HandshakeResult {
+    /// With new keys.
+    Full,
+    /// The client resumed a session.
+    Resumed,
+    /// The server rejected the client, or the client gave up.
+    Failed,
+    /// `tls.handshakes_max`.
+    Refused,
+}
+
+impl HandshakeResult {
+    /// All, in the order of their discriminants.
+    pub const ALL: [HandshakeResult; 4] = [
+        HandshakeResult::Full,
+        HandshakeResult::Resumed,
+        HandshakeResult::Failed,
+        HandshakeResult::Refused,
+    ];
+
+    /// The label in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            HandshakeResult::Full => "full",
+            HandshakeResult::Resumed => "resumed",
+            HandshakeResult::Failed => "failed",
+            HandshakeResult::Refused => "refused",
+        }
+    }
+}
+
 /// A limit that connections which are open have met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -275,6 +309,17 @@ pub struct Metrics {
     pub admitted: Counter,
     /// Failed calls of accept.
     pub accept_errors: Counter,
+    /// TLS handshakes that ended, by [`HandshakeResult`].
+    pub tls_handshakes: [Counter; HandshakeResult::ALL.len()],
+    /// The processor time of TLS handshakes, in microseconds.
+    pub tls_handshake_us: Counter,
+    /// Gauge: TLS handshakes that are under way.
+    pub tls_handshakes_pending: Counter,
+    /// Gauge: connections that are encrypted by TLS.
+    pub tls_connections: Counter,
+    /// Gauge: the memory of TLS records that have not come whole, and of data from records that the engine can't take
+    /// yet, in bytes.
+    pub tls_input_bytes: Counter,
     /// Short HTTP replies by class of status: index 2 is 2xx, 4 is 4xx, 5 is 5xx.
     pub replies: [Counter; 6],
     /// The time that those took, from the turn that read the request, in microseconds.

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use engine::Listener;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use zeroize::{Zeroize, Zeroizing};
 
 use super::channel::{Channel, DESCRIPTORS_MAX, Frame};
 use super::giver::{Give, GiverStage};
 use super::wire::{self, push_piece};
+use crate::settings::Port;
 use crate::shard::Shard;
 use crate::socket::State;
 
@@ -53,6 +55,8 @@ pub(crate) struct Giving {
     hasher: RandomState,
     still: bool,
     record: Vec<u8>,
+    /// The state of a connection's TLS, with its keys.
+    tls: Zeroizing<Vec<u8>>,
 }
 
 impl Giving {
@@ -116,15 +120,31 @@ fn peer_error(frame: &Frame) -> io::Error {
 }
 
 /// A frame of connections that is being made.
-#[derive(Default)]
 struct Connections {
-    body: Vec<u8>,
+    /// It may have keys of TLS, which are wiped: it grows by [`Connections::reserve`] alone.
+    body: Zeroizing<Vec<u8>>,
     count: usize,
     /// The slots whose descriptors go with it.
     sockets: Vec<u32>,
 }
 
+impl Default for Connections {
+    fn default() -> Self {
+        let body = Zeroizing::new(Vec::with_capacity(2 * FRAME_BYTES));
+        Connections { body, count: 0, sockets: Vec::new() }
+    }
+}
+
 impl Connections {
+    /// Makes room for so many more bytes. Where the memory has to move, the old one is wiped.
+    fn reserve(&mut self, bytes: usize) {
+        if self.body.capacity() - self.body.len() < bytes {
+            let mut larger = Zeroizing::new(Vec::with_capacity(2 * self.body.len() + bytes));
+            larger.extend_from_slice(&self.body);
+            self.body = larger;
+        }
+    }
+
     fn is_full(&self) -> bool {
         self.count >= DESCRIPTORS_MAX || self.body.len() >= FRAME_BYTES
     }
@@ -172,9 +192,12 @@ impl Shard {
         channel.set_timeout(Some(SILENCE))?;
         let mut body = u32::from(self.engine.number()).to_le_bytes().to_vec();
         for listening in &self.listeners {
-            body.push(match listening.listener {
-                Listener::Client => wire::CLIENT,
-                Listener::Mqtt => wire::MQTT,
+            let Port { listener, tls } = listening.port;
+            body.push(match (listener, tls) {
+                (Listener::Client, false) => wire::CLIENT,
+                (Listener::Client, true) => wire::CLIENT_TLS,
+                (Listener::Mqtt, false) => wire::MQTT,
+                (Listener::Mqtt, true) => wire::MQTT_TLS,
             });
         }
         let sockets: Vec<BorrowedFd<'_>> =
@@ -195,6 +218,7 @@ impl Shard {
             hasher: RandomState::new(),
             still: false,
             record: Vec::new(),
+            tls: Zeroizing::default(),
         }));
         Ok(())
     }
@@ -277,21 +301,32 @@ impl Shard {
     /// Adds a connection to a frame, unless the other shard has it as it is.
     fn add(&mut self, giving: &mut Giving, frame: &mut Connections, slot: u32) {
         giving.record.clear();
-        if !self.engine.export_into(slot, &mut giving.record) {
+        giving.tls.zeroize();
+        // rustls has no way to pass on a handshake that is under way.
+        let is_in_handshake = self.tls.is_in_handshake(slot);
+        if is_in_handshake || !self.engine.export_into(slot, &mut giving.record) {
             // A session without a socket ends without a word to the driver.
             giving.left(slot);
             return;
         }
+        self.tls.export(slot, &mut giving.tls);
         // Never 0, which is none.
-        let hash = giving.hasher.hash_one(&giving.record) | 1;
-        let fresh = self.sockets.get(slot).is_some_and(|socket| !socket.is(State::Passed));
+        let hash = giving.hasher.hash_one((&giving.record, &*giving.tls)) | 1;
+        let socket = self.sockets.get(slot);
+        let fresh = socket.is_some_and(|socket| !socket.is(State::Passed));
+        let is_tls = socket.is_some_and(|socket| socket.is(State::Tls));
         if !fresh && giving.hash(slot) == hash {
             return;
         }
         giving.set_hash(slot, hash);
+        frame.reserve(4 + 1 + 2 * 4 + giving.record.len() + giving.tls.len());
         frame.body.extend_from_slice(&slot.to_le_bytes());
-        frame.body.push(u8::from(fresh));
+        let flag = |bit: u8, is_set: bool| if is_set { bit } else { 0 };
+        frame.body.push(flag(wire::HAS_SOCKET, fresh) | flag(wire::HAS_TLS, is_tls));
         push_piece(&mut frame.body, &giving.record);
+        if is_tls {
+            push_piece(&mut frame.body, &giving.tls);
+        }
         frame.count += 1;
         if fresh {
             frame.sockets.push(slot);

@@ -12,7 +12,7 @@ mod giver;
 pub(crate) mod take;
 #[cfg(test)]
 mod tests;
-mod wire;
+pub(crate) mod wire;
 
 pub use channel::{Channel, DESCRIPTORS_MAX, Frame};
 pub use giver::{Give, Giver, GiverStage};

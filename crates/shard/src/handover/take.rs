@@ -10,8 +10,11 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use engine::{Chunk, ImportError, Listener, Outbox, Piece};
 
+use zeroize::Zeroizing;
+
 use super::channel::{Channel, Frame};
 use super::wire::{self, Reader};
+use crate::settings::Port;
 use crate::shard::Shard;
 use crate::socket::State;
 
@@ -21,7 +24,7 @@ pub struct TakenShard {
     /// Its number.
     pub number: u32,
     /// Its listeners.
-    pub listeners: Vec<(Listener, OwnedFd)>,
+    pub listeners: Vec<(Port, OwnedFd)>,
     /// The way to it.
     pub(crate) channel: Channel,
 }
@@ -41,12 +44,15 @@ impl TakenShard {
         let number = reader.u32()?;
         let mut listeners = Vec::new();
         for socket in frame.descriptors {
-            match reader.u8()? {
-                wire::CLIENT => listeners.push((Listener::Client, socket)),
-                wire::MQTT => listeners.push((Listener::Mqtt, socket)),
+            let port = match reader.u8()? {
+                wire::CLIENT => Port::plain(Listener::Client),
+                wire::CLIENT_TLS => Port::tls(Listener::Client),
+                wire::MQTT => Port::plain(Listener::Mqtt),
+                wire::MQTT_TLS => Port::tls(Listener::Mqtt),
                 // A newer version's: nobody here can serve it.
-                _ => {}
-            }
+                _ => continue,
+            };
+            listeners.push((port, socket));
         }
         Ok(TakenShard { number, listeners, channel })
     }
@@ -61,6 +67,9 @@ pub enum TakeError {
     /// A record can't be read.
     #[error("a connection can't be taken over: {0}")]
     Record(#[from] ImportError),
+    /// The state of a connection's TLS can't be read.
+    #[error("a connection can't be taken over: {0}")]
+    Tls(#[from] tls::ImportError),
     /// The old shard said something that is none of this.
     #[error("a record of the hand-over is damaged")]
     Damaged,
@@ -200,10 +209,14 @@ impl Shard {
 
     fn take_connections(&mut self, frame: Frame) -> Result<u64, TakeError> {
         let mut descriptors = frame.descriptors.into_iter();
-        let (mut reader, mut count) = (Reader(&frame.body), 0);
+        // It may have keys of TLS.
+        let body = Zeroizing::new(frame.body);
+        let (mut reader, mut count) = (Reader(&body), 0);
         while !reader.is_empty() {
-            let (slot, has_socket) = (reader.u32()?, reader.u8()? != 0);
+            let (slot, flags) = (reader.u32()?, reader.u8()?);
+            let has_socket = flags & wire::HAS_SOCKET != 0;
             let record = reader.piece()?;
+            let tls = if flags & wire::HAS_TLS != 0 { Some(reader.piece()?) } else { None };
             match has_socket {
                 false => _ = self.engine.forget_imported(slot),
                 true => self.forget_taken(slot),
@@ -215,6 +228,9 @@ impl Shard {
             if has_socket {
                 let socket = descriptors.next().ok_or(TakeError::Damaged)?;
                 self.take_socket(slot, socket)?;
+            }
+            if let Some(tls) = tls {
+                self.take_tls(slot, tls)?;
             }
             count += 1;
         }
@@ -242,9 +258,20 @@ impl Shard {
         Ok(())
     }
 
+    /// Takes the state of a connection's TLS in place of what came earlier.
+    fn take_tls(&mut self, slot: u32, state: &[u8]) -> Result<(), TakeError> {
+        let socket = self.sockets.get_mut(slot).ok_or(TakeError::Damaged)?;
+        socket.set(State::Tls, true);
+        self.forget_tls(slot);
+        self.tls.import(slot, state)?;
+        self.count_taken_tls(slot);
+        Ok(())
+    }
+
     /// A connection that was copied has ended in the old process.
     fn forget_taken(&mut self, slot: u32) {
         self.engine.forget_imported(slot);
+        self.forget_tls(slot);
         self.sockets.remove(slot);
         if let Some(address) = self.peers.remove(&slot) {
             self.engine.shared().addresses.leave(address);
@@ -269,6 +296,7 @@ impl Shard {
             let _ = self.poller.watch_output(socket, u64::from(slot), true);
             self.sockets.block(slot, outbox);
         }
+        self.unread.extend(self.tls.undelivered());
         self.engine.restart();
         self.buffer = vec![0; crate::shard::READ_BYTES];
         self.perform();

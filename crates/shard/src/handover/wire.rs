@@ -20,6 +20,14 @@ pub const ERROR: u16 = 18;
 /// A listener in [`HELLO`] by its number, which stays the same for good.
 pub const CLIENT: u8 = 0;
 pub const MQTT: u8 = 1;
+/// The same with TLS.
+pub const CLIENT_TLS: u8 = 2;
+pub const MQTT_TLS: u8 = 3;
+
+/// Bits of the flags of a connection in [`CONNECTIONS`]: its descriptor goes with the frame.
+pub const HAS_SOCKET: u8 = 1;
+/// It has TLS: a piece with its state follows the record, empty when the client has sent nothing yet.
+pub const HAS_TLS: u8 = 2;
 
 /// Reads numbers and pieces one after the other.
 pub struct Reader<'a>(pub &'a [u8]);

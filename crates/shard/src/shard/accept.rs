@@ -10,13 +10,15 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags, acceptfrom_with, recv};
 
 use super::Shard;
+use super::tls::ALERT_OVERLOADED;
 use crate::listen::Listening;
+use crate::settings::Port;
 use crate::socket::State;
 use engine::{Arrival, Listener, Refusal, Refused, refuse};
 
 /// A connection that has just come.
 pub(crate) struct Accepted {
-    pub listener: Listener,
+    pub port: Port,
     pub socket: OwnedFd,
     pub address: Option<IpAddr>,
 }
@@ -85,14 +87,14 @@ impl Shard {
 
     /// `None` when the peer was gone before it was accepted.
     fn accept_one(&mut self, at: usize) -> rustix::io::Result<Option<Accepted>> {
-        let Some(Listening { listener, socket }) = self.listeners.get(at) else {
+        let Some(Listening { port, socket }) = self.listeners.get(at) else {
             return Err(Errno::AGAIN);
         };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let accepted = acceptfrom_with(socket, flags).map(|(socket, address)| {
             let address = address.and_then(|address| SocketAddr::try_from(address).ok());
             let address = address.map(|address| address.ip().to_canonical());
-            Accepted { listener: *listener, socket, address }
+            Accepted { port: *port, socket, address }
         });
         match accepted {
             Ok(accepted) => Ok(Some(accepted)),
@@ -129,7 +131,7 @@ impl Shard {
     }
 
     pub(crate) fn admit(&mut self, accepted: Accepted) {
-        let Accepted { listener, address, .. } = accepted;
+        let Accepted { port, address, .. } = accepted;
         self.engine.metrics().accepted.add(1);
         let proxies = &self.engine.settings().session.proxies.networks;
         let proxy = address.filter(|address| proxies.contains(*address));
@@ -139,7 +141,7 @@ impl Shard {
         let counted = counted.map(|address| self.engine.settings().network(address));
         let refusal = if self.rate_allows() { self.refusal(counted) } else { Some(Refusal::Rate) };
         let reserved = refusal == Some(Refusal::Address)
-            && listener == Listener::Client
+            && port.listener == Listener::Client
             && self.engine.reserved() < RESERVE;
         if let Some(refusal) = refusal.filter(|_| !reserved) {
             return self.refuse(accepted, refusal);
@@ -152,8 +154,11 @@ impl Shard {
             Some(proxy) => Arrival::Proxy(proxy),
             None => Arrival::Direct(address),
         };
-        let slot = self.engine.open(listener, arrival);
+        let slot = self.engine.open(port.listener, arrival);
         self.sockets.insert(slot, accepted.socket);
+        if let Some(socket) = self.sockets.get_mut(slot) {
+            socket.set(State::Tls, port.tls);
+        }
         if let Some(giving) = &mut self.giving {
             giving.opened(slot);
         }
@@ -200,15 +205,21 @@ impl Shard {
         refused
     }
 
-    /// Answers, in HTTP with 503, and closes. The request is read first if it is there: bytes that were
-    /// never read would turn the close into a reset, and the answer would be lost.
+    /// Answers, in HTTP with 503, and closes; with TLS by an alert, since an answer would need a handshake. The request is
+    /// read first if it is there: bytes that were never read would turn the close into a reset, and the answer would be
+    /// lost.
     fn refuse(&mut self, accepted: Accepted, refusal: Refusal) {
-        let Accepted { listener, socket, address } = accepted;
+        let Accepted { port, socket, address } = accepted;
         let read = recv(&socket, &mut self.buffer[..], RecvFlags::DONTWAIT).map_or(0, |(n, _)| n);
         let (protocols, settings) = (self.engine.shared().protocols, self.engine.settings());
         let (request, reply) = (&self.buffer[..read], &mut self.out);
         reply.clear();
-        let how = refuse(protocols, &settings.session, listener, request, refusal, reply);
+        let how = if port.tls {
+            reply.extend_from_slice(&ALERT_OVERLOADED);
+            Refused::TurnedAway
+        } else {
+            refuse(protocols, &settings.session, port.listener, request, refusal, reply)
+        };
         self.engine.count_refusal(how, refusal);
         let _ = crate::sender::send_one(std::os::fd::AsFd::as_fd(&socket), &self.out);
         self.out.clear();

@@ -14,10 +14,14 @@ use rustix::io::Errno;
 use super::Shard;
 use crate::sender::{Send, send_one};
 use crate::socket::{Sockets, State};
+use crate::tls::WINDOW_BYTES;
 use engine::{Capacity, Chunk, Limited, Metrics, Outbox, Settings};
 
 /// Sends in a batch: as many as one system call submits.
 pub(crate) const BATCH: usize = 512;
+
+/// So many encrypted bytes are gathered before they are sent, and one entry more.
+const SEALED_BYTES: usize = 256 << 10;
 
 #[derive(Default)]
 pub(crate) struct Batch {
@@ -35,6 +39,14 @@ pub(crate) struct Batch {
 struct Entry {
     slot: u32,
     piece: u32,
+}
+
+/// An entry of which the kernel did not take everything.
+struct Unsent {
+    entry: Entry,
+    result: rustix::io::Result<usize>,
+    /// What was to be sent, if it is encrypted: the first [`WINDOW_BYTES`] of the piece.
+    sealed: Option<Vec<u8>>,
 }
 
 struct Piece {
@@ -166,6 +178,30 @@ impl Shard {
         }
         let mut batch = std::mem::take(&mut self.batch);
         self.join_pieces(&mut batch);
+        let incomplete = match self.tls.is_empty() {
+            true => self.send_entries(&batch),
+            false => self.send_entries_tls(&batch),
+        };
+        for entry in &batch.entries {
+            if let Some(socket) = self.sockets.get_mut(entry.slot) {
+                socket.set(State::Batched, false);
+                socket.set(State::BatchedAgain, false);
+            }
+        }
+        self.batch.latencies = std::mem::take(&mut batch.latencies);
+        self.measure_latencies();
+        batch.latencies = std::mem::take(&mut self.batch.latencies);
+        for unsent in incomplete {
+            self.not_whole(unsent, &mut batch.pieces);
+        }
+        batch.entries.clear();
+        batch.pieces.clear();
+        batch.again.clear();
+        self.batch = batch;
+    }
+
+    /// Sends the entries of a batch, and returns those of which the kernel did not take everything.
+    fn send_entries(&mut self, batch: &Batch) -> Vec<Unsent> {
         let mut sends = Vec::with_capacity(batch.entries.len());
         for &entry in &batch.entries {
             if let Some(socket) = self.sockets.get(entry.slot) {
@@ -174,30 +210,70 @@ impl Shard {
             }
         }
         let mut bytes_out = 0;
-        let mut incomplete: Vec<(Entry, rustix::io::Result<usize>)> = Vec::new();
+        let mut incomplete = Vec::new();
         let pieces = &batch.pieces;
         self.sender.send(&sends, |entry, result| match result {
             Ok(sent) if sent == pieces[entry.piece as usize].bytes.len() => bytes_out += sent,
-            result => incomplete.push((entry, result)),
+            result => incomplete.push(Unsent { entry, result, sealed: None }),
         });
-        drop(sends);
-        for entry in &batch.entries {
-            if let Some(socket) = self.sockets.get_mut(entry.slot) {
-                socket.set(State::Batched, false);
-                socket.set(State::BatchedAgain, false);
-            }
-        }
         self.engine.metrics().bytes_out.add(bytes_out as u64);
-        self.batch.latencies = std::mem::take(&mut batch.latencies);
-        self.measure_latencies();
-        batch.latencies = std::mem::take(&mut self.batch.latencies);
-        for (entry, result) in incomplete {
-            self.not_whole(entry, result, &mut batch.pieces);
+        incomplete
+    }
+
+    /// The same where some of the connections have TLS: what these get is encrypted first, for each of them.
+    fn send_entries_tls(&mut self, batch: &Batch) -> Vec<Unsent> {
+        let mut incomplete = Vec::new();
+        let mut sealed = std::mem::take(&mut self.tls_sealed);
+        let mut next = 0;
+        while next < batch.entries.len() {
+            let begin = next;
+            // Where the bytes of each entry are, if they are encrypted.
+            let mut ranges = Vec::with_capacity(batch.entries.len() - begin);
+            sealed.clear();
+            while next < batch.entries.len() && sealed.len() < SEALED_BYTES {
+                let Entry { slot, piece } = batch.entries[next];
+                ranges.push(self.is_tls(slot).then(|| {
+                    let plain = &batch.pieces[piece as usize].bytes;
+                    self.seal_batched(slot, plain, &mut sealed)
+                }));
+                next += 1;
+            }
+            let entries = &batch.entries[begin..next];
+            let mut sends = Vec::with_capacity(entries.len());
+            for (at, (entry, range)) in entries.iter().zip(&ranges).enumerate() {
+                let Some(socket) = self.sockets.get(entry.slot) else {
+                    continue;
+                };
+                let bytes = match range {
+                    None => &*batch.pieces[entry.piece as usize].bytes,
+                    Some(Some(range)) => &sealed[range.clone()],
+                    Some(None) => {
+                        let result = Err(Errno::CONNRESET);
+                        incomplete.push(Unsent { entry: *entry, result, sealed: None });
+                        continue;
+                    }
+                };
+                sends.push(Send { fd: socket.as_fd(), bytes, of: (at, bytes) });
+            }
+            let mut bytes_out = 0;
+            self.sender.send(&sends, |(at, bytes), result| {
+                let entry = entries[at];
+                let piece_bytes = batch.pieces[entry.piece as usize].bytes.len();
+                let is_tls = ranges[at].is_some();
+                match result {
+                    Ok(sent) if sent == bytes.len() && (!is_tls || piece_bytes <= WINDOW_BYTES) => {
+                        bytes_out += sent;
+                    }
+                    result => {
+                        let sealed = is_tls.then(|| bytes.to_vec());
+                        incomplete.push(Unsent { entry, result, sealed });
+                    }
+                }
+            });
+            self.engine.metrics().bytes_out.add(bytes_out as u64);
         }
-        batch.entries.clear();
-        batch.pieces.clear();
-        batch.again.clear();
-        self.batch = batch;
+        self.tls_sealed = sealed;
+        incomplete
     }
 
     /// Notes how long the messages took that have left.
@@ -235,15 +311,28 @@ impl Shard {
     }
 
     /// Puts the bytes that the kernel did not take into an outbox.
-    fn not_whole(&mut self, entry: Entry, result: rustix::io::Result<usize>, pieces: &mut [Piece]) {
+    fn not_whole(&mut self, unsent: Unsent, pieces: &mut [Piece]) {
+        let Unsent { entry, result, sealed } = unsent;
         let sent = match result {
             Ok(sent) => sent,
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => 0,
             Err(_) => return self.engine.on_lost(entry.slot),
         };
         self.engine.metrics().bytes_out.add(sent as u64);
+        let mut taken = sent;
+        if let Some(sealed) = sealed {
+            if sent < sealed.len() && !self.keep_unsent(entry.slot, &sealed, sent) {
+                return;
+            }
+            // What is encrypted does not go into the outbox.
+            let bytes = pieces[entry.piece as usize].bytes.len();
+            taken = bytes.min(WINDOW_BYTES);
+            if taken == bytes {
+                return;
+            }
+        }
         let chunk = pieces[entry.piece as usize].chunk(self.engine.metrics());
-        self.enqueue(entry.slot, chunk, sent);
+        self.enqueue(entry.slot, chunk, taken);
     }
 
     /// Sends bytes to one connection, behind those in its outbox.
@@ -253,7 +342,19 @@ impl Shard {
             return;
         };
         let mut sent = 0;
-        if !socket.is(State::Blocked) {
+        if socket.is(State::Tls) && !socket.is(State::Blocked) {
+            let Some(sealed) = self.send_tls(slot, bytes) else {
+                return;
+            };
+            if sealed == bytes.len() {
+                let is_blocked = self.sockets.get(slot).is_some_and(|it| it.is(State::Blocked));
+                if confirm && !is_blocked {
+                    self.confirmed.push(slot);
+                }
+                return;
+            }
+            sent = sealed;
+        } else if !socket.is(State::Blocked) {
             match send_one(socket.as_fd(), bytes) {
                 Ok(taken) => sent = taken,
                 Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => {}
@@ -274,19 +375,11 @@ impl Shard {
     /// Appends bytes, of which so many have left, to a connection's outbox. Closes a slow consumer.
     fn enqueue(&mut self, slot: u32, chunk: Chunk, sent: usize) {
         let now_us = self.engine.now_us();
-        let Some(socket) = self.sockets.get(slot) else {
+        if self.sockets.get(slot).is_none() {
             return;
-        };
-        let metrics = &self.engine.metrics();
-        metrics.outbox_bytes.add((chunk.bytes() - sent) as u64);
-        if !socket.is(State::Blocked) {
-            metrics.outboxes.add(1);
-            // This fails for a connection that the poller doesn't watch yet, because it was only just
-            // accepted: the poller then watches it for room from the start.
-            let _ = self.poller.watch_output(socket, u64::from(slot), true);
-            self.sockets.block(slot, Outbox::new(now_us));
-            self.engine.on_blocked(slot);
         }
+        self.engine.metrics().outbox_bytes.add((chunk.bytes() - sent) as u64);
+        self.block(slot);
         let Some(outbox) = self.sockets.outbox_mut(slot) else {
             return;
         };
@@ -298,8 +391,25 @@ impl Shard {
         }
     }
 
+    /// Gives a connection an outbox, which is empty, if it has none.
+    pub(super) fn block(&mut self, slot: u32) {
+        let Some(socket) = self.sockets.get(slot).filter(|socket| !socket.is(State::Blocked))
+        else {
+            return;
+        };
+        self.engine.metrics().outboxes.add(1);
+        // This fails for a connection that the poller doesn't watch yet, because it was only just
+        // accepted: the poller then watches it for room from the start.
+        let _ = self.poller.watch_output(socket, u64::from(slot), true);
+        self.sockets.block(slot, Outbox::new(self.engine.now_us()));
+        self.engine.on_blocked(slot);
+    }
+
     /// The socket has capacity: sends the outbox's bytes.
     pub(crate) fn flush(&mut self, slot: u32) {
+        if self.is_tls(slot) {
+            return self.flush_tls(slot);
+        }
         let now_us = self.engine.now_us();
         loop {
             let (Some(outbox), Some(socket)) = (self.sockets.outbox(slot), self.sockets.get(slot))
@@ -329,7 +439,7 @@ impl Shard {
         }
     }
 
-    fn unblock(&mut self, slot: u32) {
+    pub(super) fn unblock(&mut self, slot: u32) {
         self.sockets.unblock(slot);
         self.engine.metrics().outboxes.sub(1);
         if let Some(socket) = self.sockets.get(slot) {

@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod kernel;
+pub mod tls;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -243,6 +244,10 @@ pub fn end_by(pid: u32, signal: Signal) -> bool {
 pub struct Server {
     pub child: Child,
     pub client: SocketAddr,
+    /// Where clients with TLS connect, if the server has such a port.
+    pub client_tls: Option<SocketAddr>,
+    /// Where MQTT clients with TLS connect.
+    pub mqtt_tls: Option<SocketAddr>,
     pub admin: SocketAddr,
     pub mark: Mark,
 }
@@ -285,18 +290,29 @@ impl Server {
         mark.put(&mut command);
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut address = |label: &str| -> SocketAddr {
-            let line = lines
-                .by_ref()
-                .map(|line| line.unwrap())
-                .find(|line| line.trim_start().starts_with(label))
-                .unwrap_or_else(|| panic!("the start-up text has no line for {label:?}"));
-            let (_, rest) = line.split_once("http://").unwrap();
-            rest.split(['/', ' ']).next().unwrap().parse().unwrap()
+        let mut seen = Vec::new();
+        for line in lines.by_ref().map(|line| line.unwrap()) {
+            let is_last = line.trim_start().starts_with("applications");
+            seen.push(line);
+            if is_last {
+                break;
+            }
+        }
+        let address = |label: &str, scheme: &str| -> Option<SocketAddr> {
+            let line = seen
+                .iter()
+                .find(|line| line.trim_start().starts_with(label) && line.contains(scheme))?;
+            let (_, rest) = line.split_once(scheme)?;
+            Some(rest.split(['/', ' ']).next()?.parse().unwrap())
         };
-        let (client, admin) = (address("clients"), address("applications"));
+        let needed = |label: &str| {
+            address(label, "http://")
+                .unwrap_or_else(|| panic!("the start-up text has no line for {label:?}: {seen:?}"))
+        };
+        let (client, admin) = (needed("clients"), needed("applications"));
+        let (client_tls, mqtt_tls) = (address("", "https://"), address("mqtt", "mqtts://"));
         std::thread::spawn(move || lines.for_each(drop));
-        Server { child, client, admin, mark }
+        Server { child, client, client_tls, mqtt_tls, admin, mark }
     }
 
     pub fn connect(&self) -> TcpStream {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::support::tls::{Authority, tunnel};
 use crate::support::{Scratch, Server, TIMEOUT};
 
 /// The topics of all tests here.
@@ -60,6 +61,8 @@ pub struct Options<'a> {
     pub more: String,
     pub settings: Vec<(&'a str, &'a str)>,
     pub binary: PathBuf,
+    /// Clients come through a tunnel with TLS by a certificate of this authority.
+    pub tls: Option<&'a Authority>,
 }
 
 impl Default for Options<'_> {
@@ -70,6 +73,7 @@ impl Default for Options<'_> {
             more: String::new(),
             settings: Vec::new(),
             binary: throng().into(),
+            tls: None,
         }
     }
 }
@@ -102,7 +106,13 @@ impl Node {
         let mut command = serve(&options.binary, folder.path(), options.storage);
         command.args(["--shards", "3"]);
         let log = std::fs::File::create(folder.path().join("log")).unwrap();
-        let server = Server::run_in(folder.path(), command, &options.settings, log.into());
+        let tls = options.tls.map(Authority::settings).unwrap_or_default();
+        let tls = tls.iter().map(|(name, value)| (*name, value.as_str()));
+        let settings: Vec<_> = options.settings.iter().copied().chain(tls).collect();
+        let mut server = Server::run_in(folder.path(), command, &settings, log.into());
+        if let (Some(authority), Some(address)) = (options.tls, server.client_tls) {
+            server.client = tunnel(authority.client_config(), address);
+        }
         Node { server, folder }
     }
 

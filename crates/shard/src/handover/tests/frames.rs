@@ -20,7 +20,8 @@ fn the_kinds_of_frames_stay() {
     ];
     assert_eq!(old, [1, 2, 3, 4, 5, 6, 7]);
     assert_eq!([wire::RECEIPT, wire::HAVE, wire::ERROR], [16, 17, 18]);
-    assert_eq!([wire::CLIENT, wire::MQTT], [0, 1]);
+    assert_eq!([wire::CLIENT, wire::MQTT, wire::CLIENT_TLS, wire::MQTT_TLS], [0, 1, 2, 3]);
+    assert_eq!([wire::HAS_SOCKET, wire::HAS_TLS], [1, 2]);
 }
 
 #[test]
@@ -42,10 +43,12 @@ fn a_greeting_names_the_shard_and_its_listeners() {
     let (a, b) = (Channel::new(a).unwrap(), Channel::new(b).unwrap());
     // The last listener is one that nobody knows yet.
     let socket = a.as_fd();
-    a.send(1, b"\x05\x01\0\0\x00\x01\x09", &[socket, socket, socket]).unwrap();
+    a.send(1, b"\x05\x01\0\0\x00\x01\x02\x03\x09", &[socket; 5]).unwrap();
     let taken = TakenShard::greet(b).unwrap();
-    let listeners: Vec<Listener> = taken.listeners.iter().map(|(it, _)| *it).collect();
-    assert_eq!((taken.number, listeners), (0x105, vec![Listener::Client, Listener::Mqtt]));
+    let listeners: Vec<Port> = taken.listeners.iter().map(|(it, _)| *it).collect();
+    let all = [Port::plain, Port::tls];
+    let all = all.map(|port| [port(Listener::Client), port(Listener::Mqtt)]).concat();
+    assert_eq!((taken.number, listeners), (0x105, all));
     for (kind, body) in [(2, &b"\0\0\0\0"[..]), (1, b"\0\0"), (1, b"")] {
         let (a, b) = UnixStream::pair().unwrap();
         let (a, b) = (Channel::new(a).unwrap(), Channel::new(b).unwrap());

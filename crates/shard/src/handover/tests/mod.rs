@@ -20,6 +20,7 @@ use model::NodeId;
 
 use super::take::{Going, Taking};
 use super::{Channel, Give, Giver, GiverStage, TakeError, TakenShard};
+use crate::settings::Port;
 use crate::shard::Shard;
 
 /// How long anything may take.
@@ -52,7 +53,7 @@ fn connect(shard: &mut Shard) -> Peer {
     ours.set_nonblocking(true).unwrap();
     theirs.set_nonblocking(true).unwrap();
     let (listener, socket) = (Listener::Client, OwnedFd::from(ours));
-    shard.admit(crate::shard::Accepted { listener, socket, address: None });
+    shard.admit(crate::shard::Accepted { port: Port::plain(listener), socket, address: None });
     Peer { socket: theirs, got: Vec::new() }
 }
 

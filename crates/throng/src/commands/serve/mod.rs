@@ -1,5 +1,6 @@
 //! `throng serve`: connects the parts of the server and runs until a signal ends it.
 
+mod certificates;
 mod demo;
 mod log;
 mod mqtt;
@@ -29,6 +30,7 @@ use crate::error::CommandError;
 use crate::notify::{self, State};
 use crate::sources;
 
+use certificates::Certificates;
 use log::{Log, ms};
 use settings::{Fixed, live, options, settings};
 use start::Start;
@@ -119,7 +121,10 @@ struct Server {
     tokens: Tokens,
     log: Log,
     client: SocketAddr,
+    client_tls: Option<SocketAddr>,
     mqtt: Option<SocketAddr>,
+    mqtt_tls: Option<SocketAddr>,
+    certificates: Option<Arc<Certificates>>,
     admin: SocketAddr,
     connections_max: u64,
     upgrade: Arc<Upgrade>,
@@ -142,6 +147,11 @@ impl Server {
         };
         let mqtt =
             self.mqtt.map_or(String::new(), |mqtt| format!("  mqtt          mqtt://{mqtt}\n"));
+        let client_tls = self
+            .client_tls
+            .map_or(String::new(), |port| format!("                https://{port}\n"));
+        let mqtt_tls =
+            self.mqtt_tls.map_or(String::new(), |port| format!("  mqtt          mqtts://{port}\n"));
         let subscribe = self.mqtt.map_or(String::new(), |mqtt| {
             // Where mosquitto's clients connect by themselves nothing has to be said.
             let at = match mqtt == SocketAddr::from(([127, 0, 0, 1], 1883)) {
@@ -156,7 +166,7 @@ impl Server {
         });
         println!(
             "Throng {}: {} shards, room for {} connections, messages leave by {}\n\n  \
-             clients       http://{client}\n{mqtt}  \
+             clients       http://{client}\n{client_tls}{mqtt}{mqtt_tls}  \
              applications  http://{admin}   open this page in a browser\n\n\
              Try it: listen in one terminal, publish in another.\n  \
              curl -N 'http://{client}/sse?topic=news&user=alice'\n  \
@@ -176,7 +186,9 @@ impl Server {
             private_tables = self.shards.private_tables,
             connections_max = self.connections_max,
             %client,
+            client_tls = self.client_tls.map(tracing::field::display),
             mqtt = self.mqtt.map(tracing::field::display),
+            mqtt_tls = self.mqtt_tls.map(tracing::field::display),
             %admin,
             version = env!("CARGO_PKG_VERSION"),
             "serving clients and applications"
@@ -228,6 +240,9 @@ impl Server {
         self.log.reload(&new.config);
         let jwks = self.live.read().unwrap_or_else(PoisonError::into_inner).jwks.clone();
         let auth = self.tokens.auth(&new.config, Some(&jwks))?;
+        if let Some(certificates) = &self.certificates {
+            certificates.reload(&new.config)?;
+        }
         let settings = Arc::new(settings(&new.config, &self.fixed, auth.authenticator));
         let keys_seconds = new.config.history.idempotency_seconds_max;
         self.history.set_rules(Arc::new(settings.session.policy.rules().clone()), keys_seconds);

@@ -12,7 +12,7 @@ use super::settings::options;
 
 /// Whether this server can do what its ports are for.
 pub(super) fn check(config: &Config, protocols: &Protocols) -> Result<(), CommandError> {
-    if config.mqtt.listen.is_some() && protocols.begin(Listener::Mqtt).is_none() {
+    if config.has_mqtt() && protocols.begin(Listener::Mqtt).is_none() {
         return Err(CommandError::Usage(
             "this server was built without MQTT: leave mqtt.listen (--mqtt) away".into(),
         ));
@@ -27,10 +27,12 @@ pub(super) fn prepare(
 ) -> Result<shard::Prepared, CommandError> {
     let prepared = shard::prepare_to_take(options(config), config.limits.connections_max, taken);
     prepared.map_err(|error| match error {
-        shard::PrepareError::Listen(listener, address, error) => {
-            let setting = match listener {
-                Listener::Client => ("client.listen", "--listen"),
-                Listener::Mqtt => ("mqtt.listen", "--mqtt"),
+        shard::PrepareError::Listen(port, address, error) => {
+            let setting = match (port.listener, port.tls) {
+                (Listener::Client, false) => ("client.listen", "--listen"),
+                (Listener::Client, true) => ("client.listen_tls", "client.listen_tls"),
+                (Listener::Mqtt, false) => ("mqtt.listen", "--mqtt"),
+                (Listener::Mqtt, true) => ("mqtt.listen_tls", "mqtt.listen_tls"),
             };
             cannot_listen(address, setting, &error)
         }

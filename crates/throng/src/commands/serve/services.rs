@@ -14,6 +14,7 @@ use protocol::phoenix::token::Key;
 use crate::cli::Serve;
 use crate::error::CommandError;
 
+use super::certificates::Certificates;
 use super::mqtt;
 use super::settings::{self, Fixed};
 use super::storage::{self, Found};
@@ -68,6 +69,8 @@ pub(super) struct Services {
     pub tokens: Tokens,
     pub fixed: Fixed,
     pub handles: Vec<shard::Handle>,
+    /// None where no port has TLS.
+    pub certificates: Option<Arc<Certificates>>,
 }
 
 /// What the configuration says to shards, and the keys that are to be fetched for it.
@@ -111,7 +114,9 @@ impl Services {
             settings::webhook(config),
             start,
         );
+        let certificates = Certificates::new(config, handles.len())?;
         let services = Services {
+            certificates,
             started,
             broker,
             history,
@@ -160,10 +165,15 @@ impl Services {
         prepared: shard::Prepared,
         settings: Arc<shard::Settings>,
     ) -> Result<shard::Running, CommandError> {
-        let (broker, history) = (self.broker.clone(), self.history.clone());
-        let webhook: Arc<dyn shard::Webhook> = self.webhook.clone();
+        let services = shard::Services {
+            broker: self.broker.clone(),
+            history: self.history.clone(),
+            webhook: Some(self.webhook.clone()),
+            shared: self.shared.clone(),
+            tls: self.certificates.as_ref().map(|certificates| certificates.context()),
+        };
         prepared
-            .start(settings, broker, history, Some(webhook), self.shared.clone(), self.started)
+            .start(settings, &services, self.started)
             .map_err(|error| CommandError::Runtime(format!("a shard can't start: {error}")))
     }
 }

@@ -13,6 +13,7 @@ use model::{AcknowledgeRule, HistoryRule, JoinRule, Name, PublishRule, Rule, Rul
 
 use protocol::Listener;
 use quotas::Unit;
+use shard::Port;
 
 use super::demo;
 
@@ -331,16 +332,26 @@ pub(super) fn drain_seconds(config: &Config) -> u32 {
     clamped(config.timeouts.drain_seconds)
 }
 
+/// Handshakes of TLS that may be under way, in all shards together.
+pub(super) fn handshakes(config: &Config) -> usize {
+    clamped(config.tls.handshakes_max)
+}
+
 /// Where clients connect.
-pub(super) fn listeners(config: &Config) -> Vec<(Listener, SocketAddr)> {
-    let mqtt = config.mqtt.listen.map(|address| (Listener::Mqtt, address));
-    [(Listener::Client, config.client.listen)].into_iter().chain(mqtt).collect()
+pub(super) fn listeners(config: &Config) -> Vec<(Port, SocketAddr)> {
+    let ports = [
+        (Port::plain(Listener::Client), Some(config.client.listen)),
+        (Port::tls(Listener::Client), config.client.listen_tls),
+        (Port::plain(Listener::Mqtt), config.mqtt.listen),
+        (Port::tls(Listener::Mqtt), config.mqtt.listen_tls),
+    ];
+    ports.into_iter().filter_map(|(port, address)| Some((port, address?))).collect()
 }
 
 /// What MQTT clients may do and have, if there is MQTT.
 fn mqtt(config: &Config) -> Option<protocol::MqttSettings> {
     let mqtt = &config.mqtt;
-    mqtt.listen.map(|_| protocol::MqttSettings {
+    config.has_mqtt().then(|| protocol::MqttSettings {
         keep_alive_seconds_max: clamped(mqtt.keep_alive_seconds_max),
         session_seconds_max: clamped(mqtt.session_seconds_max),
         sessions_max: clamped(mqtt.sessions_max),
@@ -456,7 +467,7 @@ pub(super) fn settings(
 }
 
 /// The sections whose numbers are limits.
-const LIMITS: [&str; 11] = [
+const LIMITS: [&str; 12] = [
     "limits.",
     "timeouts.",
     "presence.",
@@ -468,6 +479,7 @@ const LIMITS: [&str; 11] = [
     "auth.",
     "webhook.",
     "mqtt.",
+    "tls.",
 ];
 
 /// The limits by name.
@@ -494,7 +506,7 @@ pub(super) fn live(loaded: &Loaded, fixed: &Fixed, jwks: Arc<token::Jwks>) -> co
         has_tokens: config.has_tokens() || config.webhook.connect,
         revocations_max: clamped(config.auth.revocations_max),
         revocation_seconds: config.auth.revocation_seconds,
-        sys_seconds: config.mqtt.listen.map_or(0, |_| config.mqtt.sys_seconds),
+        sys_seconds: if config.has_mqtt() { config.mqtt.sys_seconds } else { 0 },
         backups: backups(&config.store),
         limits: limits.map(in_force).collect(),
         config: config::effective(loaded),

@@ -9,6 +9,7 @@ use config::{Config, Loaded};
 use control::UpgradeProgress;
 use handover::Part;
 use protocol::{Listener, Protocols};
+use shard::Port;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 use subscriptions::SubscriptionStore;
@@ -42,12 +43,20 @@ struct Running {
     services: Services,
     workers: control::webhook::Workers,
     shards: shard::Running,
-    client: SocketAddr,
-    mqtt: Option<SocketAddr>,
+    ports: Ports,
     connections_max: u64,
     live: Arc<RwLock<control::Live>>,
     access: Arc<control::Access>,
     parts: Vec<Arc<dyn Part>>,
+}
+
+/// Where clients connect, with the real ports where settings are 0.
+#[derive(Clone, Copy)]
+struct Ports {
+    client: SocketAddr,
+    client_tls: Option<SocketAddr>,
+    mqtt: Option<SocketAddr>,
+    mqtt_tls: Option<SocketAddr>,
 }
 
 /// How it is called.
@@ -133,8 +142,12 @@ impl Start<'_> {
         Configured { settings, jwks }: Configured,
     ) -> Result<Running, CommandError> {
         let config = &self.loaded.config;
-        let client = prepared.address(Listener::Client).unwrap_or(config.client.listen);
-        let mqtt = prepared.address(Listener::Mqtt);
+        let ports = Ports {
+            client: prepared.address(Port::plain(Listener::Client)).unwrap_or(config.client.listen),
+            client_tls: prepared.address(Port::tls(Listener::Client)),
+            mqtt: prepared.address(Port::plain(Listener::Mqtt)),
+            mqtt_tls: prepared.address(Port::tls(Listener::Mqtt)),
+        };
         let (_, capacity) = prepared.capacity();
         let shards = services.start_shards(prepared, settings)?;
         let connections_max = config.limits.connections_max;
@@ -160,19 +173,10 @@ impl Start<'_> {
             samples: first.runtime.samples(),
             webhook: &services.webhook,
             handles: &services.handles,
+            certificates: services.certificates.clone(),
         });
         let connections_max = connections_max.min(capacity);
-        Ok(Running {
-            services,
-            workers,
-            shards,
-            client,
-            mqtt,
-            connections_max,
-            live,
-            access,
-            parts,
-        })
+        Ok(Running { services, workers, shards, ports, connections_max, live, access, parts })
     }
 
     /// Opens the admin port.
@@ -183,9 +187,15 @@ impl Start<'_> {
         Admin { listener, forwarded, came }: Admin,
     ) -> Result<(Server, Signals), CommandError> {
         let config = &self.loaded.config;
-        let Running { services, workers, shards, live, access, parts, client, .. } = running;
+        let Running { services, workers, shards, live, access, parts, ports, .. } = running;
+        let Ports { client, client_tls, mqtt, mqtt_tls } = ports;
         let Services { broker, history, store, subscriptions, shared, webhook, .. } = services;
-        let Services { mqtt_state, tokens, fixed, handles, started, .. } = services;
+        let Services { mqtt_state, tokens, fixed, handles, started, certificates, .. } = services;
+        if let Some(certificates) = &certificates {
+            certificates.watch().map_err(|error| {
+                CommandError::Runtime(format!("the certificates can't be watched: {error}"))
+            })?;
+        }
         let admin = listener.local_addr().unwrap_or(config.admin.listen);
         let connections = control::Connections::new(settings::admin(config));
         let gate = Arc::new(control::Gate::default());
@@ -234,6 +244,7 @@ impl Start<'_> {
             live: live.clone(),
             revocations: tokens.revocations.clone(),
             token_stats: tokens.stats.clone(),
+            certificates: certificates.as_ref().map(|it| it.shown()).unwrap_or_default(),
             keys: tokens.fetcher.clone(),
             webhook: webhook.clone(),
             subscriptions,
@@ -264,7 +275,10 @@ impl Start<'_> {
             tokens,
             log: self.log,
             client,
-            mqtt: running.mqtt,
+            client_tls,
+            mqtt,
+            mqtt_tls,
+            certificates,
             admin,
             connections_max: running.connections_max,
             upgrade,

@@ -7,10 +7,11 @@ use control::webhook::{Dispatcher, EventsPart, Forwarded, Hooks, ToShard};
 use handover::Part;
 use history::TopicHash;
 
+use super::certificates::{Certificates, NoTicketsPart, TicketsPart};
 use super::mqtt::Mqtt;
 
 /// The names of all parts, in the order in which they are passed on.
-pub(super) const NAMES: [&str; 16] = [
+pub(super) const NAMES: [&str; 17] = [
     "recent",
     "history",
     "cursors",
@@ -27,6 +28,7 @@ pub(super) const NAMES: [&str; 16] = [
     "forward",
     "sign-ins",
     "samples",
+    "tls-tickets",
 ];
 
 /// What the parts are parts of.
@@ -42,12 +44,17 @@ pub(super) struct Services<'a> {
     pub samples: control::Samples,
     pub webhook: &'a Arc<Dispatcher>,
     pub handles: &'a [shard::Handle],
+    pub certificates: Option<Arc<Certificates>>,
 }
 
 /// All parts of this process, in the order of [`NAMES`].
 pub(super) fn all(services: Services<'_>) -> Vec<Arc<dyn Part>> {
     let Services { broker, history, presence, subscriptions, revocations, live, .. } = services;
-    let Services { mqtt_state, access, samples, webhook, handles, .. } = services;
+    let Services { mqtt_state, access, samples, webhook, handles, certificates, .. } = services;
+    let tickets: Arc<dyn Part> = match certificates {
+        Some(certificates) => Arc::new(TicketsPart(certificates)),
+        None => Arc::new(NoTicketsPart),
+    };
     let hash: TopicHash = {
         let broker = broker.clone();
         Arc::new(move |topic: &str| broker.hash(topic))
@@ -81,6 +88,7 @@ pub(super) fn all(services: Services<'_>) -> Vec<Arc<dyn Part>> {
         Arc::new(Forwarded::new(webhook.clone(), to_shard)),
         Arc::new(control::SignIns(access.clone())),
         Arc::new(samples),
+        tickets,
     ];
     debug_assert!(parts.iter().map(|part| part.name()).eq(NAMES));
     parts

@@ -1,6 +1,7 @@
 //! Records of all parts: what another process makes of them, those of released versions, and damaged ones.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use broker::{Broker as _, Options, Publish};
@@ -72,6 +73,35 @@ struct Process {
     parts: Vec<Arc<dyn Part>>,
     /// While they are there, the application is told and asked; nobody runs them.
     _workers: control::webhook::Workers,
+    _folder: Folder,
+}
+
+/// A folder with a certificate, removed at the end.
+struct Folder(std::path::PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Certificates, for the keys of tickets, and the folder that they are read from.
+fn certificates() -> (Arc<Certificates>, Folder) {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let folder = format!("throng-parts-{}-{number}", std::process::id());
+    let folder = std::env::temp_dir().join(folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("cert.pem"), tls::testing::CERTIFICATE).unwrap();
+    std::fs::write(folder.join("key.pem"), tls::testing::KEY).unwrap();
+    let file = "[client]\nlisten_tls = \"127.0.0.1:1\"\n\
+                [tls]\ncertificate_file = \"cert.pem\"\nkey_file = \"key.pem\"\n";
+    let name = folder.join("throng.toml").display().to_string();
+    let sources = Sources { file: Some((&name, file)), ..Sources::default() };
+    let config = Loaded::load(&sources).unwrap().config;
+    let certificates = Certificates::new(&config, 1);
+    let certificates = certificates.unwrap_or_else(|error| panic!("{}", error.text()));
+    (certificates.unwrap(), Folder(folder))
 }
 
 impl Process {
@@ -87,6 +117,7 @@ impl Process {
         let rules = Arc::new(live.policy.rules().clone());
         let live = Arc::new(RwLock::new(live));
         let mqtt_state = Mqtt::new(NODE, None);
+        let (certificates, folder) = certificates();
         let started = Instant::now();
         let (recent, history_limits) = (settings::broker(config), storage::limits(config));
         let secret = [3; broker::SECRET_BYTES];
@@ -117,6 +148,7 @@ impl Process {
             samples: control::Samples::default(),
             webhook: &webhook,
             handles: &[],
+            certificates: Some(certificates),
         });
         Process {
             broker,
@@ -130,6 +162,7 @@ impl Process {
             rules,
             parts,
             _workers: workers,
+            _folder: folder,
         }
     }
 

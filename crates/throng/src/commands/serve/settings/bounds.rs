@@ -82,6 +82,7 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
     let acknowledge = inbox.acknowledge.as_ref()?;
     let mqtt = session.mqtt.as_ref()?;
     let number = match key {
+        "tls.handshakes_max" => handshakes(config) as u128,
         "mqtt.keep_alive_seconds_max" => mqtt.keep_alive_seconds_max.into(),
         "mqtt.session_seconds_max" => mqtt.session_seconds_max.into(),
         "mqtt.sessions_max" => mqtt.sessions_max as u128,

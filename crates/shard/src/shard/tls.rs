@@ -1,0 +1,510 @@
+//! TLS between the engine and the sockets: the engine sees data, the sockets see records.
+//!
+//! An outbox holds data, which many connections may share. It is encrypted when the kernel has room for it. Only what the
+//! kernel did not take of that stays encrypted, and leaves before anything else.
+
+use std::cmp::Reverse;
+use std::ops::Range;
+use std::os::fd::AsFd;
+
+use engine::{HandshakeResult, Limited, Metrics, Outbox};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use tls::{Established, HandshakeError, Progress};
+
+use super::{READS, Shard};
+use crate::sender::send_one;
+use crate::socket::State;
+use crate::tls::{HANDSHAKES_PER_TURN, UNSENT_BYTES_MAX, WINDOW_BYTES};
+
+/// Protocols that clients may ask for (RFC 7301), at all ports: the first bytes say what a client speaks, as without TLS.
+const ALPN: &[&[u8]] = &[b"http/1.1", b"mqtt"];
+
+/// A fatal alert before the handshake has begun: `internal_error`. The server is at a limit.
+pub(super) const ALERT_OVERLOADED: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
+
+/// Buffers keep so many bytes when a second has passed.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// When all connections together hold too much input, the shard frees this part of its own at once.
+const RELIEF_PART: usize = 8;
+
+/// Whether a connection's input can be read on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    /// More may be read.
+    More,
+    /// The connection has ended, is paused, or has to wait for another turn.
+    Stopped,
+}
+
+/// What became of bytes that were to be sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sent {
+    /// The kernel has all of them.
+    All,
+    /// Some of them, or of earlier ones, have to wait.
+    Waiting,
+    /// The connection has ended.
+    Lost,
+}
+
+impl Shard {
+    pub(super) fn is_tls(&self, slot: u32) -> bool {
+        self.sockets.get(slot).is_some_and(|socket| socket.is(State::Tls))
+    }
+
+    /// Continues with handshakes that had to wait for this turn.
+    pub(super) fn resume_handshakes(&mut self) {
+        self.handshakes_left = HANDSHAKES_PER_TURN;
+        for _ in 0..self.handshakes_waiting.len().min(HANDSHAKES_PER_TURN) {
+            if let Some(slot) = self.handshakes_waiting.pop_front() {
+                self.readable(slot, true);
+            }
+        }
+    }
+
+    /// Like [`Shard::readable`], for a connection with TLS.
+    pub(super) fn readable_tls(&mut self, slot: u32, to_end: bool) {
+        if self.deliver_unread(slot) == Reading::Stopped {
+            return;
+        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        for left in (0..READS).rev() {
+            let is_open = self.tls.is_open(slot);
+            if !is_open && self.handshakes_left == 0 {
+                self.handshakes_waiting.push_back(slot);
+                break;
+            }
+            let Some(socket) = self.sockets.get(slot) else {
+                break;
+            };
+            let capacity = self.engine.input_capacity(slot, buffer.len());
+            if capacity == 0 {
+                self.engine.pause(slot);
+                break;
+            }
+            match recv(socket, &mut buffer[..capacity], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => {
+                    self.engine.on_peer_closed(slot);
+                    break;
+                }
+                Ok((read, _)) => {
+                    self.engine.metrics().bytes_in.add(read as u64);
+                    let input = &mut buffer[..read];
+                    let reading = match is_open {
+                        true => self.on_records(slot, input),
+                        false => self.on_handshake(slot, input),
+                    };
+                    if reading == Reading::Stopped || (read < capacity && !to_end) {
+                        break;
+                    }
+                    if left == 0 {
+                        self.unread.push(slot);
+                    }
+                }
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(_) => {
+                    self.engine.on_lost(slot);
+                    break;
+                }
+            }
+        }
+        self.buffer = buffer;
+        self.relieve_tls_input();
+        self.engine.relieve_input();
+        self.perform();
+    }
+
+    /// Closes connections when all together hold too much input that the engine does not know of: those that hold most.
+    fn relieve_tls_input(&mut self) {
+        let metrics = self.engine.metrics();
+        metrics.tls_input_bytes.set(self.tls.input_bytes() as u64);
+        let pending_bytes = |metrics: &Metrics| metrics.tls_input_bytes.get();
+        if !self.engine.is_beyond(self.engine.settings().input_bytes_max, pending_bytes) {
+            return;
+        }
+        let mut holders = self.tls.input_holders();
+        holders.sort_unstable_by_key(|holder| Reverse(*holder));
+        let enough = self.tls.input_bytes() - self.tls.input_bytes() / RELIEF_PART;
+        for (_, slot) in holders {
+            if self.tls.input_bytes() <= enough {
+                break;
+            }
+            self.engine.metrics().limited[Limited::Input as usize].add(1);
+            self.engine.on_lost(slot);
+            self.perform();
+        }
+        self.engine.metrics().tls_input_bytes.set(self.tls.input_bytes() as u64);
+    }
+
+    /// Bytes of a handshake have come.
+    fn on_handshake(&mut self, slot: u32, input: &[u8]) -> Reading {
+        self.handshakes_left = self.handshakes_left.saturating_sub(1);
+        let began = std::time::Instant::now();
+        if !self.tls.is_in_handshake(slot) && !self.begin_handshake(slot) {
+            return Reading::Stopped;
+        }
+        let mut out = Vec::new();
+        let progress = match self.tls.handshake(slot) {
+            Some(handshake) => handshake.on_received(input, &mut out),
+            None => return Reading::Stopped,
+        };
+        let sent = self.send_sealed(slot, &out);
+        let reading = match progress {
+            _ if sent == Sent::Lost => Reading::Stopped,
+            Ok(Progress::Pending) => Reading::More,
+            Ok(Progress::Done(established)) => self.on_established(slot, *established),
+            Err(error) => {
+                self.on_handshake_failed(slot, &error);
+                Reading::Stopped
+            }
+        };
+        let metrics = self.engine.metrics();
+        metrics.tls_handshake_us.add(began.elapsed().as_micros() as u64);
+        metrics.tls_handshakes_pending.set(self.tls.handshakes() as u64);
+        reading
+    }
+
+    /// False when the connection has ended, because as many handshakes as may are under way.
+    fn begin_handshake(&mut self, slot: u32) -> bool {
+        let Some(context) = &self.tls_context else {
+            self.engine.on_lost(slot);
+            return false;
+        };
+        if self.tls.handshakes() >= context.handshakes_max() {
+            self.engine.metrics().tls_handshakes[HandshakeResult::Refused as usize].add(1);
+            self.send_sealed(slot, &ALERT_OVERLOADED);
+            self.engine.on_lost(slot);
+            return false;
+        }
+        let unix_s = self.engine.shared().unix_ms(self.engine.now_us()) / 1_000;
+        self.tls.begin(slot, context.acceptor().handshake(ALPN, unix_s));
+        true
+    }
+
+    fn on_established(&mut self, slot: u32, established: Established) -> Reading {
+        let Established { records, mut unread, is_resumed, .. } = established;
+        let result = if is_resumed { HandshakeResult::Resumed } else { HandshakeResult::Full };
+        let metrics = self.engine.metrics();
+        metrics.tls_handshakes[result as usize].add(1);
+        metrics.tls_connections.add(1);
+        self.tls.open(slot, Box::new(records));
+        match unread.is_empty() {
+            true => Reading::More,
+            false => self.on_records(slot, &mut unread),
+        }
+    }
+
+    fn on_handshake_failed(&mut self, slot: u32, error: &HandshakeError) {
+        self.engine.metrics().tls_handshakes[HandshakeResult::Failed as usize].add(1);
+        if tracing::enabled!(tracing::Level::DEBUG)
+            && let Some(suppressed) = self.lines.pass(self.engine.now_us(), 1)
+        {
+            let address = self.address(slot).map(tracing::field::display);
+            let shard = self.engine.number();
+            tracing::debug!(shard, address, %error, suppressed, "TLS handshake failed");
+        }
+        self.engine.on_lost(slot);
+    }
+
+    /// Records have come.
+    fn on_records(&mut self, slot: u32, input: &mut [u8]) -> Reading {
+        let mut partial = self.tls.take_partial(slot);
+        let Some(records) = self.tls.records(slot) else {
+            return Reading::Stopped;
+        };
+        let (mut plain, mut out) = (std::mem::take(&mut self.tls_plain), Vec::new());
+        plain.clear();
+        let opened = records.open(&mut partial.record, input, &mut plain, &mut out);
+        partial.is_peer_closed |= opened.as_ref().is_ok_and(|opened| opened.is_closed);
+        self.tls.keep_partial(slot, partial);
+        // It was encrypted before anything that the engine sends now.
+        let sent = self.send_sealed(slot, &out);
+        // What came before an error still counts.
+        let reading = match sent {
+            Sent::Lost => Reading::Stopped,
+            Sent::All | Sent::Waiting => self.deliver(slot, &mut plain),
+        };
+        self.tls_plain = plain;
+        if let Err(error) = opened {
+            if tracing::enabled!(tracing::Level::DEBUG)
+                && let Some(suppressed) = self.lines.pass(self.engine.now_us(), 1)
+            {
+                let shard = self.engine.number();
+                tracing::debug!(shard, slot, %error, suppressed, "TLS connection failed");
+            }
+            self.engine.on_lost(slot);
+            self.perform();
+            return Reading::Stopped;
+        }
+        reading
+    }
+
+    /// Gives the engine data, as much as it takes. The rest waits.
+    fn deliver(&mut self, slot: u32, plain: &mut [u8]) -> Reading {
+        let mut begin = 0;
+        while begin < plain.len() {
+            if self.sockets.get(slot).is_none() {
+                return Reading::Stopped;
+            }
+            let capacity = self.engine.input_capacity(slot, plain.len() - begin);
+            if capacity == 0 {
+                let mut partial = self.tls.take_partial(slot);
+                partial.unread.extend_from_slice(&plain[begin..]);
+                self.tls.keep_partial(slot, partial);
+                self.engine.pause(slot);
+                return Reading::Stopped;
+            }
+            self.engine.on_received(slot, &mut plain[begin..begin + capacity]);
+            self.perform();
+            begin += capacity;
+        }
+        if self.tls.partial(slot).is_some_and(|partial| partial.is_peer_closed) {
+            self.engine.on_peer_closed(slot);
+            self.perform();
+            return Reading::Stopped;
+        }
+        Reading::More
+    }
+
+    /// Gives the engine the data that it could not take before.
+    fn deliver_unread(&mut self, slot: u32) -> Reading {
+        if self.tls.partial(slot).is_none_or(|partial| partial.unread.is_empty()) {
+            return Reading::More;
+        }
+        let mut partial = self.tls.take_partial(slot);
+        let mut unread = std::mem::take(&mut partial.unread);
+        self.tls.keep_partial(slot, partial);
+        self.deliver(slot, &mut unread)
+    }
+
+    /// Sends encrypted bytes behind those that wait already.
+    fn send_sealed(&mut self, slot: u32, sealed: &[u8]) -> Sent {
+        let Some(socket) = self.sockets.get(slot) else {
+            return Sent::Lost;
+        };
+        if sealed.is_empty() {
+            return Sent::All;
+        }
+        let mut sent = 0;
+        if !socket.is(State::Blocked) {
+            match send_one(socket.as_fd(), sealed) {
+                Ok(taken) => sent = taken,
+                Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => {}
+                Err(_) => {
+                    self.engine.on_lost(slot);
+                    return Sent::Lost;
+                }
+            }
+            self.engine.metrics().bytes_out.add(sent as u64);
+            if sent == sealed.len() {
+                return Sent::All;
+            }
+        }
+        self.wait_with(slot, &sealed[sent..])
+    }
+
+    /// Keeps encrypted bytes until the kernel takes them.
+    fn wait_with(&mut self, slot: u32, sealed: &[u8]) -> Sent {
+        let mut partial = self.tls.take_partial(slot);
+        partial.unsent.extend_from_slice(sealed);
+        let unsent_bytes = partial.unsent.len();
+        self.tls.keep_partial(slot, partial);
+        self.engine.metrics().outbox_memory.add(sealed.len() as u64);
+        if unsent_bytes > UNSENT_BYTES_MAX {
+            self.engine.on_slow(slot);
+            return Sent::Lost;
+        }
+        self.block(slot);
+        Sent::Waiting
+    }
+
+    /// Encrypts data, and sends it. The caller passes at most [`WINDOW_BYTES`], and nothing while the connection has an
+    /// outbox.
+    fn seal_and_send(&mut self, slot: u32, plain: &[u8]) -> Sent {
+        let mut out = std::mem::take(&mut self.tls_sealed);
+        out.clear();
+        let sealed = match self.tls.records(slot) {
+            Some(records) => records.seal(plain, &mut out).is_ok(),
+            None => false,
+        };
+        let sent = self.send_sealed(slot, &out);
+        self.tls_sealed = out;
+        match sealed {
+            true => sent,
+            // The key has encrypted as much as it may, or the handshake is not done.
+            false => {
+                self.engine.on_lost(slot);
+                Sent::Lost
+            }
+        }
+    }
+
+    /// Like [`Shard::send`], for a connection with TLS and without an outbox. Returns how many bytes were encrypted, and
+    /// `None` if the connection has ended.
+    pub(super) fn send_tls(&mut self, slot: u32, bytes: &[u8]) -> Option<usize> {
+        let mut begin = 0;
+        while begin < bytes.len() {
+            let end = bytes.len().min(begin + WINDOW_BYTES);
+            let sent = self.seal_and_send(slot, &bytes[begin..end]);
+            begin = end;
+            match sent {
+                Sent::All => {}
+                Sent::Waiting => break,
+                Sent::Lost => return None,
+            }
+        }
+        Some(begin)
+    }
+
+    /// Encrypts what a batch has for a connection, at most [`WINDOW_BYTES`] of it, and returns where it is in `sealed`.
+    /// `None` if the connection can't be sent anything.
+    pub(super) fn seal_batched(
+        &mut self,
+        slot: u32,
+        plain: &[u8],
+        sealed: &mut Vec<u8>,
+    ) -> Option<Range<usize>> {
+        let begin = sealed.len();
+        let plain = &plain[..plain.len().min(WINDOW_BYTES)];
+        self.tls.records(slot)?.seal(plain, sealed).ok()?;
+        Some(begin..sealed.len())
+    }
+
+    /// The kernel took so many bytes of what [`Shard::seal_batched`] made: the rest waits. False when the connection
+    /// has ended.
+    pub(super) fn keep_unsent(&mut self, slot: u32, sealed: &[u8], sent: usize) -> bool {
+        self.wait_with(slot, &sealed[sent..]) != Sent::Lost
+    }
+
+    /// Like [`Shard::flush`], for a connection with TLS.
+    pub(super) fn flush_tls(&mut self, slot: u32) {
+        loop {
+            match self.flush_unsent(slot) {
+                Sent::All => {}
+                Sent::Waiting => return,
+                Sent::Lost => return self.perform(),
+            }
+            let now_us = self.engine.now_us();
+            let Some(outbox) = self.sockets.outbox(slot) else {
+                return;
+            };
+            if outbox.is_empty() {
+                return self.unblock(slot);
+            }
+            let mut plain = std::mem::take(&mut self.tls_plain);
+            first_bytes(outbox, &mut plain);
+            let bytes = plain.len();
+            let mut sealed = Vec::new();
+            let is_sealed = self.seal_batched(slot, &plain, &mut sealed).is_some();
+            self.tls_plain = plain;
+            if !is_sealed {
+                self.engine.on_lost(slot);
+                return self.perform();
+            }
+            self.engine.metrics().outbox_bytes.sub(bytes as u64);
+            if let Some(outbox) = self.sockets.outbox_mut(slot) {
+                outbox.advance(bytes, now_us);
+            }
+            if self.wait_with(slot, &sealed) == Sent::Lost {
+                return self.perform();
+            }
+        }
+    }
+
+    /// Sends encrypted bytes that wait.
+    fn flush_unsent(&mut self, slot: u32) -> Sent {
+        let Some(socket) = self.sockets.get(slot) else {
+            return Sent::Lost;
+        };
+        if self.tls.partial(slot).is_none_or(|partial| partial.unsent.is_empty()) {
+            return Sent::All;
+        }
+        let mut partial = self.tls.take_partial(slot);
+        let result = send_one(socket.as_fd(), &partial.unsent);
+        let sent = *result.as_ref().unwrap_or(&0);
+        partial.unsent.drain(..sent);
+        let is_empty = partial.unsent.is_empty();
+        self.tls.keep_partial(slot, partial);
+        let metrics = self.engine.metrics();
+        metrics.bytes_out.add(sent as u64);
+        metrics.outbox_memory.sub(sent as u64);
+        match result {
+            Ok(_) => {
+                self.engine.on_written(slot);
+                if is_empty { Sent::All } else { Sent::Waiting }
+            }
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => Sent::Waiting,
+            Err(_) => {
+                self.engine.on_lost(slot);
+                Sent::Lost
+            }
+        }
+    }
+
+    /// Tells the peer that nothing more comes (RFC 8446, 6.1). False when that has to wait.
+    pub(super) fn send_close_notify(&mut self, slot: u32) -> bool {
+        let mut out = Vec::new();
+        if let Some(records) = self.tls.records(slot) {
+            records.close(&mut out);
+        }
+        self.send_sealed(slot, &out) == Sent::All
+    }
+
+    /// The connection leaves its slot: tells the peer that nothing more comes, if it can be told at once.
+    pub(super) fn end_tls(&mut self, slot: u32) {
+        let socket = self.sockets.get(slot).filter(|socket| !socket.is(State::Blocked));
+        if let (Some(socket), Some(records)) = (socket, self.tls.records(slot)) {
+            let mut out = Vec::new();
+            records.close(&mut out);
+            if !out.is_empty() {
+                let _ = send_one(socket.as_fd(), &out);
+            }
+        }
+        self.forget_tls(slot);
+    }
+
+    /// Gives back the memory of large messages.
+    pub(super) fn shrink_tls_buffers(&mut self) {
+        for buffer in [&mut self.tls_plain, &mut self.tls_sealed] {
+            buffer.clear();
+            buffer.shrink_to(BUFFER_BYTES);
+        }
+    }
+
+    /// Counts a connection that was taken from another process.
+    pub(crate) fn count_taken_tls(&mut self, slot: u32) {
+        let metrics = self.engine.metrics();
+        metrics.tls_connections.add(u64::from(self.tls.is_open(slot)));
+        let unsent_bytes = self.tls.partial(slot).map_or(0, |partial| partial.unsent.len());
+        metrics.outbox_memory.add(unsent_bytes as u64);
+    }
+
+    /// Forgets the TLS state of a connection that leaves its slot.
+    pub(crate) fn forget_tls(&mut self, slot: u32) {
+        let metrics = self.engine.metrics();
+        if self.tls.is_open(slot) {
+            metrics.tls_connections.sub(1);
+        }
+        let unsent_bytes = self.tls.partial(slot).map_or(0, |partial| partial.unsent.len());
+        metrics.outbox_memory.sub(unsent_bytes as u64);
+        self.tls.remove(slot);
+        let metrics = self.engine.metrics();
+        metrics.tls_handshakes_pending.set(self.tls.handshakes() as u64);
+        metrics.tls_input_bytes.set(self.tls.input_bytes() as u64);
+    }
+}
+
+/// Copies the first bytes of an outbox, at most [`WINDOW_BYTES`], in place of what is in `plain`.
+fn first_bytes(outbox: &Outbox, plain: &mut Vec<u8>) {
+    plain.clear();
+    for part in outbox.parts() {
+        let left = WINDOW_BYTES - plain.len();
+        if left == 0 {
+            return;
+        }
+        plain.extend_from_slice(&part[..part.len().min(left)]);
+    }
+}

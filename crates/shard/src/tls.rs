@@ -1,0 +1,277 @@
+//! TLS of a shard's connections: what the shards share, and the state of each connection.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use engine::Shrink;
+use tables::PageTable;
+use tls::{Acceptor, Handshake, Records};
+
+use crate::handover::wire::{Reader, push_piece};
+
+/// Bytes of data that are encrypted at once: four records of full size. What the kernel doesn't take of them stays
+/// encrypted in memory, so this bounds what a slow connection has beside its outbox.
+pub(crate) const WINDOW_BYTES: usize = 4 * tls::RECORD_DATA_BYTES_MAX;
+
+/// A connection that has so many encrypted bytes to send, and causes more, is closed: it sends key updates and
+/// reads nothing.
+pub(crate) const UNSENT_BYTES_MAX: usize = 2 * WINDOW_BYTES;
+
+/// Messages of handshakes that one turn of the loop handles. Each takes about 0.1 ms, and whoever is connected waits
+/// for the turn's end.
+pub(crate) const HANDSHAKES_PER_TURN: usize = 8;
+
+/// What all shards accept connections by. A clone shares everything with its original.
+#[derive(Clone, Debug)]
+pub struct TlsContext {
+    acceptor: Arc<RwLock<Acceptor>>,
+    /// Handshakes that a shard may have under way.
+    handshakes_max: usize,
+}
+
+impl TlsContext {
+    /// A context with a first acceptor. Each shard has at most `handshakes_max` handshakes under way.
+    pub fn new(acceptor: Acceptor, handshakes_max: usize) -> Self {
+        TlsContext { acceptor: Arc::new(RwLock::new(acceptor)), handshakes_max }
+    }
+
+    /// Replaces the acceptor. Handshakes that are under way go on by the old one, and open connections don't change.
+    pub fn set(&self, acceptor: Acceptor) {
+        *self.acceptor.write().unwrap_or_else(PoisonError::into_inner) = acceptor;
+    }
+
+    /// The acceptor of new connections.
+    pub fn acceptor(&self) -> Acceptor {
+        self.acceptor.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn handshakes_max(&self) -> usize {
+        self.handshakes_max
+    }
+}
+
+/// What few connections have at a time.
+#[derive(Default)]
+pub(crate) struct Partial {
+    /// The beginning of a record that the peer sends.
+    pub record: Vec<u8>,
+    /// Data that the engine can't take yet.
+    pub unread: Vec<u8>,
+    /// Encrypted bytes that the kernel has not taken.
+    pub unsent: Vec<u8>,
+    /// The peer has sent `close_notify`, which the engine learns behind `unread`.
+    pub is_peer_closed: bool,
+}
+
+impl Partial {
+    /// The memory of the input, in bytes.
+    fn input_bytes(&self) -> usize {
+        self.record.capacity() + self.unread.capacity()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.record.is_empty()
+            && self.unread.is_empty()
+            && self.unsent.is_empty()
+            && !self.is_peer_closed
+    }
+}
+
+/// The TLS connections of a shard, by slot. A connection that has sent nothing yet is in none of its tables.
+#[derive(Default)]
+pub(crate) struct TlsTable {
+    /// Of connections whose handshake is done: 8 bytes here, and 224 on the heap.
+    records: PageTable<Box<Records>>,
+    handshakes: HashMap<u32, Box<Handshake>>,
+    partials: HashMap<u32, Partial>,
+    /// The memory of the input in `partials`, in bytes.
+    input_bytes: usize,
+}
+
+impl TlsTable {
+    /// True while no connection has completed its handshake.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// How many handshakes are under way.
+    pub fn handshakes(&self) -> usize {
+        self.handshakes.len()
+    }
+
+    /// True when the handshake is done.
+    pub fn is_open(&self, slot: u32) -> bool {
+        self.records.get(slot).is_some()
+    }
+
+    /// True while the handshake is under way.
+    pub fn is_in_handshake(&self, slot: u32) -> bool {
+        self.handshakes.contains_key(&slot)
+    }
+
+    /// The handshake that is under way.
+    pub fn handshake(&mut self, slot: u32) -> Option<&mut Handshake> {
+        self.handshakes.get_mut(&slot).map(Box::as_mut)
+    }
+
+    /// A handshake begins.
+    pub fn begin(&mut self, slot: u32, handshake: Box<Handshake>) {
+        self.handshakes.insert(slot, handshake);
+    }
+
+    /// The handshake is done.
+    pub fn open(&mut self, slot: u32, records: Box<Records>) {
+        self.handshakes.remove(&slot);
+        self.records.insert(slot, records);
+    }
+
+    /// The records of an open connection.
+    pub fn records(&mut self, slot: u32) -> Option<&mut Records> {
+        self.records.get_mut(slot).map(Box::as_mut)
+    }
+
+    /// What the connection has half. The caller returns it with [`TlsTable::keep_partial`].
+    pub fn take_partial(&mut self, slot: u32) -> Partial {
+        let partial = self.partials.remove(&slot).unwrap_or_default();
+        self.input_bytes -= partial.input_bytes();
+        partial
+    }
+
+    /// Keeps what a connection has half, if it has anything.
+    pub fn keep_partial(&mut self, slot: u32, partial: Partial) {
+        if !partial.is_empty() {
+            self.input_bytes += partial.input_bytes();
+            self.partials.insert(slot, partial);
+        }
+    }
+
+    /// The memory of input that connections have half, in bytes.
+    pub fn input_bytes(&self) -> usize {
+        self.input_bytes
+    }
+
+    /// Connections with half a record or data that the engine can't take yet, and how much memory that is.
+    pub fn input_holders(&self) -> Vec<(usize, u32)> {
+        let bytes = self.partials.iter().map(|(slot, partial)| (partial.input_bytes(), *slot));
+        bytes.filter(|(bytes, _)| *bytes > 0).collect()
+    }
+
+    /// What the connection has half.
+    pub fn partial(&self, slot: u32) -> Option<&Partial> {
+        self.partials.get(&slot)
+    }
+
+    /// Appends the state of a connection, for another process: nothing if it has sent nothing yet. It has the keys in
+    /// plain.
+    pub fn export(&self, slot: u32, out: &mut Vec<u8>) {
+        let Some(records) = self.records.get(slot) else {
+            return;
+        };
+        let none = Partial::default();
+        let partial = self.partials.get(&slot).unwrap_or(&none);
+        let pieces = [&partial.record, &partial.unread, &partial.unsent];
+        let bytes: usize = pieces.iter().map(|piece| 4 + piece.len()).sum();
+        // At once, so that growing leaves no copies of the keys.
+        out.reserve(4 + tls::EXPORT_BYTES_MAX + bytes + 1);
+        let begin = out.len();
+        out.extend_from_slice(&[0; 4]);
+        records.export(out);
+        let length = (out.len() - begin - 4) as u32;
+        out[begin..begin + 4].copy_from_slice(&length.to_le_bytes());
+        pieces.into_iter().for_each(|piece| push_piece(out, piece));
+        out.push(u8::from(partial.is_peer_closed));
+    }
+
+    /// Reads what `export` wrote.
+    pub fn import(&mut self, slot: u32, state: &[u8]) -> Result<(), tls::ImportError> {
+        if state.is_empty() {
+            return Ok(());
+        }
+        let mut reader = Reader(state);
+        let mut piece = || reader.piece().map_err(|_| tls::ImportError::Damaged);
+        let records = Records::import(piece()?)?;
+        let [record, unread, unsent] = [piece()?, piece()?, piece()?].map(<[u8]>::to_vec);
+        // A newer version's fields may follow.
+        let is_peer_closed = reader.u8().map_err(|_| tls::ImportError::Damaged)? != 0;
+        self.open(slot, Box::new(records));
+        self.keep_partial(slot, Partial { record, unread, unsent, is_peer_closed });
+        Ok(())
+    }
+
+    /// Connections whose engine has still to be given something: no event of their sockets says so.
+    pub fn undelivered(&self) -> impl Iterator<Item = u32> {
+        let has = |partial: &Partial| !partial.unread.is_empty() || partial.is_peer_closed;
+        self.partials.iter().filter(move |(_, partial)| has(partial)).map(|(slot, _)| *slot)
+    }
+
+    /// Forgets a connection.
+    pub fn remove(&mut self, slot: u32) {
+        self.records.remove(slot);
+        self.handshakes.remove(&slot);
+        drop(self.take_partial(slot));
+    }
+
+    /// Gives memory back after many connections have left.
+    pub fn shrink(&mut self) {
+        self.records.shrink();
+        self.handshakes.shrink();
+        self.partials.shrink();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tls::testing::{KINDS, pair};
+
+    use super::*;
+
+    /// A connection that goes on from its exported state, as if nothing had happened.
+    #[test]
+    fn an_exported_connection_goes_on_where_it_was() {
+        for kind in KINDS {
+            let (server, mut client) = pair(kind, 7);
+            let mut table = TlsTable::default();
+            table.open(3, Box::new(server));
+            let (mut plain, mut out) = (Vec::new(), Vec::new());
+            let mut record = Vec::new();
+            client.seal(b"in two halves", &mut record).unwrap();
+            let mut partial = Partial::default();
+            let (first, second) = record.split_at_mut(9);
+            let records = table.records(3).unwrap();
+            records.open(&mut partial.record, first, &mut plain, &mut out).unwrap();
+            partial.unread = b"unread".to_vec();
+            partial.unsent = b"unsent".to_vec();
+            partial.is_peer_closed = true;
+            table.keep_partial(3, partial);
+
+            let mut state = Vec::new();
+            table.export(3, &mut state);
+            for end in 1..state.len() {
+                let cut = TlsTable::default().import(3, &state[..end]);
+                assert!(cut.is_err(), "cut at {end} of {}", state.len());
+            }
+            let mut taken = TlsTable::default();
+            taken.import(3, &state).unwrap();
+            assert_eq!(taken.undelivered().collect::<Vec<_>>(), [3]);
+            let mut partial = taken.take_partial(3);
+            assert_eq!((&*partial.unread, &*partial.unsent), (&b"unread"[..], &b"unsent"[..]));
+            assert!(partial.is_peer_closed);
+            let records = taken.records(3).unwrap();
+            records.open(&mut partial.record, second, &mut plain, &mut out).unwrap();
+            assert_eq!(plain, b"in two halves");
+            records.seal(b"answer", &mut out).unwrap();
+            let mut reply = Vec::new();
+            client.open(&mut Vec::new(), &mut out, &mut reply, &mut Vec::new()).unwrap();
+            assert_eq!(reply, b"answer");
+        }
+    }
+
+    #[test]
+    fn a_connection_that_has_sent_nothing_has_no_state() {
+        let (mut table, mut state) = (TlsTable::default(), Vec::new());
+        table.export(1, &mut state);
+        assert!(state.is_empty());
+        table.import(1, &state).unwrap();
+        assert!(table.is_empty() && !table.is_open(1) && !table.is_in_handshake(1));
+    }
+}

@@ -1,0 +1,212 @@
+//! TLS for tests: an authority, certificates in files, clients of rustls, and a tunnel for clients without TLS.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::sockopt;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use super::{Scratch, Server, TIMEOUT};
+
+/// A connection of rustls.
+pub type TlsStream = StreamOwned<ClientConnection, TcpStream>;
+
+/// An authority, and a folder with its certificate (`ca.pem`), and the server's (`server.pem`, `server.key`).
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    certificate: rcgen::Certificate,
+    folder: Scratch,
+}
+
+impl Authority {
+    /// An authority, with a certificate for `localhost` and `127.0.0.1`.
+    pub fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "an authority of tests");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        let folder = Scratch::new("tls");
+        folder.write("ca.pem", &pem("CERTIFICATE", certificate.der()));
+        let authority = Authority { issuer: Issuer::new(params, key), certificate, folder };
+        authority.sign("server", &["localhost", "127.0.0.1"], 2099);
+        authority
+    }
+
+    /// Writes `NAME.pem` and `NAME.key`: a certificate for these hosts, which is valid until a year's end.
+    pub fn sign(&self, name: &str, hosts: &[&str], year: i32) {
+        let hosts: Vec<String> = hosts.iter().map(|host| (*host).into()).collect();
+        let mut params = CertificateParams::new(hosts).unwrap();
+        params.not_after = rcgen::date_time_ymd(year, 12, 31);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        // Both at once, as far as whoever reads them can see.
+        self.folder.write("new.key", &pem("PRIVATE KEY", &key.serialize_der()));
+        self.folder.write("new.pem", &pem("CERTIFICATE", certificate.der()));
+        std::fs::rename(self.path("new.key"), self.path(&format!("{name}.key"))).unwrap();
+        std::fs::rename(self.path("new.pem"), self.path(&format!("{name}.pem"))).unwrap();
+    }
+
+    /// The path of a file in the folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The settings of a server with TLS at ports of its choice.
+    pub fn settings(&self) -> Vec<(&'static str, String)> {
+        let path = |name: &str| self.path(name).display().to_string();
+        vec![
+            ("THRONG_CLIENT_LISTEN_TLS", "127.0.0.1:0".into()),
+            ("THRONG_TLS_CERTIFICATE_FILE", path("server.pem")),
+            ("THRONG_TLS_KEY_FILE", path("server.key")),
+        ]
+    }
+
+    /// A server with TLS, and these settings besides.
+    pub fn server(&self, flags: &[&str], settings: &[(&str, &str)]) -> Server {
+        let tls = self.settings();
+        let tls = tls.iter().map(|(name, value)| (*name, value.as_str()));
+        Server::with(flags, &tls.chain(settings.iter().copied()).collect::<Vec<_>>())
+    }
+
+    /// What a client of rustls trusts.
+    pub fn roots(&self) -> RootCertStore {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate.der().clone()).unwrap();
+        roots
+    }
+
+    /// What a client of rustls trusts and speaks.
+    pub fn client_config(&self) -> Arc<ClientConfig> {
+        let builder = ClientConfig::builder().with_root_certificates(self.roots());
+        Arc::new(builder.with_no_client_auth())
+    }
+
+    /// Connects, and performs the handshake.
+    pub fn connect(&self, address: SocketAddr) -> TlsStream {
+        connect_with(&self.client_config(), address)
+    }
+}
+
+/// A file in PEM (RFC 7468).
+fn pem(label: &str, der: &[u8]) -> String {
+    use base64::Engine;
+    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    let lines: Vec<&str> =
+        text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
+    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
+}
+
+/// Connects with this configuration, and performs the handshake.
+pub fn connect_with(config: &Arc<ClientConfig>, address: SocketAddr) -> TlsStream {
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut connection = ClientConnection::new(config.clone(), name).unwrap();
+    let mut socket = super::connect(address);
+    while connection.is_handshaking() {
+        connection.complete_io(&mut socket).unwrap();
+    }
+    StreamOwned::new(connection, socket)
+}
+
+/// Sends a request, and reads the answer to its end. The request asks the server to close.
+pub fn exchange(stream: &mut TlsStream, request: &str) -> String {
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+/// Where clients without TLS connect, to reach a server with TLS. It lives as long as the process.
+pub fn tunnel(config: Arc<ClientConfig>, to: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for plain in listener.incoming().map_while(Result::ok) {
+            let config = config.clone();
+            std::thread::spawn(move || {
+                // A server that rejects the connection closes it.
+                let Ok(socket) = TcpStream::connect(to) else { return };
+                let name = ServerName::try_from("localhost").unwrap();
+                let connection = ClientConnection::new(config, name).unwrap();
+                pump(&plain, &socket, connection);
+                let _ = plain.shutdown(std::net::Shutdown::Both);
+                let _ = socket.shutdown(std::net::Shutdown::Both);
+            });
+        }
+    });
+    address
+}
+
+/// Bytes that a tunnel holds in each direction.
+const TUNNEL_BYTES: usize = 16 << 10;
+
+/// Carries bytes both ways until a side has ended. A side that reads slowly holds the other one up.
+fn pump(plain: &TcpStream, socket: &TcpStream, mut connection: ClientConnection) {
+    plain.set_nonblocking(true).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let _ = (plain.set_nodelay(true), socket.set_nodelay(true));
+    // Little stays on the way, so that a client that does not read is one that the server notices.
+    sockopt::set_socket_send_buffer_size(plain, TUNNEL_BYTES).unwrap();
+    let mut received: Vec<u8> = Vec::new();
+    let mut buffer = vec![0; TUNNEL_BYTES];
+    let would_block = |error: &std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+    let (mut has_left, mut has_ended) = (false, false);
+    loop {
+        let mut of_plain = PollFlags::empty();
+        let mut of_socket = PollFlags::empty();
+        of_plain.set(PollFlags::IN, !has_left && !connection.wants_write());
+        of_plain.set(PollFlags::OUT, !received.is_empty());
+        of_socket.set(PollFlags::IN, !has_ended && received.is_empty());
+        of_socket.set(PollFlags::OUT, connection.wants_write());
+        let mut ready = [PollFd::new(plain, of_plain), PollFd::new(socket, of_socket)];
+        let timeout = TIMEOUT.saturating_mul(10).try_into().unwrap();
+        if !poll(&mut ready, Some(&timeout)).is_ok_and(|ready| ready > 0) {
+            return;
+        }
+        if of_plain.contains(PollFlags::IN) {
+            match (&*plain).read(&mut buffer) {
+                Ok(0) => {
+                    has_left = true;
+                    connection.send_close_notify();
+                }
+                Ok(read) => connection.writer().write_all(&buffer[..read]).unwrap(),
+                Err(error) if would_block(&error) => {}
+                Err(_) => return,
+            }
+        }
+        while connection.wants_write() {
+            match connection.write_tls(&mut &*socket) {
+                Ok(_) => {}
+                Err(error) if would_block(&error) => break,
+                Err(_) => return,
+            }
+        }
+        if of_socket.contains(PollFlags::IN) {
+            match connection.read_tls(&mut &*socket) {
+                Ok(0) => has_ended = true,
+                Ok(_) => {}
+                Err(error) if would_block(&error) => {}
+                Err(_) => return,
+            }
+            let Ok(state) = connection.process_new_packets() else { return };
+            received.resize(state.plaintext_bytes_to_read(), 0);
+            connection.reader().read_exact(&mut received).unwrap();
+            has_ended |= state.peer_has_closed();
+        }
+        while !received.is_empty() {
+            match (&*plain).write(&received) {
+                Ok(written) => drop(received.drain(..written)),
+                Err(error) if would_block(&error) => break,
+                Err(_) => return,
+            }
+        }
+        if has_ended && received.is_empty() {
+            return;
+        }
+    }
+}

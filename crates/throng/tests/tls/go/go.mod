@@ -1,0 +1,3 @@
+module throng/tests/tls
+
+go 1.21
