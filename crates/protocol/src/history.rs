@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_requested_for_is_checked() {
+    fn requested_parameters_are_checked() {
         let fields = PageFields { topic: Some("t"), ..PageFields::default() };
         let code = |fields| PageRequest::read(fields).unwrap_err().0;
         let whole = PageRequest::read(fields).unwrap();

@@ -406,7 +406,7 @@ fn an_array_is_no_websocket_command() {
 
 /// A client of a newer protocol or of another dialect gets an error and stays connected.
 #[test]
-fn a_phoenix_message_of_an_unknown_kind_is_replied() {
+fn a_phoenix_message_of_an_unknown_kind_is_served() {
     for message in [&b"\x09\0\0\0\0"[..], b"\x04\x01\0\0\x01t{}", b"\0\0\0\x01\0\xff"] {
         let (None, frame) = read_as(PHOENIX, Opcode::Binary, message) else { panic!() };
         let reply = String::from_utf8_lossy(&frame[2..]).into_owned();

@@ -133,7 +133,7 @@ fn unlisted_origins_are_rejected() {
 }
 
 #[test]
-fn pipelined_requests_are_replied_in_order_also_behind_a_poll() {
+fn pipelined_requests_are_served_in_order_also_behind_a_poll() {
     let server = Server::start();
     let mut stream = Stream::new(server.connect());
     stream.send("GET /healthz HTTP/1.1\r\nHost: t\r\n\r\nGET /nope HTTP/1.1\r\nHost: t\r\n\r\nGET /poll?topic=a HTTP/1.1\r\nHost: t\r\n\r\nGET /healthz HTTP/1.1\r\nHost: t\r\n\r\nGET /sse?topic=b HTTP/1.1\r\nHost: t\r\n\r\n");

@@ -101,7 +101,7 @@ impl Drop for Subscriber {
 }
 
 #[test]
-fn mosquittos_request_is_replied() {
+fn mosquittos_request_is_served() {
     let server = server(&[]);
     let args = ["-V", "mqttv5", "-t", "questions", "-F", "%R %p", "-C", "1", "-u", "answerer"];
     let mut subscriber = Subscriber::new(mosquitto(&server, "mosquitto_sub", &args));

@@ -159,7 +159,7 @@ fn supabases_client_broadcasts_and_receives() {
 }
 
 #[test]
-fn heartbeats_are_replied_and_keep_the_connection_open() {
+fn heartbeats_are_served_and_keep_the_connection_open() {
     run(&serve(&[LONGER_SILENCE]), "channels.cjs", "heartbeats_are_answered");
 }
 
@@ -211,7 +211,7 @@ fn long_polls_deliver_bytes_as_base64() {
 }
 
 #[test]
-fn long_polls_are_replied_as_phoenix_does() {
+fn long_polls_are_served_as_phoenix_does() {
     let server = serve_with(&["--shards", "4"], &[LONGER_POLLS]);
     run(&server, "longpoll.cjs", "bare_requests");
 }

@@ -101,7 +101,7 @@ fn a_poll_waits_and_gets_exactly_the_new_messages() {
 }
 
 #[test]
-fn websocket_commands_are_replied_with_their_id() {
+fn websocket_commands_are_served_with_their_id() {
     let server = Server::with(&[], &[("THRONG_CLIENT_PUBLISH_PREFIXES", "chat/")]);
     let mut socket = websocket(&server, "user=alice");
     let reply = command(&mut socket, json!({"type": "subscribe", "id": 1, "topic": "chat/1"}));

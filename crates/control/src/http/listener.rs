@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_without_a_place_is_replied() {
+    async fn a_connection_without_a_place_is_served() {
         let (mut bounded, address) = bounded(timeouts(60_000, 60_000)).await;
         let mut busy = Vec::new();
         for _ in 0..33 {

@@ -307,7 +307,7 @@ async fn bodies_have_a_bound_together_and_each_its_own() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_replied_in_json() {
+async fn what_is_not_there_is_served_in_json() {
     let bench = bench(Mood::Willing);
     let reply = bench.get("/api/nothing").await;
     assert_eq!((reply.status, reply.code().as_str()), (404, "not_found"));

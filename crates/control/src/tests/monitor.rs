@@ -332,7 +332,7 @@ fn live_figures_come_every_second_and_end_with_the_stop() {
 }
 
 #[tokio::test]
-async fn the_kernels_stats_and_findings_are_replied_and_measured() {
+async fn the_kernels_stats_and_findings_are_served_and_measured() {
     let bench = bench(Mood::Willing);
     let reply = bench.get("/api/kernel").await.json();
     assert!(reply["seconds"].is_u64() && reply["findings"].is_array(), "{reply}");

@@ -146,7 +146,7 @@ async fn an_overloaded_node_publishes_nothing_and_says_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn each_command_of_a_batch_is_replied_and_a_rejected_one_stops_nothing() {
+async fn each_command_of_a_batch_is_served_and_a_rejected_one_stops_nothing() {
     let bench = bench(Mood::Willing);
     let commands = json!({"commands": [
         {"publish": {"topic": "a", "data": 1}},
@@ -238,7 +238,7 @@ proptest! {
 
     /// Whatever is in a body, the answer is JSON, and never the server's fault.
     #[test]
-    fn any_body_is_replied_in_json(
+    fn any_body_is_served_in_json(
         bytes in prop_oneof![
             proptest::collection::vec(any::<u8>(), 0..64),
             "\\{\"(commands|data|topic|user)\":[\\[\\]\\{\\}0-9\",:a-z]{0,32}\\}".prop_map(String::into_bytes),

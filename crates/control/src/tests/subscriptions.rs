@@ -164,7 +164,7 @@ async fn names_and_limits_are_checked() {
 }
 
 #[tokio::test]
-async fn many_changes_are_replied_one_by_one() {
+async fn many_changes_are_served_one_by_one() {
     let bench = bench(Mood::Willing);
     let reply = bench.post(
         PATH,

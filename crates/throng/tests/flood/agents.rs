@@ -156,7 +156,7 @@ fn agents_connections_are_cut_and_come_back_and_storms_come_at_one_time() {
 }
 
 #[test]
-fn users_of_agents_come_and_go_and_are_replied_by_the_coordinator() {
+fn users_of_agents_come_and_go_and_are_served_by_the_coordinator() {
     let backend = format!("127.0.0.1:{}", free_port());
     let config = format!("[[forward]]\nfilter = \"requests/#\"\nurl = \"http://{backend}/\"\n");
     let server = configured("agents-gateway", &config, &["--mqtt", "127.0.0.1:0"]);

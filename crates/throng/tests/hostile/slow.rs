@@ -67,7 +67,7 @@ fn endless_heads_and_bodies_time_out() {
 }
 
 #[test]
-fn half_closed_connections_are_replied_and_closed() {
+fn half_closed_connections_are_served_and_closed() {
     let server = Server::start();
     let mut witness = Witness::new(&server);
     let close = "Connection: close\r\n";

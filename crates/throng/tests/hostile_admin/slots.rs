@@ -181,13 +181,13 @@ fn fills_and_renews(settings: &[(&str, &str)], key: &str) {
 }
 
 #[test]
-fn health_checks_and_operators_are_replied_while_attackers_keep_all_slots() {
+fn health_checks_and_operators_are_served_while_attackers_keep_all_slots() {
     let key = format!("Authorization: Bearer {KEY}\r\n");
     fills_and_renews(&[("THRONG_ADMIN_API_KEY", KEY)], &key);
 }
 
 #[test]
-fn health_checks_and_operators_are_replied_without_a_key() {
+fn health_checks_and_operators_are_served_without_a_key() {
     fills_and_renews(&[], "");
 }
 
@@ -209,7 +209,7 @@ fn one_address_with_few_connections_does_not_delay_others() {
 }
 
 #[test]
-fn health_checks_and_operators_are_replied_with_few_descriptors() {
+fn health_checks_and_operators_are_served_with_few_descriptors() {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 512; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_throng")]);
     command.args(["serve", "--shards", "1", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);

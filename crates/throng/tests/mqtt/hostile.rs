@@ -252,7 +252,7 @@ fn very_many_user_properties_are_passed_on_or_too_large() {
 }
 
 #[test]
-fn a_flood_of_subscriptions_is_replied_one_by_one_or_ended() {
+fn a_flood_of_subscriptions_is_served_one_by_one_or_ended() {
     let server = server(&[("THRONG_LIMITS_TOPICS_PER_CONNECTION_MAX", "100")]);
     let witness = Witness::new(&server);
     let mut flood = Vec::new();

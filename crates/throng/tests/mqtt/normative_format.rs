@@ -66,7 +66,7 @@ fn mqtt_2_3_1_1_packet_identifiers_are_not_zero() {
 }
 
 #[test]
-fn mqtt_2_3_1_7_replies_have_the_identifier_of_what_they_reply() {
+fn mqtt_2_3_1_7_replies_have_the_identifier_of_their_packet() {
     let server = server(&[]);
     for version in BOTH {
         let mut client = Connect::new(version, "ids").open(server.client);

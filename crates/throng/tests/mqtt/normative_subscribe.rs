@@ -95,7 +95,7 @@ fn mqtt_3_10_4_unsubscribing_ends_new_messages_and_not_those_under_way() {
 }
 
 #[test]
-fn mqtt_3_12_4_1_pings_are_replied() {
+fn mqtt_3_12_4_1_pings_are_served() {
     let server = server(&[]);
     for version in BOTH {
         let mut client = Connect::new(version, "pings").open(server.client);

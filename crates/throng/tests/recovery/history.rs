@@ -127,7 +127,7 @@ fn a_delete_covers_all_earlier_messages() {
 }
 
 #[test]
-fn a_repeated_publish_is_replied_and_not_published() {
+fn a_repeated_publish_is_served_and_not_published() {
     for storage in BOTH {
         let mut node = Node::new(storage);
         let mut live = Listener::new(&node, ResumeStyle::Stream, &["h:1"]);

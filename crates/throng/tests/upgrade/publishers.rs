@@ -96,7 +96,7 @@ fn publishers_and_new_clients_are_all_replied() {
 
 /// The new server answers on connections to the admin port that were open before.
 #[test]
-fn an_open_admin_connection_is_replied_by_the_new_server() {
+fn an_open_admin_connection_is_served_by_the_new_server() {
     let node = Node::new(Storage::Memory);
     let mut idle: Vec<Api> = (0..20).map(|_| Api::new(node.admin)).collect();
     idle.iter_mut().for_each(|api| _ = api.publish("h:a", "before"));

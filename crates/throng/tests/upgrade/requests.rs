@@ -245,7 +245,7 @@ fn the_new_server_forwards_what_a_back_end_has_not_taken() {
 
 /// A publisher that waits for the disk has an answer, and what was answered is on disk.
 #[test]
-fn durable_publishes_are_replied_once_they_are_on_disk() {
+fn durable_publishes_are_served_once_they_are_on_disk() {
     let node = Node::new(Storage::Disk);
     let counts: [AtomicUsize; 4] = Default::default();
     let is_over = AtomicBool::new(false);

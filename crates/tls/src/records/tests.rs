@@ -266,7 +266,7 @@ fn data_of_either_side_allows_more_records_without_data() {
 }
 
 #[test]
-fn a_key_update_in_pieces_is_replied_when_it_is_complete() {
+fn a_key_update_in_pieces_is_served_when_it_is_complete() {
     for kind in kinds(Version::Tls13) {
         let (mut server, mut client) = pair(kind, 1);
         let mut bytes = Vec::new();
@@ -288,7 +288,7 @@ fn a_key_update_in_pieces_is_replied_when_it_is_complete() {
 }
 
 #[test]
-fn a_requested_key_update_is_replied_with_one() {
+fn a_requested_key_update_is_served_with_one() {
     for kind in kinds(Version::Tls13) {
         let (mut server, mut client) = pair(kind, 1);
         let (before, mut bytes) = (server.write.key, Vec::new());

@@ -429,7 +429,7 @@ async fn raw_app(outcome: &'static [u8], close: bool) -> String {
 }
 
 #[tokio::test]
-async fn a_full_queue_takes_no_more_until_something_is_replied() {
+async fn a_full_queue_takes_no_more_until_something_is_served() {
     let app = app(0, echo).await;
     let fixed = fixed(4, 1);
     let (dispatcher, Workers { worker, .. }) =

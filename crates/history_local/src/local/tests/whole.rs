@@ -63,7 +63,7 @@ fn what_expired_is_not_counted() {
 }
 
 #[test]
-fn a_state_comes_whole_whatever_is_requested_for() {
+fn a_state_comes_whole_whatever_is_requested() {
     let (_, node) = node_of(None);
     for (key, data) in [("a", "1"), ("b", "1"), ("a", "2"), ("c", "1"), ("b", "null")] {
         let mut publication = Publication::new("c:1", Data::Json(data.into()));
