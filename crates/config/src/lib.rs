@@ -52,7 +52,10 @@ pub use table::{
 };
 pub use tables::{Absent, TableKey};
 pub use topics::{TOPIC_KEYS, TopicRule};
-pub use typed::{Join, LogFormat, Login, ProxyHeader, Publish, Sender, Silence, TlsVersion};
+pub use typed::{
+    ClientCertificates, ClientUser, Join, LogFormat, Login, ProxyHeader, Publish, Sender, Silence,
+    TlsVersion,
+};
 
 /// What a packet of MQTT may have around its payload, in bytes, where no setting says it: a topic, and
 /// properties.

@@ -7,7 +7,10 @@ use crate::forwards::{self, ForwardRule};
 use crate::keys::{self, KeyRule};
 use crate::setting::{DAY, Kind, MANY, Mode, Setting, TEN_YEARS, TIB};
 use crate::topics::{self, TopicRule};
-use crate::typed::{LogFormat, Login, ProxyHeader, Sender, Silence, TlsVersion, Typed, shown};
+use crate::typed::{
+    ClientCertificates, ClientUser, LogFormat, Login, ProxyHeader, Sender, Silence, TlsVersion,
+    Typed, shown,
+};
 use crate::values::{Rule, Values};
 
 /// Generates [`SETTINGS`](crate::SETTINGS), a struct for each section, `Config` with all sections,
@@ -213,6 +216,12 @@ settings! {
         key_file: String = Live, Text, r#""""#;
         /// The lowest version that clients may speak.
         version_min: TlsVersion = Live, Choice(TlsVersion::WORDS), r#""1.2""#;
+        /// Certificates of the authorities that sign those of clients, in PEM; relative to the file's folder. "" requests no certificates of clients.
+        client_ca_file: String = Live, Text, r#""""#;
+        /// Whether a client must have a certificate. One that is not valid is rejected in any case.
+        client_certificates: ClientCertificates = Live, Choice(ClientCertificates::WORDS), r#""optional""#;
+        /// Which field of a client's certificate is the user of its connection: the common name, or the first alternative name of a kind. A client may not name another one, and a certificate without the field is rejected. "none" is no field; then a certificate only lets in.
+        client_user: ClientUser = Live, Choice(ClientUser::WORDS), r#""none""#;
         /// Handshakes that may be under way, of about 10 kB each; more are rejected. A handshake and the first request behind it have timeouts.head_seconds together.
         handshakes_max: u64 = Fixed, Number(1, MANY), "10000";
     }

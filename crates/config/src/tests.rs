@@ -159,12 +159,15 @@ fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
         let base = [("THRONG_AUTH_HMAC_KEY", "0123456789abcdef0123456789abcdef")];
         let url = [("THRONG_WEBHOOK_URL", "http://a/b")];
         let proxies = [("THRONG_CLIENT_TRUSTED_PROXIES", "::1"), ("THRONG_CLIENT_LOGIN", "refuse")];
+        let authority =
+            [("THRONG_TLS_CLIENT_CA_FILE", "ca.pem"), ("THRONG_CLIENT_LOGIN", "refuse")];
         let certificate =
             [("THRONG_TLS_CERTIFICATE_FILE", "cert.pem"), ("THRONG_TLS_KEY_FILE", "key.pem")];
         let base = match setting.key {
             "client.listen_tls" | "mqtt.listen_tls" => &certificate[..],
             // One is nothing without the other: see check/tls.rs.
             "tls.certificate_file" | "tls.key_file" => continue,
+            "tls.client_certificates" | "tls.client_user" => &authority[..],
             "webhook.events" | "webhook.connect" => &url[..],
             "client.user_header" => &proxies[..],
             _ if needs_key => &base[..],

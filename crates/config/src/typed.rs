@@ -142,6 +142,32 @@ words! {
 }
 
 words! {
+    /// Whether a client must have a certificate.
+    ClientCertificates {
+        /// It may have none.
+        Optional = "optional";
+        /// A client without one is rejected.
+        Required = "required";
+    }
+}
+
+words! {
+    /// Which field of a client's certificate is its user.
+    ClientUser {
+        /// No field.
+        None = "none";
+        /// The common name of the subject.
+        CommonName = "common-name";
+        /// The first alternative name that is a host.
+        Host = "host";
+        /// The first that is a mail address.
+        Email = "email";
+        /// The first that is a URI.
+        Uri = "uri";
+    }
+}
+
+words! {
     /// How is logged.
     LogFormat {
         /// Lines for people.

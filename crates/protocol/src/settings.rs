@@ -24,6 +24,8 @@ pub struct Settings {
     pub auth: Option<Arc<dyn Authenticator>>,
     /// The header in which a trusted proxy says who a request is from. Nobody is then who it says itself.
     pub user_header: Option<String>,
+    /// Certificates name users, so nobody is a user without a certificate or a token.
+    pub has_certificate_users: bool,
     /// The application is asked about whoever has no token, and is told these headers of the request, whose
     /// names are in lower case. Without it nobody is asked.
     pub connect_headers: Option<Arc<[String]>>,
@@ -84,6 +86,7 @@ impl Settings {
             cors_origins: vec!["*".into()],
             proxies: proxies::Trusted::default(),
             user_header: None,
+            has_certificate_users: false,
             policy,
             auth: None,
             connect_headers: None,

@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use engine::Shrink;
+use model::Name;
+use model::name::check_name;
 use tables::PageTable;
-use tls::{Acceptor, Handshake, Records};
+use tls::{Acceptor, Certificate, Handshake, Records};
 
 use crate::handover::wire::{Reader, push_piece};
 
@@ -21,28 +23,87 @@ pub(crate) const UNSENT_BYTES_MAX: usize = 2 * WINDOW_BYTES;
 /// for the turn's end.
 pub(crate) const HANDSHAKES_PER_TURN: usize = 8;
 
+/// Which field of a client's certificate is the user of its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CertificateUser {
+    /// None: a certificate lets in, and says nothing more.
+    None,
+    /// The common name of the subject.
+    CommonName,
+    /// The first alternative name that is a host.
+    Host,
+    /// The first that is a mail address.
+    Email,
+    /// The first that is a URI.
+    Uri,
+}
+
+impl CertificateUser {
+    /// The user of a certificate; none if it lacks the field, or the field is no name of a user.
+    fn of(self, certificate: &Certificate) -> Option<Name> {
+        let first = |matches: fn(&tls::Name) -> bool| {
+            certificate.names.iter().find(|name| matches(name)).map(ToString::to_string)
+        };
+        let user = match self {
+            CertificateUser::None => None,
+            CertificateUser::CommonName => certificate.common_name.clone(),
+            CertificateUser::Host => first(|name| matches!(name, tls::Name::Host(_))),
+            CertificateUser::Email => first(|name| matches!(name, tls::Name::Email(_))),
+            CertificateUser::Uri => first(|name| matches!(name, tls::Name::Uri(_))),
+        };
+        user.filter(|user| check_name(user).is_ok()).map(Name::from)
+    }
+}
+
+/// What connections are accepted by, as long as the configuration and the certificates stay as they are.
+#[derive(Clone, Debug)]
+pub struct TlsSettings {
+    /// Performs handshakes.
+    pub acceptor: Acceptor,
+    /// Which field of a client's certificate is its user.
+    pub certificate_user: CertificateUser,
+}
+
+impl TlsSettings {
+    /// The user of a client's certificate, if certificates name users.
+    ///
+    /// # Errors
+    /// When they do, and this one names none.
+    pub(crate) fn user(&self, certificate: &Certificate) -> Result<Option<Name>, NoUser> {
+        if self.certificate_user == CertificateUser::None {
+            return Ok(None);
+        }
+        self.certificate_user.of(certificate).map(Some).ok_or(NoUser)
+    }
+}
+
+/// A client's certificate lacks the field that names its user, or that is no name of a user.
+#[derive(Debug, thiserror::Error)]
+#[error("the client's certificate names no user in the field that tls.client_user says")]
+pub(crate) struct NoUser;
+
 /// What all shards accept connections by. A clone shares everything with its original.
 #[derive(Clone, Debug)]
 pub struct TlsContext {
-    acceptor: Arc<RwLock<Acceptor>>,
+    settings: Arc<RwLock<TlsSettings>>,
     /// Handshakes that a shard may have under way.
     handshakes_max: usize,
 }
 
 impl TlsContext {
-    /// A context with a first acceptor. Each shard has at most `handshakes_max` handshakes under way.
-    pub fn new(acceptor: Acceptor, handshakes_max: usize) -> Self {
-        TlsContext { acceptor: Arc::new(RwLock::new(acceptor)), handshakes_max }
+    /// A context with first settings. Each shard has at most `handshakes_max` handshakes under way.
+    pub fn new(settings: TlsSettings, handshakes_max: usize) -> Self {
+        TlsContext { settings: Arc::new(RwLock::new(settings)), handshakes_max }
     }
 
-    /// Replaces the acceptor. Handshakes that are under way go on by the old one, and open connections don't change.
-    pub fn set(&self, acceptor: Acceptor) {
-        *self.acceptor.write().unwrap_or_else(PoisonError::into_inner) = acceptor;
+    /// Replaces the settings. Handshakes that are under way go on by the old acceptor, and open connections don't change.
+    pub fn set(&self, settings: TlsSettings) {
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
     }
 
-    /// The acceptor of new connections.
-    pub fn acceptor(&self) -> Acceptor {
-        self.acceptor.read().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The settings of new connections.
+    pub fn settings(&self) -> TlsSettings {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn handshakes_max(&self) -> usize {

@@ -1,6 +1,7 @@
 //! TLS: what a client meets at the port with it, and what the server does about certificates.
 
 mod certificates;
+mod client_certificates;
 mod clients;
 mod handshakes;
 mod slow_readers;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::{Checks, is_loopback, overlap};
-use crate::{Config, ProxyHeader};
+use crate::{ClientCertificates, ClientUser, Config, Login, ProxyHeader};
 
 pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
     let Config { client, admin, mqtt, tls, .. } = config;
@@ -16,6 +16,34 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
             format!("a certificate and its key belong together: set {other}, too")
         });
     }
+    let has_authority = !tls.client_ca_file.is_empty();
+    let is_required = tls.client_certificates == ClientCertificates::Required;
+    checks.require(
+        &["tls.client_certificates", "tls.client_ca_file"],
+        !is_required || has_authority,
+        || {
+            "no certificate of a client can be valid without an authority: set tls.client_ca_file"
+                .into()
+        },
+    );
+    let names_users = tls.client_user != ClientUser::None;
+    checks.require(
+        &["tls.client_user", "tls.client_ca_file"],
+        !names_users || has_authority,
+        || {
+            "no certificate of a client can be valid without an authority: set tls.client_ca_file"
+                .into()
+        },
+    );
+    let may_login = client.login == Login::Allow;
+    checks.require(&["tls.client_user", "client.login"], !names_users || !may_login, || {
+        "a client could log in as another user than its certificate's: set client.login = \"refuse\"".into()
+    });
+    let has_header = !client.user_header.is_empty();
+    checks.require(&["tls.client_user", "client.user_header"], !names_users || !has_header, || {
+        "the proxy (client.user_header) says who a client is, and so does a certificate: use one of them"
+            .into()
+    });
     let has_certificate = !tls.certificate_file.is_empty();
     let ports = [("client.listen_tls", client.listen_tls), ("mqtt.listen_tls", mqtt.listen_tls)];
     for (key, listen) in ports {
@@ -25,12 +53,12 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
         });
         checks.require(
             &[key, "client.insecure", "auth.required"],
-            is_loopback(listen) || client.insecure || config.knows_clients(),
+            is_loopback(listen) || client.insecure || config.knows_clients() || is_required,
             || {
                 format!(
                     "{listen} is open to other machines, and nothing authenticates clients (TLS does \
-                     not): require tokens (auth.required = true), have the application say who comes \
-                     (webhook.connect = true), listen on 127.0.0.1, or say --insecure \
+                     not): require tokens (auth.required = true) or certificates (tls.client_certificates = \
+                     \"required\"), have the application say who comes (webhook.connect = true), listen on 127.0.0.1, or say --insecure \
                      (client.insecure = true) if a firewall guards it"
                 )
             },
@@ -98,6 +126,24 @@ mod tests {
         assert!(error.contains("tls.certificates[0].certificate_file: it is missing"), "{error}");
         let error = load("[tls]\ncertificates = 1\n").unwrap_err();
         assert!(error.contains("write [[tls.certificates]]"), "{error}");
+    }
+
+    #[test]
+    fn certificates_of_clients_need_an_authority_and_guard_a_port() {
+        let with = |more: &str| load(&format!("{CERTIFICATE}{more}"));
+        for line in ["client_certificates = \"required\"\n", "client_user = \"common-name\"\n"] {
+            let error = with(line).unwrap_err();
+            assert!(error.contains("set tls.client_ca_file"), "{error}");
+        }
+        let authority = "client_ca_file = \"ca.pem\"\n";
+        let error = with(&format!("{authority}client_user = \"email\"\n")).unwrap_err();
+        assert!(error.contains("set client.login = \"refuse\""), "{error}");
+        let users = format!("{authority}client_user = \"email\"\n[client]\nlogin = \"refuse\"\n");
+        assert_eq!(with(&users).unwrap().config.tls.client_ca_file, "/etc/ca.pem");
+        let open = "[client]\nlisten_tls = \"0.0.0.0:443\"\n";
+        assert!(with(&format!("{authority}{open}")).is_err());
+        let required = format!("{authority}client_certificates = \"required\"\n{open}");
+        assert!(with(&required).is_ok());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
 use minicbor::{Decode, Encode};
+use model::Name;
 use protocol::Peer;
 use proxies::ProxyHeader;
 
@@ -55,6 +56,8 @@ pub(crate) struct ProxiedRecord {
 pub(crate) struct Peers {
     proxied: HashMap<u32, Proxied>,
     direct: HashMap<u32, IpAddr>,
+    /// Users of connections whose certificates name them.
+    certificate_users: HashMap<u32, Name>,
 }
 
 impl Peers {
@@ -83,7 +86,18 @@ impl Peers {
 
     /// Whether the connection is a trusted proxy's, for who reads a request of it.
     pub fn peer(&self, slot: u32) -> Peer {
-        Peer { proxy: self.proxied(slot).map(|proxied| proxied.proxy), client: None }
+        let proxy = self.proxied(slot).map(|proxied| proxied.proxy);
+        Peer { proxy, client: None, certificate_user: self.certificate_user(slot).cloned() }
+    }
+
+    /// The user whom the connection's certificate names.
+    pub fn certificate_user(&self, slot: u32) -> Option<&Name> {
+        if self.certificate_users.is_empty() { None } else { self.certificate_users.get(&slot) }
+    }
+
+    /// The connection's certificate names this user.
+    pub fn set_certificate_user(&mut self, slot: u32, user: Name) {
+        self.certificate_users.insert(slot, user);
     }
 
     /// Where a connection that came through a proxy comes from: the proxy, until that has said it.
@@ -105,6 +119,7 @@ impl Peers {
     /// The connection has ended.
     pub fn forget(&mut self, slot: u32, shared: &Shared) {
         self.direct.remove(&slot);
+        self.certificate_users.remove(&slot);
         if !self.proxied.is_empty()
             && let Some(proxied) = self.proxied.remove(&slot)
             && let Some(counted) = proxied.counted
@@ -138,5 +153,6 @@ impl Peers {
     pub fn shrink(&mut self) {
         self.proxied.shrink();
         self.direct.shrink();
+        self.certificate_users.shrink();
     }
 }

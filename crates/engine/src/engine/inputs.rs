@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use model::CloseReason;
+use model::{CloseReason, Name};
 use protocol::Delivery;
 
 use super::Engine;
@@ -90,6 +90,13 @@ impl Engine {
         self.rates.quota.locate(&self.core, slot, address);
         self.longpoll_address(slot, address);
         self.resume_inputs();
+    }
+
+    /// The connection's certificate names a user. Called before anything of the connection is received.
+    pub fn on_certificate(&mut self, slot: u32, user: Name) {
+        if self.core.table.get(slot).is_some() {
+            self.core.peers.set_certificate_user(slot, user);
+        }
     }
 
     /// The driver holds bytes for the connection that its peer doesn't take.

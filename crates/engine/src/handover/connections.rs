@@ -70,6 +70,7 @@ impl Engine {
             rates: rates.export(slot),
             came: core.dedup.export(slot),
             proxied: core.peers.export(slot),
+            certificate_user: core.peers.certificate_user(slot).cloned().map(Text),
             conflated: core.conflation.export(slot),
             pages: pages.export(slot),
             credential: core.credentials.has(slot).then(|| Who::from(&core.principal(slot))),
@@ -159,6 +160,9 @@ impl Engine {
         record.explicit.iter().for_each(|Text(topic)| explicit.insert(slot, hash(topic)));
         rates.import(slot, record.rates, waits, core.now_us);
         core.peers.import(slot, record.proxied, &core.shared);
+        if let Some(Text(user)) = record.certificate_user {
+            core.peers.set_certificate_user(slot, user);
+        }
         core.conflation.import(slot, record.conflated, hash, &core.metrics);
         pages.import(slot, record.pages);
         rates.quota.settle(core, slot);

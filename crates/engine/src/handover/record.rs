@@ -76,4 +76,7 @@ pub(crate) struct Record {
     /// Messages that came by one of its lists, and others have still for it.
     #[n(22)]
     pub came: Option<Vec<MessageKey>>,
+    /// The user whom its certificate names.
+    #[n(23)]
+    pub certificate_user: Option<Text<Name>>,
 }

@@ -41,8 +41,8 @@ impl Route<'_> {
     /// Who makes this request, which names these users.
     ///
     /// Where no tokens are used it is whoever it says. Else the token says who it is, and the request
-    /// may repeat that; without one it is nobody, and may do what needs no token. Where the application is
-    /// asked about those without a token, it says who it is.
+    /// may repeat that; without one a client's certificate says it, if it names a user. Without both it is nobody, and
+    /// may do what needs no token. Where the application is asked about those without a token, it says who it is.
     ///
     /// # Errors
     /// The token is missing where it is required, or counts for nothing: 401. It is another user's, or the
@@ -63,10 +63,17 @@ impl Route<'_> {
             }
             return Ok(verified.into());
         }
+        if let Some(user) = &self.peer.certificate_user {
+            return Ok(by_certificate(user, &named)?);
+        }
         if let Some(admitted) = self.admitted(&named)? {
             return Ok(admitted);
         }
         match auth {
+            None if self.settings.has_certificate_users && !named.is_empty() => {
+                let message = "who says to be a user has to prove it by a certificate";
+                Err(Rejection::new(401, "certificate_required", message).into())
+            }
             None => Ok(Principal::anonymous(named)),
             Some(auth) if auth.is_required() || !named.is_empty() => {
                 Err(token_required(auth.is_required()).into())
@@ -104,7 +111,7 @@ impl Route<'_> {
     /// True where a token is required and this request has none.
     pub(crate) fn lacks_token(&self) -> Result<bool, Rejection> {
         let required = self.settings.auth.as_ref().is_some_and(|auth| auth.is_required());
-        Ok(required && self.token()?.is_none())
+        Ok(required && self.peer.certificate_user.is_none() && self.token()?.is_none())
     }
 
     /// True where the token can only come from a program, which sees the status of an answer to its
@@ -185,6 +192,16 @@ impl Route<'_> {
             }
         }
     }
+}
+
+/// The user of a certificate. The request may repeat that.
+fn by_certificate(user: &Name, named: &[Name]) -> Result<Principal, Rejection> {
+    if named.iter().any(|name| name != user) {
+        let message =
+            "user names another user than the certificate of this connection: leave user away";
+        return Err(Rejection::new(403, NOT_YOUR_USER, message));
+    }
+    Ok(Principal::anonymous(vec![user.clone()]))
 }
 
 /// The token of an `Authorization` header, where it is a bearer's.

@@ -103,9 +103,9 @@ impl Protocol for Http {
                 // The server doesn't read the body of a rejected request: the connection ends with
                 // the answer.
                 request.keep_alive = false;
-                reader.peer.client = client(settings, &request, reader.peer);
+                reader.peer.client = client(settings, &request, &reader.peer);
                 let cors = reply::cors(settings, &request);
-                let peer = reader.peer;
+                let peer = reader.peer.clone();
                 let request = &request;
                 let route = Route { settings, id, peer, now_s, request, cors: &cors, decisions };
                 match before_body(reader.protocols, &route, out) {
@@ -117,9 +117,9 @@ impl Protocol for Http {
                 }
             }
             Ok(Parsed::Whole(request, taken)) => {
-                reader.peer.client = client(settings, &request, reader.peer);
+                reader.peer.client = client(settings, &request, &reader.peer);
                 let cors = reply::cors(settings, &request);
-                let peer = reader.peer;
+                let peer = reader.peer.clone();
                 let request = &request;
                 let route = Route { settings, id, peer, now_s, request, cors: &cors, decisions };
                 let from = out.len();
@@ -151,7 +151,7 @@ impl Protocol for Http {
 }
 
 /// Whom a request is for that a trusted proxy has sent, if its head says so.
-fn client(settings: &Settings, request: &HttpRequest<'_>, peer: Peer) -> Option<IpAddr> {
+fn client(settings: &Settings, request: &HttpRequest<'_>, peer: &Peer) -> Option<IpAddr> {
     let (proxy, trusted) = (peer.proxy?, &settings.proxies.networks);
     let values = |name| request.bytes(name).collect::<Vec<_>>().into_iter();
     match settings.proxies.header {

@@ -1,5 +1,5 @@
 //! Who an MQTT client is: by a token in its password, its user name or its authentication data; by the word of
-//! the application; or by its user name alone, where nobody has to prove anything.
+//! the application; by its certificate; or by its user name alone, where nobody has to prove anything.
 
 use auth::{Principal, Source, TokenError, TokenMark};
 use base64::Engine;
@@ -64,11 +64,22 @@ pub(super) fn principal(
         }
         return Ok((verified.into(), true));
     }
+    if let Some(user) = &reader.peer.certificate_user {
+        if named.iter().any(|name| name != user) {
+            let text = "the user name is not the user of the certificate";
+            return Err(Refusal::Code(ReasonCode::BadUserNameOrPassword, text));
+        }
+        return Ok((Principal::anonymous(vec![user.clone()]), true));
+    }
     if settings.connect_headers.is_some() {
         return admitted(reader, connect, named).map(|principal| (principal, true));
     }
     match &settings.auth {
-        None => Ok((Principal::anonymous(named), false)),
+        None if settings.has_certificate_users && !named.is_empty() => {
+            let text = "who says to be a user has to prove it by a certificate";
+            Err(Refusal::Code(ReasonCode::NotAuthorized, text))
+        }
+        None => Ok((Principal::anonymous(named), settings.has_certificate_users)),
         Some(auth) if auth.is_required() || !named.is_empty() => {
             let text = "this server wants a token: as the password, or with the method token";
             Err(Refusal::Code(ReasonCode::NotAuthorized, text))

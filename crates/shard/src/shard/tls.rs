@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use engine::{HandshakeResult, Limited, Metrics, Outbox};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
-use tls::{Established, HandshakeError, Progress};
+use tls::{Alert, Established, Progress};
 
 use super::{READS, Shard};
 use crate::sender::send_one;
@@ -180,12 +180,27 @@ impl Shard {
             return false;
         }
         let unix_s = self.engine.shared().unix_ms(self.engine.now_us()) / 1_000;
-        self.tls.begin(slot, context.acceptor().handshake(ALPN, unix_s));
+        self.tls.begin(slot, context.settings().acceptor.handshake(ALPN, unix_s));
         true
     }
 
     fn on_established(&mut self, slot: u32, established: Established) -> Reading {
-        let Established { records, mut unread, is_resumed, .. } = established;
+        let Established { mut records, mut unread, is_resumed, client_certificate, .. } =
+            established;
+        let settings = self.tls_context.as_ref().map(|context| context.settings());
+        if let (Some(settings), Some(certificate)) = (settings, client_certificate) {
+            match settings.user(&certificate) {
+                Ok(Some(user)) => self.engine.on_certificate(slot, user),
+                Ok(None) => {}
+                Err(error) => {
+                    let mut out = Vec::new();
+                    records.alert(Alert::BAD_CERTIFICATE, &mut out);
+                    self.send_sealed(slot, &out);
+                    self.on_handshake_failed(slot, &error);
+                    return Reading::Stopped;
+                }
+            }
+        }
         let result = if is_resumed { HandshakeResult::Resumed } else { HandshakeResult::Full };
         let metrics = self.engine.metrics();
         metrics.tls_handshakes[result as usize].add(1);
@@ -197,7 +212,7 @@ impl Shard {
         }
     }
 
-    fn on_handshake_failed(&mut self, slot: u32, error: &HandshakeError) {
+    fn on_handshake_failed(&mut self, slot: u32, error: &dyn std::error::Error) {
         self.engine.metrics().tls_handshakes[HandshakeResult::Failed as usize].add(1);
         if tracing::enabled!(tracing::Level::DEBUG)
             && let Some(suppressed) = self.lines.pass(self.engine.now_us(), 1)

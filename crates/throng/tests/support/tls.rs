@@ -52,6 +52,20 @@ impl Authority {
         std::fs::rename(self.path("new.pem"), self.path(&format!("{name}.pem"))).unwrap();
     }
 
+    /// Writes `NAME.pem` and `NAME.key`: a client's certificate with this common name; `""` is none.
+    pub fn sign_user(&self, name: &str, common_name: &str) {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        if !common_name.is_empty() {
+            params.distinguished_name.push(DnType::CommonName, common_name);
+        }
+        params.not_after = rcgen::date_time_ymd(2099, 12, 31);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        self.folder.write(&format!("{name}.key"), &pem("PRIVATE KEY", &key.serialize_der()));
+        self.folder.write(&format!("{name}.pem"), &pem("CERTIFICATE", certificate.der()));
+    }
+
     /// The path of a file in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)

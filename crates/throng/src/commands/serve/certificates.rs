@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use config::{Config, TlsVersion};
+use config::{ClientUser, Config, TlsVersion};
 use control::Certificate;
 use handover::{Part, PartError};
-use shard::TlsContext;
+use shard::{CertificateUser, TlsContext, TlsSettings};
 use tls::{Acceptor, ClientCertificates, Identity, TicketKeys, Version};
 
 use crate::error::CommandError;
@@ -42,6 +42,10 @@ struct Pair {
 struct Wanted {
     pairs: Vec<Pair>,
     version_min: Version,
+    /// The authorities of clients' certificates; none where they are not requested.
+    client_ca: Option<PathBuf>,
+    client_certificates: config::ClientCertificates,
+    certificate_user: CertificateUser,
 }
 
 /// When a file was changed, and its size; `None` if it is not there.
@@ -79,11 +83,11 @@ impl Certificates {
             .map_err(|error| CommandError::Runtime(format!("TLS can't be set up: {error}")))?;
         let wanted = Wanted::of(config);
         let stamps = wanted.stamps();
-        let acceptor = wanted.acceptor(&ticket_keys).map_err(CommandError::Usage)?;
+        let first = wanted.settings(&ticket_keys).map_err(CommandError::Usage)?;
         let shown = Arc::new(control::Certificates::default());
-        shown.set(certificates(&acceptor));
+        shown.set(certificates(&first.acceptor));
         let handshakes_max = settings::handshakes(config);
-        let context = TlsContext::new(acceptor, handshakes_max.div_ceil(shards.max(1)));
+        let context = TlsContext::new(first, handshakes_max.div_ceil(shards.max(1)));
         let state = State { wanted, stamps, ticket_keys, error: None, warned_s: 0 };
         Ok(Some(Arc::new(Certificates { context, shown, state: Mutex::new(state) })))
     }
@@ -153,9 +157,9 @@ impl Certificates {
     fn read(&self, state: &mut State, wanted: Wanted) -> Result<(), String> {
         // Before the files are read: a change in between is read the next time.
         let stamps = wanted.stamps();
-        let acceptor = wanted.acceptor(&state.ticket_keys)?;
-        self.shown.set(certificates(&acceptor));
-        self.context.set(acceptor);
+        let settings = wanted.settings(&state.ticket_keys)?;
+        self.shown.set(certificates(&settings.acceptor));
+        self.context.set(settings);
         (state.wanted, state.stamps, state.error, state.warned_s) = (wanted, stamps, None, 0);
         Ok(())
     }
@@ -181,16 +185,48 @@ impl Wanted {
             TlsVersion::Tls12 => Version::Tls12,
             TlsVersion::Tls13 => Version::Tls13,
         };
-        Wanted { pairs: [first].into_iter().chain(more).collect(), version_min }
+        let tls = &config.tls;
+        Wanted {
+            pairs: [first].into_iter().chain(more).collect(),
+            version_min,
+            client_ca: Some(PathBuf::from(&tls.client_ca_file)).filter(|it| *it != PathBuf::new()),
+            client_certificates: tls.client_certificates,
+            certificate_user: match tls.client_user {
+                ClientUser::None => CertificateUser::None,
+                ClientUser::CommonName => CertificateUser::CommonName,
+                ClientUser::Host => CertificateUser::Host,
+                ClientUser::Email => CertificateUser::Email,
+                ClientUser::Uri => CertificateUser::Uri,
+            },
+        }
     }
 
     fn stamps(&self) -> Vec<Stamp> {
         let files = self.pairs.iter().flat_map(|pair| [&pair.certificate, &pair.key]);
+        let files = files.chain(&self.client_ca);
         let stamp = |path: &PathBuf| {
             let metadata = std::fs::metadata(path).ok()?;
             Some((metadata.modified().ok()?, metadata.len()))
         };
         files.map(stamp).collect()
+    }
+
+    /// Reads the authorities of clients' certificates.
+    fn client_certificates(&self) -> Result<ClientCertificates, String> {
+        let Some(path) = &self.client_ca else { return Ok(ClientCertificates::None) };
+        let text = files::read_text(path, FILE_BYTES_MAX);
+        let authorities =
+            text.map_err(|error| format!("tls.client_ca_file: {error}"))?.into_bytes();
+        Ok(match self.client_certificates {
+            config::ClientCertificates::Optional => ClientCertificates::Optional { authorities },
+            config::ClientCertificates::Required => ClientCertificates::Required { authorities },
+        })
+    }
+
+    /// Reads the files.
+    fn settings(&self, ticket_keys: &TicketKeys) -> Result<TlsSettings, String> {
+        let acceptor = self.acceptor(ticket_keys)?;
+        Ok(TlsSettings { acceptor, certificate_user: self.certificate_user })
     }
 
     /// Reads the files.
@@ -212,7 +248,7 @@ impl Wanted {
         let settings = tls::Settings {
             identities,
             version_min: self.version_min,
-            client_certificates: ClientCertificates::None,
+            client_certificates: self.client_certificates()?,
             ticket_keys: ticket_keys.clone(),
         };
         let acceptor = Acceptor::new(settings).map_err(|error| format!("tls: {error}"))?;

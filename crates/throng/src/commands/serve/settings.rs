@@ -409,6 +409,7 @@ pub(super) fn settings(
             },
             cors_origins: client.cors_origins.clone(),
             proxies: proxies(config),
+            has_certificate_users: config.tls.client_user != config::ClientUser::None,
             user_header: name(&config.client.user_header).map(|it| it.to_ascii_lowercase().into()),
             policy: policy(config, fixed),
             auth,
