@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use utoipa::{IntoParams, ToSchema};
 
-use super::messages::{PublishedMessage, fits, zero_ms};
+use super::messages::{PublishedMessage, fits, zero_us};
 use super::publish::DISK_TIMEOUT;
 use crate::http::{ErrorBody, QueryParams, Rejection, checked_limit, path_name};
 use crate::node::{History, Node};
@@ -123,9 +123,9 @@ pub(crate) async fn page(
     let next = page.messages.last().filter(|_| page.more).map(|last| last.id.to_string());
     let newest = page.messages.iter().map(|message| message.id.offset).max().unwrap_or(0);
     let last = Position { offset: top.offset.max(newest), ..top };
-    let zero_ms = zero_ms(&node);
+    let zero_us = zero_us(&node);
     let messages =
-        page.messages.iter().map(|message| PublishedMessage::new(message, zero_ms)).collect();
+        page.messages.iter().map(|message| PublishedMessage::new(message, zero_us)).collect();
     Ok(Json(HistoryPage {
         topic: &topic,
         epoch: top.epoch.to_string(),

@@ -14,7 +14,6 @@ use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::http::{QueryParams, Rejection, checked_limit};
-use crate::monitor::process;
 use crate::node::Node;
 
 /// Messages in an answer, by default.
@@ -71,8 +70,8 @@ enum Payload<'a> {
 }
 
 impl<'a> PublishedMessage<'a> {
-    /// `zero_ms` is when the node's clock began: [`zero_ms`].
-    pub fn new(message: &'a Message, zero_ms: u64) -> Self {
+    /// `zero_us` is when the node's clock began: [`zero_us`].
+    pub fn new(message: &'a Message, zero_us: u64) -> Self {
         let (data, encoding) = match &message.publication.data {
             Data::Json(json) => match serde_json::from_str(json) {
                 Ok(raw) => (Payload::Json(raw), None),
@@ -91,23 +90,24 @@ impl<'a> PublishedMessage<'a> {
             sender: message.publication.sender().map(Name::as_str),
             tags: message.publication.tags().iter().map(Name::as_str).collect(),
             key: message.publication.key().map(Name::as_str),
-            published_at: published_ms(message, zero_ms),
+            published_at: published_ms(message, zero_us),
         }
     }
 }
 
-/// When a message was published, in milliseconds since 1970. `zero_ms` is when the node's clock began.
-pub(crate) fn published_ms(message: &Message, zero_ms: u64) -> u64 {
+/// When a message was published, in milliseconds since 1970. `zero_us` is when the node's clock began.
+pub(crate) fn published_ms(message: &Message, zero_us: u64) -> u64 {
     // A message from the store knows its time: another process may have published it.
     match message.at_ms {
-        0 => zero_ms + message.published_us / 1_000,
+        0 => (zero_us + message.published_us) / 1_000,
         at_ms => at_ms,
     }
 }
 
-/// When the node's clock began, in milliseconds since 1970.
-pub(crate) fn zero_ms(node: &Node) -> u64 {
-    process::unix_ms().saturating_sub(node.started.elapsed().as_millis() as u64)
+/// When the node's clock began, in microseconds since 1970: by the time of day that the shards have, so that a message
+/// does not expire later than its own time says.
+pub(crate) fn zero_us(node: &Node) -> u64 {
+    node.shared.clock_began_us()
 }
 
 /// How many of the messages go into one answer.
@@ -156,7 +156,7 @@ pub(crate) async fn messages(
     let count = fits(&latest);
     let complete = complete && count == latest.len();
     latest.truncate(count);
-    let zero_ms = zero_ms(&node);
-    let messages = latest.iter().map(|message| PublishedMessage::new(message, zero_ms)).collect();
+    let zero_us = zero_us(&node);
+    let messages = latest.iter().map(|message| PublishedMessage::new(message, zero_us)).collect();
     Ok(Json(Messages { messages, complete }).into_response())
 }

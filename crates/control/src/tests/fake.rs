@@ -500,6 +500,8 @@ fn node_from(
         shards,
     };
     node.history().set_rules(Arc::new(rules()), 300);
+    let unix_us = crate::unix_us();
+    node.shared.set_time(0, unix_us, unix_us);
     node
 }
 

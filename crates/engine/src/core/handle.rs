@@ -144,6 +144,11 @@ impl Shared {
         self.ages_began_us.store(age_us.saturating_sub(now_us), Ordering::Relaxed);
     }
 
+    /// When the node's clock began, by the time of day, in microseconds since 1970.
+    pub fn clock_began_us(&self) -> u64 {
+        self.clock_began_us.load(Ordering::Relaxed)
+    }
+
     /// The time by which ages are counted before something is deleted, at a time of the node's clock in microseconds, in
     /// milliseconds since 1970. It does not jump forwards, as the time of day may.
     pub fn age_ms(&self, now_us: u64) -> u64 {

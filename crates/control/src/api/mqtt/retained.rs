@@ -12,7 +12,7 @@ use model::filter::Filter;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::api::messages::{PublishedMessage, published_ms, zero_ms};
+use crate::api::messages::{PublishedMessage, published_ms, zero_us};
 use crate::http::{ErrorBody, QueryParams, Rejection, checked_limit, path_name};
 use crate::monitor::process;
 use crate::node::Node;
@@ -91,13 +91,13 @@ pub(crate) struct RetainedDeleted {
 }
 
 impl RetainedInfo {
-    fn new(message: &Message, zero_ms: u64) -> Self {
+    fn new(message: &Message, zero_us: u64) -> Self {
         let publication = &message.publication;
         RetainedInfo {
             topic: publication.topic.to_string(),
             bytes: publication.data.bytes(),
             qos: publication.qos.number(),
-            published_at: published_ms(message, zero_ms),
+            published_at: published_ms(message, zero_us),
             expires_at: publication.expires_ms(),
         }
     }
@@ -120,9 +120,9 @@ pub(crate) async fn list(
             retained.matching(filter, after, limit)
         }
     };
-    let (now_ms, zero_ms) = (process::unix_ms(), zero_ms(&node));
+    let (now_ms, zero_us) = (process::unix_ms(), zero_us(&node));
     let current = page.messages.iter().filter(|message| !message.is_expired(now_ms));
-    let retained = current.map(|message| RetainedInfo::new(message, zero_ms)).collect();
+    let retained = current.map(|message| RetainedInfo::new(message, zero_us)).collect();
     Ok(Json(RetainedMessages { retained, next: page.after.map(String::from) }))
 }
 
@@ -150,7 +150,7 @@ pub(crate) async fn one(
     let message = found.filter(|message| !message.is_expired(process::unix_ms()));
     let message = message.ok_or_else(no_retained)?;
     Ok(Json(RetainedDetails {
-        message: PublishedMessage::new(&message, zero_ms(&node)),
+        message: PublishedMessage::new(&message, zero_us(&node)),
         bytes: message.publication.data.bytes(),
         qos: message.publication.qos.number(),
         expires_at: message.publication.expires_ms(),
