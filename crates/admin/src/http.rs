@@ -3,6 +3,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -26,12 +27,50 @@ const IDLE_MAX: Duration = Duration::from_secs(10);
 #[error("connecting")]
 pub struct NotConnectedError;
 
+/// A connection to a server: a socket, or a layer on one, such as TLS.
+pub trait Connection: Read + Write + Send {
+    /// The socket below.
+    fn socket(&self) -> &TcpStream;
+}
+
+impl Connection for TcpStream {
+    fn socket(&self) -> &TcpStream {
+        self
+    }
+}
+
+/// Puts a layer on a new socket.
+pub type Layer = Arc<dyn Fn(TcpStream) -> Result<Box<dyn Connection>> + Send + Sync>;
+
+/// Connects, and puts the layer on the socket. The error's chain holds a [`NotConnectedError`].
+///
+/// # Errors
+/// If the server can't be reached within `timeout`, or the layer can't be put on.
+pub fn connect(
+    address: &SocketAddr,
+    timeout: Duration,
+    layer: Option<&Layer>,
+) -> Result<Box<dyn Connection>> {
+    let connect = || -> Result<Box<dyn Connection>> {
+        let stream = TcpStream::connect_timeout(address, timeout)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
+        match layer {
+            Some(layer) => layer(stream),
+            None => Ok(Box::new(stream)),
+        }
+    };
+    connect().context(NotConnectedError)
+}
+
 /// A client of one server.
 pub struct Http {
     address: SocketAddr,
+    layer: Option<Layer>,
     /// The headers of every request. One of them may hold a key.
     head: String,
-    stream: Option<(TcpStream, Instant)>,
+    stream: Option<(Box<dyn Connection>, Instant)>,
     buffer: Vec<u8>,
 }
 
@@ -50,7 +89,13 @@ impl Http {
         if let Some(key) = key {
             head.push_str(&format!("Authorization: Bearer {key}\r\n"));
         }
-        Self { address: url.address, head, stream: None, buffer: Vec::new() }
+        Self { address: url.address, layer: None, head, stream: None, buffer: Vec::new() }
+    }
+
+    /// Returns the client with a layer on each of its connections, if there is one.
+    #[must_use]
+    pub fn with_layer(self, layer: Option<Layer>) -> Self {
+        Self { layer, ..self }
     }
 
     /// Makes one request and returns the status and body of the response. The body of a response
@@ -106,12 +151,13 @@ impl Http {
     ) -> Result<(u16, Vec<u8>)> {
         self.stream = None;
         let mut stream = self.connected()?;
-        stream.set_read_timeout(Some(silence))?;
+        stream.socket().set_read_timeout(Some(silence))?;
         stream.write_all(request.as_bytes())?;
-        let (status, head_bytes, body_bytes) = self.read_head(&mut stream)?;
+        stream.flush()?;
+        let (status, head_bytes, body_bytes) = self.read_head(&mut *stream)?;
         if let Some(body_bytes) = body_bytes {
             while self.buffer.len() < head_bytes + body_bytes {
-                self.read_some(&mut stream)?;
+                self.read_some(&mut *stream)?;
             }
             let body = self.buffer[head_bytes..head_bytes + body_bytes].to_vec();
             if status == 200 {
@@ -134,20 +180,21 @@ impl Http {
             if chunks.has_ended() {
                 return Ok((status, rest));
             }
-            self.read_some(&mut stream)?;
+            self.read_some(&mut *stream)?;
         }
     }
 
     fn exchange(&mut self, request: &str) -> Result<(u16, Vec<u8>)> {
         let mut stream = self.connected()?;
         stream.write_all(request.as_bytes())?;
-        let (status, head_bytes, body_bytes) = self.read_head(&mut stream)?;
+        stream.flush()?;
+        let (status, head_bytes, body_bytes) = self.read_head(&mut *stream)?;
         let Some(body_bytes) = body_bytes else {
             // A response without a length ends with the connection. The status is enough.
             return Ok((status, Vec::new()));
         };
         while self.buffer.len() < head_bytes + body_bytes {
-            self.read_some(&mut stream)?;
+            self.read_some(&mut *stream)?;
         }
         let body = self.buffer[head_bytes..head_bytes + body_bytes].to_vec();
         // The connection is reused only after a complete response. Otherwise the next request might
@@ -160,31 +207,26 @@ impl Http {
     }
 
     /// Returns the idle connection if the server hasn't closed it, or a new one.
-    fn connected(&mut self) -> Result<TcpStream> {
+    fn connected(&mut self) -> Result<Box<dyn Connection>> {
         self.buffer.clear();
         if let Some((stream, used)) = self.stream.take()
             && used.elapsed() < IDLE_MAX
         {
-            stream.set_nonblocking(true)?;
+            let socket = stream.socket();
+            socket.set_nonblocking(true)?;
             let alive =
-                matches!(stream.peek(&mut [0]), Err(e) if e.kind() == ErrorKind::WouldBlock);
+                matches!(socket.peek(&mut [0]), Err(e) if e.kind() == ErrorKind::WouldBlock);
             if alive {
-                stream.set_nonblocking(false)?;
+                socket.set_nonblocking(false)?;
                 return Ok(stream);
             }
         }
-        let stream = TcpStream::connect_timeout(&self.address, CONNECT_TIMEOUT);
-        let stream =
-            stream.map_err(|error| anyhow::Error::new(error).context(NotConnectedError))?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
-        stream.set_write_timeout(Some(TIMEOUT))?;
-        Ok(stream)
+        connect(&self.address, CONNECT_TIMEOUT, self.layer.as_ref())
     }
 
     /// Reads the head. Returns the status, the length of the head, and the length of the body if the
     /// head has one.
-    fn read_head(&mut self, stream: &mut TcpStream) -> Result<(u16, usize, Option<usize>)> {
+    fn read_head(&mut self, stream: &mut dyn Connection) -> Result<(u16, usize, Option<usize>)> {
         loop {
             let mut headers = [httparse::EMPTY_HEADER; 64];
             let mut response = httparse::Response::new(&mut headers);
@@ -207,7 +249,7 @@ impl Http {
         }
     }
 
-    fn read_some(&mut self, stream: &mut TcpStream) -> Result<()> {
+    fn read_some(&mut self, stream: &mut dyn Connection) -> Result<()> {
         ensure!(self.buffer.len() <= RESPONSE_BYTES_MAX, "an answer too long");
         let have = self.buffer.len();
         self.buffer.resize(have + 16 * 1024, 0);

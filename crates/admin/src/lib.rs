@@ -13,5 +13,5 @@ pub mod text;
 pub mod url;
 
 pub use client::{Admin, AdminError, Target, encoded, refusal};
-pub use http::{Http, NotConnectedError};
+pub use http::{Connection, Http, Layer, NotConnectedError, connect};
 pub use url::Url;

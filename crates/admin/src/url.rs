@@ -1,4 +1,4 @@
-//! URLs of servers that are called without TLS.
+//! URLs of servers. Most callers speak no TLS.
 
 use std::net::SocketAddr;
 
@@ -14,6 +14,24 @@ pub struct Url {
     pub address: SocketAddr,
     /// Path and query. Empty when the URL names none.
     pub path: String,
+    /// Whether the server speaks TLS there.
+    pub is_tls: bool,
+}
+
+/// Which schemes a URL may have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Schemes {
+    /// `http` and `ws`.
+    Plain,
+    /// Also `https`, `wss`, `mqtt` and `mqtts`.
+    All,
+}
+
+impl Schemes {
+    fn has(self, scheme: &str) -> bool {
+        matches!(scheme, "http" | "ws")
+            || self == Schemes::All && matches!(scheme, "https" | "wss" | "mqtt" | "mqtts")
+    }
 }
 
 impl Url {
@@ -30,11 +48,23 @@ impl Url {
     /// # Errors
     /// If the scheme is another, or the lookup fails.
     pub fn parse_or(text: &str, port: Option<u16>) -> Result<Self> {
+        Self::parse_of(text, port, Schemes::Plain)
+    }
+
+    /// As [`Url::parse`], also of `https://`, `wss://`, `mqtt://` and `mqtts://`.
+    ///
+    /// # Errors
+    /// If the scheme is another, or the lookup fails.
+    pub fn parse_any(text: &str) -> Result<Self> {
+        Self::parse_of(text, None, Schemes::All)
+    }
+
+    fn parse_of(text: &str, port: Option<u16>, schemes: Schemes) -> Result<Self> {
         let (base, path) = text.split_at(base_end(text));
         if let Err(reason) = check_path(path) {
             bail!("{}: {reason}", shown(text));
         }
-        let mut url = Self::parse_base(base, port)?;
+        let mut url = Self::parse_base_of(base, port, schemes)?;
         url.path = match path {
             "/" => String::new(),
             path if path.starts_with('?') => format!("/{path}"),
@@ -43,13 +73,21 @@ impl Url {
         Ok(url)
     }
 
-    /// Parses what is before the path. The path may be a template, so it stays as it is written.
+    /// As [`Url::parse_any`], of what is before the path. The path may be a template, so it stays as it is written.
     ///
     /// # Errors
     /// If the scheme is another, or the lookup fails.
-    pub fn parse_base(base: &str, port: Option<u16>) -> Result<Self> {
-        let tls = base.starts_with("https://") || base.starts_with("wss://");
-        ensure!(!tls, "{}: TLS isn't spoken here: name the http:// port behind it", shown(base));
+    pub fn parse_any_base(base: &str) -> Result<Self> {
+        Self::parse_base_of(base, None, Schemes::All)
+    }
+
+    fn parse_base_of(base: &str, port: Option<u16>, schemes: Schemes) -> Result<Self> {
+        let is_tls = ["https://", "wss://", "mqtts://"].iter().any(|it| base.starts_with(it));
+        ensure!(
+            !is_tls || schemes == Schemes::All,
+            "{}: TLS isn't spoken here: name the http:// port behind it",
+            shown(base)
+        );
         let has_scheme = base.contains("://");
         let is_number = !base.is_empty() && base.bytes().all(|byte| byte.is_ascii_digit());
         ensure!(!is_number, "{base}: is this a port? Write the host, too: localhost:{base}");
@@ -58,7 +96,7 @@ impl Url {
             false => url::Url::parse(&format!("http://{base}")),
         };
         let mut url = match parsed {
-            Ok(url) if matches!(url.scheme(), "http" | "ws") && !base.ends_with(':') => url,
+            Ok(url) if schemes.has(url.scheme()) && !base.ends_with(':') => url,
             Err(ParseError::InvalidPort) => {
                 bail!("{}: the port must be a number up to 65535", shown(base))
             }
@@ -84,13 +122,31 @@ impl Url {
         let host = url.host_str().unwrap_or_default();
         let host = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
         let addresses = url
-            .socket_addrs(|| None)
+            .socket_addrs(|| default_port(url.scheme()))
             .with_context(|| format!("{base}: the host can't be looked up; is the name right?"))?;
         // `localhost` often resolves to ::1 first, where few servers listen.
         let v4 = addresses.iter().find(|address| address.is_ipv4());
         let address = v4.or(addresses.first()).copied();
         let address = address.with_context(|| format!("{base}: the host has no address"))?;
-        Ok(Self { host, address, path: String::new() })
+        Ok(Self { host, address, path: String::new(), is_tls })
+    }
+
+    /// The host without its port, and an IPv6 address without its brackets.
+    pub fn host_name(&self) -> &str {
+        let name = match self.host.rsplit_once(':') {
+            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+            _ => &self.host,
+        };
+        name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name)
+    }
+}
+
+/// The default port of a scheme that the URL standard does not know.
+fn default_port(scheme: &str) -> Option<u16> {
+    match scheme {
+        "mqtt" => Some(1_883),
+        "mqtts" => Some(8_883),
+        _ => None,
     }
 }
 
@@ -155,6 +211,39 @@ mod tests {
             (with("127.0.0.1:80"), with("http://[::1]")),
             ("127.0.0.1".into(), "[::1]".into())
         );
+    }
+
+    #[test]
+    fn schemes_with_tls_are_parsed_where_the_caller_speaks_it() {
+        for (text, host, port, is_tls) in [
+            ("https://127.0.0.1", "127.0.0.1", 443, true),
+            ("https://127.0.0.1:443/x", "127.0.0.1", 443, true),
+            ("wss://LOCALHOST:8443", "localhost:8443", 8_443, true),
+            ("mqtts://127.0.0.1", "127.0.0.1", 8_883, true),
+            ("mqtts://[::1]:443", "[::1]:443", 443, true),
+            ("mqtt://127.0.0.1", "127.0.0.1", 1_883, false),
+            ("http://127.0.0.1:1", "127.0.0.1:1", 1, false),
+            ("127.0.0.1:1", "127.0.0.1:1", 1, false),
+        ] {
+            let url = Url::parse_any(text).unwrap();
+            let parts = (url.host.as_str(), url.address.port(), url.is_tls);
+            assert_eq!(parts, (host, port, is_tls), "{text}");
+        }
+        assert!(Url::parse("mqtts://a:1").is_err() && Url::parse("mqtt://127.0.0.1:1").is_err());
+        assert!(Url::parse_any("ftp://a").is_err() && Url::parse_any("mqtts://").is_err());
+    }
+
+    #[test]
+    fn the_name_of_a_host_has_no_port_and_no_brackets() {
+        for (text, want) in [
+            ("localhost:1", "localhost"),
+            ("http://localhost", "localhost"),
+            ("[::1]:1", "::1"),
+            ("http://[::1]", "::1"),
+            ("mqtts://127.0.0.1", "127.0.0.1"),
+        ] {
+            assert_eq!(Url::parse_any(text).unwrap().host_name(), want, "{text}");
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ impl Api {
             host: address.to_string(),
             address: SocketAddr::V4(address),
             path: String::new(),
+            is_tls: false,
         };
         Self(Http::new(&url, None, "throng-bench"))
     }

@@ -69,6 +69,7 @@ pub fn size(text: &str) -> Result<u64, String> {
 #[allow(rustdoc::broken_intra_doc_links, reason = "help texts name sections as files do: [inbox]")]
 pub struct Common {
     /// Servers, as http://host:port or host:port, also with commas between; connections go to them in turn.
+    /// https://, wss:// and mqtts:// are reached by TLS.
     /// With a path it is the template of what to ask for: {user} and {topic} stand in it; without one it is
     /// Throng's. Phoenix joins the topics that stand in it as topic=NAME.
     #[arg(value_name = "URL", required_unless_present = "urls")]
@@ -77,6 +78,18 @@ pub struct Common {
     #[arg(help = format!("Transports, in turn: {}", transports()))]
     #[arg(long, short, default_value = "sse", value_delimiter = ',', value_name = "NAMES")]
     pub transport: Vec<String>,
+    /// Reach all targets by TLS, as if their URLs began with https://. Each connection costs the server a full
+    /// handshake: sessions are never resumed.
+    #[arg(long)]
+    pub tls: bool,
+    /// Trust certificates of the authorities in this file (PEM), and the certificates in it themselves [default:
+    /// those of the authorities that this machine trusts].
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    pub ca: Option<PathBuf>,
+    /// INSECURE: trust any certificate. For tests in a network that one trusts.
+    #[arg(long, conflicts_with = "ca")]
+    pub insecure_tls: bool,
     /// How surely MQTT clients want their messages: 0, 1 or 2 [default: 0, or 1 where they recover what they
     /// missed].
     #[arg(long, value_name = "QOS", value_parser = clap::value_parser!(u8).range(0..=2))]
@@ -88,7 +101,8 @@ pub struct Common {
     /// Clients send no heartbeats; MQTT clients tell the server so (a keep-alive of 0).
     #[arg(long)]
     pub no_heartbeats: bool,
-    /// Publish to topics by MQTT clients, a connection each, with --qos, instead of by the admin port.
+    /// Publish to topics by MQTT clients, a connection each, with --qos, instead of by the admin port; by TLS to
+    /// mqtts://HOST:PORT.
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "publish")]
     pub publish_mqtt: Option<String>,
     /// Connections [default: what the scenario has, mostly 1,000].

@@ -27,6 +27,7 @@ pub mod show;
 pub mod source;
 pub mod target;
 pub mod template;
+mod tls;
 
 /// The `User-Agent` of requests to a node's API.
 const AGENT: &str = "throng-flood";

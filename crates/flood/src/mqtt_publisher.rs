@@ -1,17 +1,17 @@
 //! A client of MQTT 3.1.1 that publishes, one message at a time.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use admin::NotConnectedError;
+use admin::{Connection, Layer, NotConnectedError};
 use anyhow::{Context, Result, bail, ensure};
 use model::Qos;
 use protocol::mqtt::client::{ConnectParts, connect};
 use protocol::mqtt::write::{ConfirmType, PublishParts, confirm};
 use protocol::mqtt::{Packet, ReasonCode, Side, Version, read};
 
-/// How long the broker may take to connect or to answer.
+/// How long the broker may take to connect.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of an answer; to a publisher they are short.
 const ANSWER_BYTES_MAX: usize = 1 << 16;
@@ -20,20 +20,21 @@ const ANSWER_BYTES_MAX: usize = 1 << 16;
 pub(crate) struct MqttPublisher {
     address: SocketAddr,
     qos: Qos,
-    socket: Option<TcpStream>,
+    layer: Option<Layer>,
+    socket: Option<Box<dyn Connection>>,
     id: u16,
     buffer: Vec<u8>,
 }
 
 impl MqttPublisher {
-    /// One that is not connected yet.
-    pub fn new(address: SocketAddr, qos: u8) -> Self {
+    /// One that is not connected yet, with a layer on each of its connections, if there is one.
+    pub fn new(address: SocketAddr, qos: u8, layer: Option<Layer>) -> Self {
         let qos = match qos {
             0 => Qos::AtMostOnce,
             1 => Qos::AtLeastOnce,
             _ => Qos::ExactlyOnce,
         };
-        Self { address, qos, socket: None, id: 0, buffer: Vec::new() }
+        Self { address, qos, layer, socket: None, id: 0, buffer: Vec::new() }
     }
 
     /// Publishes, and waits until the broker has confirmed it, where it does so.
@@ -100,12 +101,8 @@ impl MqttPublisher {
     }
 
     fn connect(&mut self) -> Result<()> {
-        let socket = TcpStream::connect_timeout(&self.address, TIMEOUT)?;
-        socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(TIMEOUT))?;
-        socket.set_write_timeout(Some(TIMEOUT))?;
         self.buffer.clear();
-        self.socket = Some(socket);
+        self.socket = Some(admin::connect(&self.address, TIMEOUT, self.layer.as_ref())?);
         let parts = ConnectParts {
             version: Version::V3,
             is_3_1: false,
@@ -127,7 +124,8 @@ impl MqttPublisher {
     }
 
     fn send(&mut self, packet: &[u8]) -> Result<()> {
-        self.socket.as_mut().context("no connection")?.write_all(packet).context("publishing")
+        let socket = self.socket.as_mut().context("no connection")?;
+        socket.write_all(packet).and_then(|()| socket.flush()).context("publishing")
     }
 
     /// Waits for a packet, of which `is_right` says whether it is the one that was to come, and a good one.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use admin::{Http, Url};
+use admin::{Http, Layer, Url};
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 
@@ -36,25 +36,27 @@ impl Default for Probes {
     }
 }
 
-/// Starts a thread that requests this URL so many times a second.
+/// Starts a thread that requests this URL so many times a second, with a layer on its connection if there is one.
 ///
 /// # Errors
 /// If the system can't start the thread.
 pub fn start(
     probes: &Arc<Probes>,
-    url: Url,
+    (url, layer): (Url, Option<Layer>),
     key: Option<String>,
     per_second: f64,
 ) -> Result<JoinHandle<()>> {
     let probes = probes.clone();
     std::thread::Builder::new()
         .name("probe".into())
-        .spawn(move || run(&probes, &url, key.as_deref(), per_second))
+        .spawn(move || {
+            let http = Http::new(&url, key.as_deref(), AGENT).with_layer(layer);
+            run(&probes, http, &url, per_second);
+        })
         .context("starting a probe thread")
 }
 
-fn run(probes: &Probes, url: &Url, key: Option<&str>, per_second: f64) {
-    let mut http = Http::new(url, key, AGENT);
+fn run(probes: &Probes, mut http: Http, url: &Url, per_second: f64) {
     let path = if url.path.is_empty() { "/" } else { &url.path };
     let begin = now_ns();
     let period_ns = 1e9 / per_second;

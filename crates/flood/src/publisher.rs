@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use admin::{Http, NotConnectedError, Url};
+use admin::{Http, Layer, NotConnectedError, Url};
 use anyhow::{Context, Result};
 use random::Random;
 use serde_json::json;
@@ -85,12 +85,7 @@ pub enum Api {
         key: Option<String>,
     },
     /// An MQTT broker, to which clients publish.
-    Mqtt {
-        /// Where it is.
-        address: SocketAddr,
-        /// How surely they publish.
-        qos: u8,
-    },
+    Mqtt(Broker),
     /// Any server that accepts the payload as the body of a `POST`.
     Plain {
         /// The server.
@@ -100,12 +95,23 @@ pub enum Api {
     },
 }
 
+/// An MQTT broker that clients publish to.
+#[derive(Clone)]
+pub struct Broker {
+    /// Where it is.
+    pub address: SocketAddr,
+    /// How surely they publish.
+    pub qos: u8,
+    /// TLS, where it speaks TLS.
+    pub layer: Option<Layer>,
+}
+
 /// The context that all publishers of a run share.
 pub struct PublishContext {
     /// Where messages go.
     pub api: Api,
-    /// Where requests go: a broker, and how surely.
-    pub requests: Option<(SocketAddr, u8)>,
+    /// Where requests go.
+    pub requests: Option<Broker>,
     /// Names of users and topics.
     pub user: Template,
     /// See `user`.
@@ -235,16 +241,18 @@ enum Line {
 
 impl Publisher {
     fn new(context: Arc<PublishContext>, stream: Stream, lane: Lane, begin_ns: u64) -> Self {
-        let requests = context.requests.filter(|_| stream.has_replied());
+        let requests = context.requests.as_ref().filter(|_| stream.has_replied());
+        let mqtt = |Broker { address, qos, layer }: &Broker| {
+            Line::Mqtt(MqttPublisher::new(*address, *qos, layer.clone()))
+        };
         let line = match (requests, &context.api) {
-            (Some((address, qos)), _) => Line::Mqtt(MqttPublisher::new(address, qos)),
+            (Some(broker), _) | (None, Api::Mqtt(broker)) => mqtt(broker),
             (None, Api::Throng { urls, key }) => {
                 let http = |url| Http::new(url, key.as_deref(), AGENT);
                 let node = |url| Node { http: http(url), away_until_ns: 0 };
                 Line::Nodes(urls.iter().map(node).collect())
             }
             (None, Api::Plain { url, .. }) => Line::Http(Http::new(url, None, AGENT)),
-            (None, Api::Mqtt { address, qos }) => Line::Mqtt(MqttPublisher::new(*address, *qos)),
         };
         let random = Random::of(context.seed ^ 0x7075_626c, u64::from(lane.at));
         Self { context, stream, lane, begin_ns, random, line }

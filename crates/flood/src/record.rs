@@ -191,6 +191,26 @@ pub struct Storm {
 /// A number of events under a name, for tables.
 pub type Named = (String, u64);
 
+/// How connections use TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TlsUse {
+    /// The servers' certificates are verified.
+    Verified,
+    /// Any certificate is accepted (`--insecure-tls`).
+    Unverified,
+}
+
+impl TlsUse {
+    /// How a text goes on about a run whose connections use TLS so.
+    pub fn phrase(self) -> &'static str {
+        match self {
+            TlsUse::Verified => "by TLS",
+            TlsUse::Unverified => "by TLS with any certificate (--insecure-tls)",
+        }
+    }
+}
+
 /// The results of the whole run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
@@ -206,6 +226,8 @@ pub struct Summary {
     pub interrupted: bool,
     /// True when it opened no more connections because memory was short (`--keep-memory`).
     pub full: bool,
+    /// Whether connections use TLS, to any of the targets.
+    pub tls: Option<TlsUse>,
     /// Connections that it was to open.
     pub connections: u64,
     /// The counts at the end. `open` is from before the crowd was closed.

@@ -23,7 +23,7 @@ use crate::kernels::KernelWatch;
 use crate::preflight;
 use crate::probe::{self, Probes};
 use crate::publisher::{self, PublishContext, Stream};
-use crate::record::{Counts, Sample, Summary};
+use crate::record::{Counts, Sample, Summary, TlsUse};
 use crate::report;
 use crate::scenario::{Scenario, Shape};
 use crate::server::Watches;
@@ -85,6 +85,11 @@ pub fn run(
     let setup = Setup::new(scenario, Share::all()).map_err(RunError::Usage)?;
     preflight::check(&setup, common).map_err(RunError::Runtime)?;
     let (recover, connections) = (setup.plan.recover, setup.plan.connections);
+    let is_tls = setup.plan.servers.iter().any(|server| server.is_tls);
+    let tls = is_tls.then_some(match common.insecure_tls {
+        true => TlsUse::Unverified,
+        false => TlsUse::Verified,
+    });
     let (samples, summary) = match common.agents.is_empty() {
         true => {
             let (samples, results) =
@@ -93,7 +98,7 @@ pub fn run(
         }
         false => agents::coordinate(scenario, setup, stop, command, show)?,
     };
-    let summary = Summary { recover, ..summary };
+    let summary = Summary { recover, tls, ..summary };
     let report = common.report.as_ref().map(|folder| report::write(folder, &samples, &summary));
     let stays = scenario.shape().lifetime.stay_seconds.is_none();
     let all_open = summary.counts.open == summary.connections;
@@ -195,12 +200,13 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn start(setup: Setup, common: &Common, others: Option<&'a mut dyn Others>) -> Result<Self> {
-        let Setup { shape, plan, context, streams, admins, key, probes: probe_urls, published } =
-            setup;
+        let Setup {
+            shape, plan, context, streams, admins, key, probes: probe_urls, published, ..
+        } = setup;
         let probes: Arc<Probes> = Arc::default();
-        for url in probe_urls {
+        for probe in probe_urls {
             let per_second = common.probe_rate / f64::from(plan.part.of);
-            probe::start(&probes, url, key.clone(), per_second)?;
+            probe::start(&probes, probe, key.clone(), per_second)?;
         }
         // Of agents, the coordinator watches the server.
         let watch = match others {

@@ -7,24 +7,28 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use admin::Url;
+use admin::{Layer, Url};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use client::Client;
 
 use crate::args::Common;
 use crate::crowd::{AckPlan, Clock, Lifetime, Part, Plan, Published};
 use crate::host;
-use crate::publisher::{Api, Audience, PublishContext, Stream};
+use crate::publisher::{Api, Audience, Broker, PublishContext, Stream};
 use crate::scenario::{Scenario, Shape};
 use crate::source::Sources;
-use crate::target::{Paths, path_template, split, url_list};
+use crate::target::{self, Paths, path_template, split, url_list};
 use crate::template::Template;
+use crate::tls::{Tls, Trust, server_name};
 
 /// Connections of one run.
 const CONNECTIONS_MAX: u32 = 100_000_000;
 
 /// The largest list of URLs, in bytes.
 const LIST_BYTES_MAX: u64 = 256 << 20;
+
+/// The largest file of trusted certificates, in bytes.
+const CA_BYTES_MAX: u64 = 4 << 20;
 
 /// Mean seconds until a connection that recovers comes back.
 const RECOVER_AFTER_SECONDS: f64 = 1.0;
@@ -38,7 +42,10 @@ pub struct Setup {
     /// The admin ports of all nodes.
     pub admins: Vec<Url>,
     pub key: Option<String>,
-    pub probes: Vec<Url>,
+    /// The certificates of --ca, in PEM.
+    pub ca: Option<String>,
+    /// What is asked all the time, and its TLS.
+    pub probes: Vec<(Url, Option<Layer>)>,
     pub published: Arc<Published>,
 }
 
@@ -51,6 +58,8 @@ pub struct Share {
     pub clock: Clock,
     /// The key of the admin port, instead of that of --api-key-file.
     pub key: Option<String>,
+    /// The certificates to trust, in PEM, instead of those of --ca.
+    pub ca: Option<String>,
 }
 
 impl Share {
@@ -68,7 +77,7 @@ impl Setup {
         let shape = scenario.shape();
         let topic = common.topic_template.clone().unwrap_or_else(|| shape.topic.into());
         let transports = transports(common)?;
-        let list = common.urls.as_deref().map(read_list).transpose()?;
+        let list = common.urls.as_deref().map(|path| read_list(path, common.tls)).transpose()?;
         let listed = list.as_ref().map(|(_, paths)| match paths {
             Paths::List { ends, .. } => ends.len() as u32,
             Paths::Templates(_) => 0,
@@ -83,12 +92,19 @@ impl Setup {
             "{connections} connections: at most {CONNECTIONS_MAX} in one run"
         );
         let recover = common.recover || shape.recover;
-        let Share { part, run, clock, key } = share;
+        let Share { part, run, clock, key, ca } = share;
         let is_list = list.is_some();
         let (servers, paths) = match list {
             Some(list) => list,
             None => targets(common, &topic, &transports, &mqtt_parameters(common, recover, run)?)?,
         };
+        let ca = match ca {
+            Some(ca) => Some(ca),
+            None => common.ca.as_deref().map(read_ca).transpose()?,
+        };
+        let tls = tls(common, ca.as_deref(), &servers)?;
+        let name = |url: &Url| url.is_tls.then(|| server_name(url)).transpose();
+        let names = servers.iter().map(name).collect::<Result<_>>()?;
         let topic = Template::new(&topic).map_err(anyhow::Error::msg)?;
         let users_per_room = match shape.memberships {
             // The plan draws the members of each topic at random.
@@ -127,6 +143,8 @@ impl Setup {
             run,
             seed: common.seed,
             servers,
+            tls,
+            names,
             user: Template::new(&common.user_template).map_err(anyhow::Error::msg)?,
             topic: topic.clone(),
             recover,
@@ -153,7 +171,7 @@ impl Setup {
             Some(key) => Some(key),
             None => common.api_key_file.as_deref().map(read_key).transpose()?,
         };
-        Self::with_publishing(common, shape, plan, topic, streams, key)
+        Ok(Self { ca, ..Self::with_publishing(common, shape, plan, topic, streams, key)? })
     }
 
     fn with_publishing(
@@ -179,6 +197,10 @@ impl Setup {
         let rooms = streams.iter().map(rooms).max().unwrap_or(0).max(storms);
         let nodes = if is_by_api(common) { admins.len().max(1) as u32 } else { 1 };
         let published = Arc::new(Published::new(users, rooms).of(plan.part, nodes));
+        let layer = |url: &Url| plan.tls.as_ref().map_or(Ok(None), |tls| tls.layer(url));
+        let broker = |url: &Url, qos| -> Result<Broker> {
+            Ok(Broker { address: url.address, qos, layer: layer(url)? })
+        };
         let api = match (&common.publish, &common.publish_mqtt, admins.is_empty()) {
             (_, Some(address), _) => {
                 let is_topics = |stream: &Stream| matches!(stream.to, Audience::Topics { .. });
@@ -187,7 +209,7 @@ impl Setup {
                     "--publish-mqtt is for topics: clients publish to no users and not to everyone"
                 );
                 let qos = common.qos.unwrap_or(u8::from(plan.recover));
-                Some(Api::Mqtt { address: Url::parse(address)?.address, qos })
+                Some(Api::Mqtt(broker(&Url::parse_any(address)?, qos)?))
             }
             (Some(text), None, _) => {
                 let url = Url::parse(text)?;
@@ -208,7 +230,7 @@ impl Setup {
         let mut requests = None;
         if streams.iter().any(Stream::has_replied) {
             let server = &plan.servers[0];
-            requests = Some((server.address, common.qos.unwrap_or(1)));
+            requests = Some(broker(server, common.qos.unwrap_or(1))?);
         }
         let context = api.map(|api| -> Result<PublishContext> {
             Ok(PublishContext {
@@ -231,7 +253,11 @@ impl Setup {
                 stop: AtomicBool::new(false),
             })
         });
-        let probes = common.probe.iter().map(|text| Url::parse(text)).collect::<Result<_>>()?;
+        let probe = |text: &String| {
+            let url = Url::parse_any(text)?;
+            Ok((url.clone(), layer(&url)?))
+        };
+        let probes = common.probe.iter().map(probe).collect::<Result<_>>()?;
         Ok(Self {
             shape,
             plan,
@@ -239,6 +265,7 @@ impl Setup {
             streams,
             admins,
             key,
+            ca: None,
             probes,
             published,
         })
@@ -256,7 +283,7 @@ fn transports(common: &Common) -> Result<Vec<&'static dyn Client>> {
 
 /// Reads the list from a file or, for `-`, from standard input. It stops at a limit, so that an
 /// endless file or pipe ends in an error.
-fn read_list(path: &Path) -> Result<(Vec<Url>, Paths)> {
+fn read_list(path: &Path, tls: bool) -> Result<(Vec<Url>, Paths)> {
     let name = || format!("--urls {}", path.display());
     let mut text = String::new();
     let input: Box<dyn Read> = match path.to_str() {
@@ -269,7 +296,36 @@ fn read_list(path: &Path) -> Result<(Vec<Url>, Paths)> {
         "{}: it has more than {LIST_BYTES_MAX} bytes: name the right file",
         name()
     );
-    url_list(&text).with_context(name)
+    url_list(&text, tls).with_context(name)
+}
+
+fn read_ca(path: &Path) -> Result<String> {
+    files::read_text(path, CA_BYTES_MAX).map_err(|error| anyhow!("--ca {error}"))
+}
+
+/// Returns what clients need to speak TLS, if anything that they connect to does.
+fn tls(common: &Common, ca: Option<&str>, servers: &[Url]) -> Result<Option<Tls>> {
+    let mut others = common.probe.iter().chain(&common.publish_mqtt);
+    let is_tls = |text: &String| Url::parse_any(text).is_ok_and(|url| url.is_tls);
+    if !servers.iter().any(|url| url.is_tls) && !others.any(is_tls) {
+        let flag = if ca.is_some() { "--ca" } else { "--insecure-tls" };
+        ensure!(
+            ca.is_none() && !common.insecure_tls,
+            "{flag} is for TLS, and no target has it: write https:// in its URL, or add --tls"
+        );
+        return Ok(None);
+    }
+    let trust = match ca {
+        Some(pem) => Trust::Pem(pem),
+        None if common.insecure_tls => Trust::Any,
+        None => Trust::System,
+    };
+    let file =
+        || common.ca.as_ref().map_or("--ca".into(), |path| format!("--ca {}", path.display()));
+    match trust {
+        Trust::Pem(_) => Ok(Some(Tls::new(trust).with_context(file)?)),
+        Trust::System | Trust::Any => Ok(Some(Tls::new(trust)?)),
+    }
 }
 
 fn read_key(path: &Path) -> Result<String> {
@@ -316,8 +372,8 @@ fn targets(
     transports: &[&'static dyn Client],
     mqtt: &str,
 ) -> Result<(Vec<Url>, Paths)> {
-    let servers: Vec<Url> =
-        split(&common.targets).into_iter().map(Url::parse).collect::<Result<_>>()?;
+    let parse = |text| target::parse(text, common.tls);
+    let servers: Vec<Url> = split(&common.targets).into_iter().map(parse).collect::<Result<_>>()?;
     ensure!(servers.len() <= usize::from(u16::MAX), "over 65,535 servers");
     let named = |url: &Url| !url.path.is_empty();
     let count = match servers.iter().any(named) {
@@ -460,7 +516,8 @@ mod tests {
 
     #[test]
     fn an_endless_list_of_urls_is_an_error() {
-        let error = read_list(Path::new("/dev/zero")).map(drop).expect_err("no list").to_string();
+        let error =
+            read_list(Path::new("/dev/zero"), false).map(drop).expect_err("no list").to_string();
         assert!(error.contains("more than 268435456 bytes"), "{error}");
     }
 }

@@ -5,6 +5,7 @@
 
 mod agents;
 mod several;
+mod tls;
 
 use std::path::Path;
 
@@ -581,7 +582,14 @@ fn an_invalid_command_line_is_explained() {
     let here = "http://127.0.0.1:1";
     for (arguments, want) in [
         (format!("hold {here} -t carrier-pigeon"), "choose of sse, stream, poll, ws, phoenix"),
-        ("hold https://127.0.0.1:1".into(), "TLS isn't spoken here"),
+        (format!("hold {here} --ca /dev/null"), "--ca /dev/null: "),
+        (format!("hold {here} --insecure-tls"), "no target has it: write https://"),
+        (
+            format!("hold {here} --tls --ca /nonexistent"),
+            "--ca /nonexistent: can't be read: No such file",
+        ),
+        (format!("hold {here} --tls --ca x --insecure-tls"), "cannot be used with"),
+        (format!("hold {here} --admin https://127.0.0.1:1"), "TLS isn't spoken here"),
         ("hold 8000".into(), "Write the host, too: localhost:8000"),
         (format!("one-topic {here}"), "--admin http://host:8001"),
         (format!("hold {here} --send-rate 1"), "--publish URL"),

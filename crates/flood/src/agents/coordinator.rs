@@ -111,8 +111,13 @@ pub fn coordinate(
     let mut members = Vec::new();
     for (number, name) in common.agents.iter().enumerate() {
         let part = Part { number: number as u32, of: count as u32 };
-        let job =
-            Job { scenario: scenario.clone(), part, run: setup.plan.run, key: setup.key.clone() };
+        let job = Job {
+            scenario: scenario.clone(),
+            part,
+            run: setup.plan.run,
+            key: setup.key.clone(),
+            ca: setup.ca.clone(),
+        };
         let member = enlist(name, number, job, key.as_deref(), &sender);
         members.push(member.with_context(|| format!("agent {name}")).map_err(RunError::Runtime)?);
     }

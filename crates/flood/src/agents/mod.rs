@@ -60,6 +60,8 @@ struct Job {
     run: u32,
     /// The key of the admin port.
     key: Option<String>,
+    /// The certificates of `--ca`, in PEM.
+    ca: Option<String>,
 }
 
 /// What an agent tells its coordinator.

@@ -146,11 +146,11 @@ impl Drop for Busy<'_> {
 
 /// Runs a share, from its setup to its results.
 fn run(socket: &TcpStream, job: Job) -> Result<()> {
-    let Job { scenario, part, run, key } = job;
+    let Job { scenario, part, run, key, ca } = job;
     let clock = Clock::default();
     let mut link = Link::start(socket, clock.clone())?;
     let is_share = part.of > 0 && part.number < part.of;
-    let share = Share { part, run, clock: clock.clone(), key };
+    let share = Share { part, run, clock: clock.clone(), key, ca };
     let setup = match is_share.then(|| Setup::new(&scenario, share)) {
         Some(Ok(setup)) => setup,
         Some(Err(error)) => {

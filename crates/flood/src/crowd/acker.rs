@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
-use admin::{Http, Url};
+use admin::{Http, Layer, Url};
 use anyhow::{Context, Result};
 use serde_json::json;
 
@@ -40,11 +40,11 @@ pub(super) struct Acker {
 }
 
 impl Acker {
-    /// Starts the thread. It ends when the `Acker` is dropped.
-    pub fn start(servers: &[Url], anomalies: &Arc<Anomalies>) -> Result<Self> {
+    /// Starts the thread, for these servers and their TLS. It ends when the `Acker` is dropped.
+    pub fn start(servers: Vec<(Url, Option<Layer>)>, anomalies: &Arc<Anomalies>) -> Result<Self> {
         let (jobs, waiting) = channel();
         let results = Arc::new(Results::default());
-        let (servers, shared, anomalies) = (servers.to_vec(), results.clone(), anomalies.clone());
+        let (shared, anomalies) = (results.clone(), anomalies.clone());
         std::thread::Builder::new()
             .name("acker".into())
             .spawn(move || work(&servers, &waiting, &shared, &anomalies))
@@ -67,13 +67,19 @@ impl Acker {
     }
 }
 
-fn work(servers: &[Url], jobs: &Receiver<Job>, results: &Results, anomalies: &Anomalies) {
+fn work(
+    servers: &[(Url, Option<Layer>)],
+    jobs: &Receiver<Job>,
+    results: &Results,
+    anomalies: &Anomalies,
+) {
     let mut clients: HashMap<usize, Http> = HashMap::new();
     while let Ok(Job { server, index, number, user, id }) = jobs.recv() {
-        let Some(url) = servers.get(server) else {
+        let Some((url, layer)) = servers.get(server) else {
             continue;
         };
-        let http = clients.entry(server).or_insert_with(|| Http::new(url, None, AGENT));
+        let connect = || Http::new(url, None, AGENT).with_layer(layer.clone());
+        let http = clients.entry(server).or_insert_with(connect);
         let body = json!({"user": user, "id": id}).to_string();
         match http.request("POST", "/ack", "application/json", &body) {
             Ok((200..300, _)) => {

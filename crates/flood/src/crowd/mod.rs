@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use self::anomalies::Anomalies;
 use crate::clock::now_ns;
 use crate::record::{Counts, Named, TargetCounts};
+use crate::tls::TlsFailure;
 
 pub use plan::{AckPlan, Clock, Cuts, Lifetime, Memberships, Part, Plan};
 pub use published::{Published, PublishedHere};
@@ -54,8 +55,10 @@ enum CloseReason {
     Refused(&'static str),
     Rule(&'static str),
     TooLong,
-    /// The server closed the connection before its response, or later without giving a reason.
+    /// The server closed the connection without giving a reason.
     Closed,
+    /// The server closed the connection before its response.
+    Unanswered,
     /// The response was complete although it should not end.
     Ended,
     NoAnswer,
@@ -63,6 +66,23 @@ enum CloseReason {
     Code(u16),
     Named(&'static str),
     Unsent,
+    Tls(TlsFailure),
+    SpeaksTls,
+}
+
+impl CloseReason {
+    /// Returns what the reason means of an attempt to connect.
+    fn of_attempt(self, has_tls: bool, is_handshaking: bool) -> Self {
+        match self {
+            CloseReason::Closed | CloseReason::System(libc::ECONNRESET | libc::EPIPE)
+                if is_handshaking =>
+            {
+                CloseReason::Tls(TlsFailure::Closed)
+            }
+            CloseReason::Closed if !has_tls => CloseReason::Unanswered,
+            other => other,
+        }
+    }
 }
 
 impl From<ClientError> for CloseReason {
@@ -109,12 +129,20 @@ impl fmt::Display for CloseReason {
             CloseReason::Rule(text) => f.write_str(text),
             CloseReason::TooLong => f.write_str("a message of over 16 MiB"),
             CloseReason::Closed => f.write_str("closed without a word"),
+            CloseReason::Unanswered => f.write_str(
+                "closed without a word before an answer: if the server speaks TLS at this port, write https://, or \
+                 add --tls",
+            ),
             CloseReason::Ended => f.write_str("the answer ended"),
             CloseReason::NoAnswer => f.write_str("no answer in time"),
             CloseReason::Silent => f.write_str("silent for too long"),
             CloseReason::Code(code) => write!(f, "closed with code {code}"),
             CloseReason::Named(name) => write!(f, "closed, saying {name}"),
             CloseReason::Unsent => f.write_str("the request could not be written whole"),
+            CloseReason::Tls(failure) => failure.fmt(f),
+            CloseReason::SpeaksTls => {
+                f.write_str("the server speaks TLS at this port: write https://, or add --tls")
+            }
         }
     }
 }

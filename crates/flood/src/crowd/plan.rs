@@ -3,14 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use admin::Url;
+use admin::{Layer, Url};
+use anyhow::Result;
 use client::Client;
 use random::Random;
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
 use serde::{Deserialize, Serialize};
 
 use crate::source::Sources;
 use crate::target::Paths;
 use crate::template::Template;
+use crate::tls::Tls;
 
 /// Targets whose connections are counted for each by itself; of more nobody could read the lines.
 const TARGETS_COUNTED_MAX: usize = 64;
@@ -80,6 +84,10 @@ pub struct Plan {
     pub roams: bool,
     /// The servers; each connection goes to one of them in turn.
     pub servers: Vec<Url>,
+    /// What connections need to speak TLS, where a server does.
+    pub tls: Option<Tls>,
+    /// The names that the servers' certificates must have; `None` for a server without TLS.
+    pub names: Vec<Option<ServerName<'static>>>,
     /// The transports; each connection speaks one of them in turn.
     pub transports: Vec<&'static dyn Client>,
     /// The path that each requests.
@@ -178,6 +186,20 @@ impl Plan {
     /// Returns whether the connections to each server are counted by themselves.
     pub(super) fn counts_targets(&self) -> bool {
         (2..=TARGETS_COUNTED_MAX).contains(&self.servers.len())
+    }
+
+    /// Returns the servers, each with its TLS if it speaks TLS, for requests beside the connections.
+    pub(super) fn servers_with_tls(&self) -> Result<Vec<(Url, Option<Layer>)>> {
+        let layer = |url: &Url| self.tls.as_ref().map_or(Ok(None), |tls| tls.layer(url));
+        self.servers.iter().map(|url| Ok((url.clone(), layer(url)?))).collect()
+    }
+
+    /// Begins the TLS of a connection to this server, if it speaks TLS.
+    pub(super) fn begin_tls(
+        &self,
+        server: usize,
+    ) -> Option<Result<UnbufferedClientConnection, rustls::Error>> {
+        Some(self.tls.as_ref()?.begin(self.names.get(server)?.clone()?))
     }
 
     /// Returns the server of the connection with this index, unless it roams. They take turns, each transport at all

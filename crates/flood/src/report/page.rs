@@ -12,7 +12,8 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 
 /// Returns the whole report as HTML.
 pub fn html(samples: &[Sample], summary: &Summary) -> String {
     let scenario = if summary.scenario.is_empty() { "Load run" } else { &summary.scenario };
-    let of = format!("{scenario}, {} connections", grouped(summary.connections));
+    let tls = summary.tls.map_or(String::new(), |tls| format!(" {}", tls.phrase()));
+    let of = format!("{scenario}, {} connections{tls}", grouped(summary.connections));
     let (style, script) = (include_str!("style.css"), include_str!("hover.js"));
     let mut out = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\

@@ -147,6 +147,7 @@ impl Results {
             seconds: last.at_seconds,
             interrupted: self.interrupted,
             full: self.full,
+            tls: None,
             connections: u64::from(connections),
             counts: last.counts,
             targets: self.targets,

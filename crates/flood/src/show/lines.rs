@@ -92,7 +92,8 @@ pub fn result(summary: &Summary) -> String {
         let _ = writeln!(out, "{name:<14}{value}");
     };
     let stopped = if summary.interrupted { ", stopped before its end" } else { "" };
-    row("run", format!("{}, {:.0} s{stopped}", summary.scenario, summary.seconds));
+    let tls = summary.tls.map_or(String::new(), |tls| format!(", {}", tls.phrase()));
+    row("run", format!("{}, {:.0} s{tls}{stopped}", summary.scenario, summary.seconds));
     row(
         "connections",
         format!(

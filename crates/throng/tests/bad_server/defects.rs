@@ -115,7 +115,11 @@ fn a_rejected_publish_counts_as_failed_and_not_as_lost() {
 fn failed_attempts_are_counted_by_reason() {
     let cases = [
         (Defect::Hangs, "no answer in time"),
-        (Defect::HangsUp, "closed without a word"),
+        (
+            Defect::HangsUp,
+            "closed without a word before an answer: if the server speaks TLS at this port, write https://, or add \
+             --tls",
+        ),
         (Defect::Resets, "reset by the server"),
         (Defect::Refuses, "answered with status 503"),
         (Defect::Page, "the answer is no text/event-stream"),

@@ -12,7 +12,7 @@ use crate::support::{
 };
 
 /// A `throng flood agent`; killed at the end of the test.
-struct Agent {
+pub(super) struct Agent {
     child: Child,
     address: SocketAddr,
     lines: Lines,
@@ -52,12 +52,12 @@ impl Drop for Agent {
 }
 
 /// The flag that divides a run among these.
-fn among(agents: &[Agent]) -> String {
+pub(super) fn among(agents: &[Agent]) -> String {
     let all: Vec<String> = agents.iter().map(|agent| agent.address.to_string()).collect();
     format!("--agents {}", all.join(","))
 }
 
-fn agents<const N: usize>() -> [Agent; N] {
+pub(super) fn agents<const N: usize>() -> [Agent; N] {
     std::array::from_fn(|_| Agent::start(""))
 }
 

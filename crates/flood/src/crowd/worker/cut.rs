@@ -124,7 +124,7 @@ impl Worker<'_> {
         if let Some(socket) = &self.connections[index as usize].socket {
             match recv(socket, &mut buffer[..most], RecvFlags::empty()) {
                 Ok((0, _)) => self.end(index, CloseReason::Closed),
-                Ok((bytes, _)) => self.process_input(index, &buffer[..bytes]),
+                Ok((bytes, _)) => self.take_in(index, &mut buffer[..bytes]),
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(error) => self.end(index, error.into()),
             }

@@ -5,10 +5,12 @@
 mod cut;
 mod heartbeat_wheel;
 mod open;
+mod read;
 mod request;
 mod resume;
 mod silences;
 mod targets;
+mod tls;
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -17,17 +19,18 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use client::{Client, ClientError, Feed, Goodbye};
+use client::{Client, Feed, Goodbye};
 use random::Random;
 use rustix::event::epoll::{self, CreateFlags, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use rustix::net::sockopt;
 use rustix::time::Timespec;
 
 use self::cut::Pause;
 use self::heartbeat_wheel::HeartbeatWheel;
 use self::silences::Silences;
 use self::targets::Targets;
+use self::tls::Sessions;
 use super::acker::Acker;
 use super::connection::{Connection, Stage, Trackers};
 use super::receiver::{ReadOutcome, Receiver, Stats};
@@ -38,8 +41,6 @@ use crate::payload::Scanner;
 
 /// Bytes read at once.
 const READ_BYTES: usize = 16 * 1024;
-/// Reads of one connection before the next one's turn.
-const READS_MAX: usize = 32;
 /// Events fetched at once.
 const EVENTS_MAX: usize = 512;
 /// Connections that are begun before the thread polls for events again.
@@ -59,6 +60,8 @@ const FEW_EVENTS_SLEEP: Duration = Duration::from_millis(2);
 const FEW_EVENTS: usize = 32;
 const THREADS_PER_CORE_MAX: u32 = 8;
 const SECOND_NS: u64 = 1_000_000_000;
+/// How the answer of a port with TLS begins where a client speaks none (RFC 8446, sections 5.1 and 6).
+const TLS_ALERT: [u8; 2] = [21, 3];
 
 pub(super) struct Worker<'a> {
     common: &'a Common,
@@ -68,6 +71,7 @@ pub(super) struct Worker<'a> {
     /// The index among all connections of this process of the first one here.
     from: u32,
     targets: Targets,
+    sessions: Sessions,
     /// Connections that were not tried yet.
     untried: Range<u32>,
     /// Connections to open now: the index, and since when it is due.
@@ -98,6 +102,8 @@ pub(super) struct Worker<'a> {
     path: String,
     request: Vec<u8>,
     buffer: Box<[u8]>,
+    /// What was decrypted of one read.
+    plain: Vec<u8>,
     /// Incomplete input, by index. Empty most of the time.
     pending: HashMap<u32, Vec<u8>>,
     /// Where polls continue, by index, where an id alone can't express it.
@@ -126,6 +132,7 @@ pub(super) fn run(common: &Common, shared: &Shared, thread: u32, range: Range<u3
         connections: std::iter::repeat_with(Connection::default).take(count).collect(),
         from: range.start,
         targets: Targets::new(&common.plan, range.map(|own| common.plan.part.index(own))),
+        sessions: Sessions::default(),
         untried: 0..count as u32,
         due: VecDeque::new(),
         unread: Vec::new(),
@@ -156,6 +163,7 @@ pub(super) fn run(common: &Common, shared: &Shared, thread: u32, range: Range<u3
         path: String::new(),
         request: Vec::with_capacity(512),
         buffer: vec![0; READ_BYTES].into_boxed_slice(),
+        plain: Vec::new(),
         pending: HashMap::new(),
         poll_positions: HashMap::new(),
         reply: Vec::new(),
@@ -397,48 +405,18 @@ impl Worker<'_> {
 
     fn process_event(&mut self, index: u32, flags: EventFlags) {
         if self.connections[index as usize].stage == Stage::Connecting {
-            self.prepare_request(index);
-            let Some(socket) = &self.connections[index as usize].socket else {
-                return;
-            };
-            match self.write_request(socket) {
-                Ok(true) => self.request_written(index),
+            match self.send_first_request(index) {
+                Ok(true) => {}
+                // Without an answer of the server there is no handshake.
+                Ok(false) if self.sessions.is_handshaking(index) => {}
                 Ok(false) => return,
                 Err(reason) => return self.end(index, reason),
             }
+        } else if let Some(socket) = &self.connections[index as usize].socket {
+            // If the connection has ended, the read reports why.
+            let _ = self.sessions.flush(index, socket);
         }
         self.read(index, flags);
-    }
-
-    /// Reads the input of a connection. A short read of a stream socket has emptied it (epoll(7)),
-    /// unless the peer has closed as well.
-    fn read(&mut self, index: u32, flags: EventFlags) {
-        if self.paused.contains_key(&index) {
-            return;
-        }
-        let gone = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
-        let mut buffer = std::mem::take(&mut self.buffer);
-        let mut reads = 0;
-        while let Some(socket) = &self.connections[index as usize].socket {
-            match recv(socket, &mut *buffer, RecvFlags::empty()) {
-                Ok((0, _)) => self.end(index, CloseReason::Closed),
-                Ok((bytes, _)) => {
-                    self.process_input(index, &buffer[..bytes]);
-                    reads += 1;
-                    if reads == READS_MAX {
-                        self.unread.push(index);
-                        break;
-                    }
-                    if bytes < buffer.len() && !gone {
-                        break;
-                    }
-                }
-                Err(Errno::AGAIN) => break,
-                Err(Errno::INTR) => {}
-                Err(error) => self.end(index, error.into()),
-            }
-        }
-        self.buffer = buffer;
     }
 
     /// Processes bytes that a connection received.
@@ -503,6 +481,11 @@ impl Worker<'_> {
         if !pending.is_empty() {
             self.pending.insert(index, pending);
         }
+        let speaks_tls = bytes.starts_with(&TLS_ALERT) && !self.sessions.has(index);
+        let fed = fed.map_err(|error| match speaks_tls {
+            true => CloseReason::SpeaksTls,
+            false => error.into(),
+        });
         self.act_on(index, now, fed, outcome);
     }
 
@@ -511,7 +494,7 @@ impl Worker<'_> {
         &mut self,
         index: u32,
         now: u64,
-        fed: Result<(), ClientError>,
+        fed: Result<(), CloseReason>,
         mut outcome: ReadOutcome,
     ) {
         if let Some(said) = outcome.said {
@@ -524,8 +507,8 @@ impl Worker<'_> {
         if outcome.opened {
             self.opened(index, now);
         }
-        if let Err(error) = fed {
-            return self.end(index, error.into());
+        if let Err(reason) = fed {
+            return self.end(index, reason);
         }
         if outcome.ended {
             return self.end(index, CloseReason::Ended);
@@ -539,7 +522,7 @@ impl Worker<'_> {
         if !self.reply.is_empty()
             && let Some(socket) = &self.connections[index as usize].socket
         {
-            let sent = send(socket, &self.reply, SendFlags::NOSIGNAL);
+            let sent = self.sessions.send(index, socket, &self.reply);
             // Pongs that don't fit are dropped, as a slow network would; a confirmation is awaited.
             if !self.client(index).is_http() && sent != Ok(self.reply.len()) {
                 return self.end(index, CloseReason::Unsent);

@@ -5,15 +5,15 @@ use std::os::fd::OwnedFd;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SendFlags, SocketFlags, SocketType, bind, connect, send, socket_with,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 
+use super::request::write;
 use super::{Worker, reset};
 use crate::clock::now_ns;
 use crate::crowd::connection::{Connection, Stage, Trackers};
 use crate::crowd::{CloseReason, Stat, lock};
 use crate::source::bind_address_without_port;
+use crate::tls::TlsFailure;
 
 const NO_LOCAL_ADDRESS: CloseReason =
     CloseReason::Rule("a source address is none of this machine's: see --source");
@@ -40,9 +40,9 @@ impl Worker<'_> {
         }
     }
 
-    /// Connects, and writes the request if that succeeds at once, as it often does on loopback.
+    /// Connects, and writes the request if that succeeds at once, as it often does on loopback without TLS.
     /// Returns the socket and whether the request was written.
-    fn begin(&self, index: u32, address: &SocketAddr) -> Result<(OwnedFd, bool), CloseReason> {
+    fn begin(&mut self, index: u32, address: &SocketAddr) -> Result<(OwnedFd, bool), CloseReason> {
         let family = match address {
             SocketAddr::V4(_) => AddressFamily::INET,
             SocketAddr::V6(_) => AddressFamily::INET6,
@@ -63,7 +63,11 @@ impl Worker<'_> {
             Err(error) => return Err(error.into()),
         }
         let mut flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
-        let written = self.write_request(&socket)?;
+        if let Some(connection) = self.common.plan.begin_tls(self.server(index)) {
+            let begun = connection.and_then(|connection| self.sessions.begin(index, connection));
+            begun.map_err(|error| CloseReason::Tls(TlsFailure::of(&error)))?;
+        }
+        let written = write(&mut self.sessions, index, &socket, &self.request)?;
         if !written {
             flags |= EventFlags::OUT;
         }
@@ -117,6 +121,7 @@ impl Worker<'_> {
             return self.failed(index, reason);
         }
         connection.socket = None;
+        self.sessions.remove(index);
         connection.stage = Stage::Away;
         connection.clear_poll_position();
         self.pending.remove(&index);
@@ -141,11 +146,13 @@ impl Worker<'_> {
     /// Closes a connection from the client's side; with a reset unless `gently`.
     pub(super) fn disconnect(&mut self, index: u32, gently: bool) {
         let connection = &mut self.connections[index as usize];
-        if let Some(socket) = connection.socket.take()
-            && !gently
-        {
-            reset(&socket);
+        if let Some(socket) = connection.socket.take() {
+            match gently {
+                true => self.sessions.say_close(index, &socket),
+                false => reset(&socket),
+            }
         }
+        self.sessions.remove(index);
         let was = std::mem::replace(&mut connection.stage, Stage::Away);
         connection.clear_poll_position();
         self.pending.remove(&index);
@@ -171,7 +178,7 @@ impl Worker<'_> {
             && !self.request.is_empty()
         {
             // Where it doesn't fit, the close says the same less politely.
-            let _ = send(socket, &self.request, SendFlags::NOSIGNAL);
+            let _ = self.sessions.send(index, socket, &self.request);
         }
     }
 
@@ -182,6 +189,10 @@ impl Worker<'_> {
         }
         connection.socket = None;
         connection.stage = Stage::Away;
+        let (has_tls, is_handshaking) =
+            (self.sessions.has(index), self.sessions.is_handshaking(index));
+        let reason = reason.of_attempt(has_tls, is_handshaking);
+        self.sessions.remove(index);
         self.pending.remove(&index);
         self.in_flight -= 1;
         self.stats[Stat::Failed as usize] += 1;

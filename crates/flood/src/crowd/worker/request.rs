@@ -5,9 +5,10 @@ use std::os::fd::OwnedFd;
 use admin::Url;
 use client::Request;
 use rustix::io::Errno;
-use rustix::net::{SendFlags, send, sockopt};
+use rustix::net::sockopt;
 
 use super::Worker;
+use super::tls::Sessions;
 use crate::crowd::CloseReason;
 use crate::crowd::connection::Stage;
 use crate::target::Paths;
@@ -59,21 +60,6 @@ impl Worker<'_> {
         server
     }
 
-    /// Writes `self.request`. Returns false when the socket is not connected yet. A new socket's
-    /// buffer holds any request, so a short write is an error.
-    pub(super) fn write_request(&self, socket: &OwnedFd) -> Result<bool, CloseReason> {
-        match send(socket, &self.request, SendFlags::NOSIGNAL) {
-            Ok(bytes) if bytes == self.request.len() => Ok(true),
-            Ok(_) => Err(CloseReason::Unsent),
-            Err(Errno::AGAIN | Errno::NOTCONN) => Ok(false),
-            // A failed connect says more than the write to its socket.
-            Err(error) => Err(match sockopt::socket_error(socket) {
-                Ok(Err(first)) => first.into(),
-                _ => error.into(),
-            }),
-        }
-    }
-
     /// Sends the next long poll, which continues from `since`.
     pub(super) fn poll_again(&mut self, index: u32, since: model::ResumeToken) {
         if !self.recovers() {
@@ -106,12 +92,25 @@ impl Worker<'_> {
         self.send_request(index);
     }
 
+    /// Sends the first request of a connection, and counts it as written. Returns false when that is too early.
+    pub(super) fn send_first_request(&mut self, index: u32) -> Result<bool, CloseReason> {
+        self.prepare_request(index);
+        let Some(socket) = &self.connections[index as usize].socket else {
+            return Ok(false);
+        };
+        let is_written = write(&mut self.sessions, index, socket, &self.request)?;
+        if is_written {
+            self.request_written(index);
+        }
+        Ok(is_written)
+    }
+
     /// Writes `self.request` to a connection that has sent its first request.
     fn send_request(&mut self, index: u32) {
         let Some(socket) = &self.connections[index as usize].socket else {
             return;
         };
-        match self.write_request(socket) {
+        match write(&mut self.sessions, index, socket, &self.request) {
             Ok(true) => {}
             Ok(false) => self.end(index, CloseReason::Unsent),
             Err(reason) => self.end(index, reason),
@@ -137,7 +136,7 @@ impl Worker<'_> {
             if self.request.is_empty() {
                 continue;
             }
-            match send(socket, &self.request, SendFlags::NOSIGNAL) {
+            match self.sessions.send(index, socket, &self.request) {
                 // Half a heartbeat would corrupt all that follows it.
                 Ok(bytes) if bytes < self.request.len() => self.end(index, CloseReason::Unsent),
                 // A missing heartbeat is harmless where the server reads nothing. If the connection
@@ -145,5 +144,25 @@ impl Worker<'_> {
                 Ok(_) | Err(_) => {}
             }
         }
+    }
+}
+
+/// Writes a request to a socket. Returns false when the socket is not connected yet, or its TLS handshake is under way.
+/// A new socket's buffer holds any request, so a short write is an error.
+pub(super) fn write(
+    sessions: &mut Sessions,
+    index: u32,
+    socket: &OwnedFd,
+    request: &[u8],
+) -> Result<bool, CloseReason> {
+    match sessions.send(index, socket, request) {
+        Ok(bytes) if bytes == request.len() => Ok(true),
+        Ok(_) => Err(CloseReason::Unsent),
+        Err(Errno::AGAIN | Errno::NOTCONN) => Ok(false),
+        // A failed connect says more than the write to its socket.
+        Err(error) => Err(match sockopt::socket_error(socket) {
+            Ok(Err(first)) => first.into(),
+            _ => error.into(),
+        }),
     }
 }

@@ -204,7 +204,8 @@ impl Worker<'_> {
         }
         let server = self.write_path(index);
         if self.acker.is_none() {
-            match Acker::start(&self.common.plan.servers, &self.common.anomalies) {
+            let Common { plan, anomalies, .. } = self.common;
+            match plan.servers_with_tls().and_then(|servers| Acker::start(servers, anomalies)) {
                 Ok(acker) => self.acker = Some(acker),
                 Err(error) => {
                     self.common.anomalies.cause(format!("acknowledgement: {error:#}"));

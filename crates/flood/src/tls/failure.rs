@@ -1,0 +1,101 @@
+//! Why TLS with a server fails, and what helps.
+
+use std::fmt;
+
+use rustls::{AlertDescription, CertificateError, Error};
+
+/// Why TLS with a server fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TlsFailure {
+    /// No trusted authority has signed the server's certificate.
+    UnknownAuthority,
+    /// The server's certificate does not have the name by which the server is called.
+    OtherName,
+    /// The server's certificate has expired.
+    Expired,
+    /// The server's certificate becomes valid later.
+    NotYetValid,
+    /// The server's certificate is invalid in another way.
+    InvalidCertificate,
+    /// The server sends something other than TLS.
+    NotTls,
+    /// The server closes the connection during the handshake.
+    Closed,
+    /// Both sides have no version or cipher suite in common.
+    NothingInCommon,
+    /// The server ends the connection with the alert of this number.
+    Alert(u8),
+    /// The server breaks a rule of TLS, or damaged records arrive.
+    Violation,
+}
+
+impl TlsFailure {
+    /// Returns the failure that an error of rustls means.
+    pub fn of(error: &Error) -> Self {
+        match error {
+            Error::InvalidCertificate(error) => match error {
+                // The second is of an authority that has the name of a trusted one and another key.
+                CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                    TlsFailure::UnknownAuthority
+                }
+                CertificateError::NotValidForName
+                | CertificateError::NotValidForNameContext { .. } => TlsFailure::OtherName,
+                CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                    TlsFailure::Expired
+                }
+                CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                    TlsFailure::NotYetValid
+                }
+                // A self-signed certificate says that it is an authority's.
+                CertificateError::Other(inner) if inner.0.to_string() == "CaUsedAsEndEntity" => {
+                    TlsFailure::UnknownAuthority
+                }
+                _ => TlsFailure::InvalidCertificate,
+            },
+            Error::InvalidMessage(_) | Error::InappropriateMessage { .. } => TlsFailure::NotTls,
+            Error::PeerIncompatible(_) => TlsFailure::NothingInCommon,
+            Error::AlertReceived(
+                AlertDescription::ProtocolVersion | AlertDescription::HandshakeFailure,
+            ) => TlsFailure::NothingInCommon,
+            Error::AlertReceived(alert) => TlsFailure::Alert((*alert).into()),
+            _ => TlsFailure::Violation,
+        }
+    }
+}
+
+impl fmt::Display for TlsFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TlsFailure::UnknownAuthority => {
+                "no trusted authority signed the server's certificate: name the file of the one that did with --ca, \
+                 or accept any certificate with --insecure-tls"
+            }
+            TlsFailure::OtherName => {
+                "the server's certificate is for another host: write the target as the certificate names it, or \
+                 accept any certificate with --insecure-tls"
+            }
+            TlsFailure::Expired => {
+                "the server's certificate has expired: renew it, unless this machine's clock is wrong"
+            }
+            TlsFailure::NotYetValid => {
+                "the server's certificate is not valid yet: set this machine's clock, or wait"
+            }
+            TlsFailure::InvalidCertificate => {
+                "the server's certificate is invalid: see what openssl s_client -connect HOST:PORT says of it"
+            }
+            TlsFailure::NotTls => {
+                "the server speaks no TLS at this port: name its port with TLS, or leave out TLS"
+            }
+            TlsFailure::Closed => {
+                "closed during the TLS handshake: does the server speak TLS at this port?"
+            }
+            TlsFailure::NothingInCommon => {
+                "the server speaks neither TLS 1.3 nor TLS 1.2 with a cipher suite that is safe"
+            }
+            TlsFailure::Alert(alert) => {
+                return write!(f, "ended with the TLS alert {:?}", AlertDescription::from(*alert));
+            }
+            TlsFailure::Violation => "the server broke a rule of TLS",
+        })
+    }
+}
