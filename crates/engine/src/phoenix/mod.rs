@@ -8,9 +8,9 @@ use model::ResumeRequest;
 use model::event::check_event;
 use model::filter::has_wildcard;
 use model::name::{check_name, check_topic, filter, of_filter};
-use model::{Attributes, Name, Publication, Topic, TopicKind};
+use model::{Attributes, Data, Name, Publication, Topic, TopicKind};
 use protocol::history::NO_HISTORY;
-use protocol::phoenix::{self, ClientMessage, Content, Event, Status};
+use protocol::phoenix::{self, ClientMessage, Content, Event, Join, JoinFields, Status};
 use protocol::request::{Acknowledgement, TokenPurpose};
 use protocol::{Delivery, ProtocolRef, wildcards};
 
@@ -38,12 +38,13 @@ impl Engine {
         if self.phoenix_over(slot, protocol, &message, out) {
             return;
         }
-        match self.channel(slot, &message) {
-            Ok(None) => {}
-            Ok(Some(filter)) => message.topic = filter,
-            Err(wrong) => return refuse(protocol, &message, &wrong, out),
+        let kind = message.kind();
+        if kind != Event::Join
+            && let Some(filter) = self.joined_filter(slot, &message.topic)
+        {
+            message.topic = filter;
         }
-        match message.kind() {
+        match kind {
             Event::Heartbeat => reply(protocol, &message, Status::Ok, NOTHING, out),
             Event::Join => self.phoenix_join(slot, protocol, message, out),
             Event::Leave => self.phoenix_leave(slot, protocol, &message, out),
@@ -51,44 +52,50 @@ impl Engine {
         }
     }
 
-    /// The name of a channel that is a filter: the client asks to join it so, or has. The error says why it may
-    /// not.
-    fn channel(&self, slot: u32, message: &ClientMessage) -> Result<Option<Name>, String> {
-        let core = &self.core;
-        if message.kind() == Event::Join {
-            if !phoenix::join_filters(&message.payload)? {
-                return Ok(None);
-            }
-            let settings = &core.settings.session;
-            let wanted = wildcards::wanted(&message.topic).map_err(|(_, wrong)| wrong)?;
-            wildcards::check_allowed(&wanted, settings).map_err(|(_, wrong)| wrong)?;
-            let since = phoenix::join_since(&message.payload)?;
-            wildcards::check_since(&wanted, since.as_ref()).map_err(|(_, wrong)| wrong)?;
-            let adds = |payload| {
-                let has_tags = phoenix::join_tags(payload).is_ok_and(|tags| !tags.is_empty());
-                let meta = phoenix::join_meta(payload, usize::MAX);
-                has_tags || meta.is_ok_and(|meta| meta.is_some())
-            };
-            if of_filter(&wanted).is_some() && adds(&message.payload) {
-                return Err("a filter with a wildcard has no tags and no meta".into());
-            }
-            return Ok(Some(wanted));
+    /// The name of the filter that the client has joined as this channel, if it has.
+    fn joined_filter(&self, slot: u32, topic: &str) -> Option<Name> {
+        if !has_wildcard(topic) {
+            return None;
         }
-        if !has_wildcard(&message.topic) {
+        let (name, core) = (filter(None, topic), &self.core);
+        let is_joined = core.joins.get(slot, core.broker.hash(&name)).is_some();
+        is_joined.then_some(name)
+    }
+
+    /// The name of the filter that a join requests, if it requests one. The error says why the client may not
+    /// join it.
+    fn requested_filter(&self, topic: &str, join: &Join<'_>) -> Result<Option<Name>, String> {
+        if !join.is_filter {
             return Ok(None);
         }
-        let name = filter(None, &message.topic);
-        let joined = core.joins.get(slot, core.broker.hash(&name)).is_some();
-        Ok(Some(name).filter(|_| joined))
+        let wanted = wildcards::wanted(topic).map_err(|(_, wrong)| wrong)?;
+        let settings = &self.core.settings.session;
+        wildcards::check_allowed(&wanted, settings).map_err(|(_, wrong)| wrong)?;
+        let since = join.since.as_ref().map_err(String::clone)?;
+        wildcards::check_since(&wanted, since.as_ref()).map_err(|(_, wrong)| wrong)?;
+        if of_filter(&wanted).is_some() && join.has_tags_or_meta() {
+            return Err("a filter with a wildcard has no tags and no meta".into());
+        }
+        Ok(Some(wanted))
     }
 
     fn phoenix_join(
         &mut self,
         slot: u32,
         protocol: ProtocolRef,
-        message: ClientMessage,
+        mut message: ClientMessage,
         out: &mut Vec<u8>,
     ) {
+        let payload = take_payload(&mut message);
+        let join = match Join::parse(&payload) {
+            Ok(join) => join,
+            Err(wrong) => return refuse(protocol, &message, &wrong, out),
+        };
+        match self.requested_filter(&message.topic, &join) {
+            Ok(None) => {}
+            Ok(Some(filter)) => message.topic = filter,
+            Err(wrong) => return refuse(protocol, &message, &wrong, out),
+        }
         if message.topic == phoenix::TOPIC_PHOENIX {
             return refuse(protocol, &message, "unmatched topic", out);
         }
@@ -112,11 +119,8 @@ impl Engine {
         }
         let hash = self.core.broker.hash(&message.topic);
         // A client that joins again has lost its first join: the old one ends.
-        if !own
-            && self.core.joins.get(slot, hash).is_some()
-            && topic.history().is_some()
-            && phoenix::join_since(&message.payload).is_ok_and(|since| since.is_some())
-        {
+        let recovers = !own && topic.history().is_some() && matches!(join.since, Ok(Some(_)));
+        if recovers && self.core.joins.get(slot, hash).is_some() {
             // What it is still owed is among what it asks for.
             self.recover(|recovery, core| recovery.reply_waiting(core, slot, hash, out));
             self.leave(slot, &message.topic);
@@ -126,36 +130,49 @@ impl Engine {
         if !self.core.is_open(slot) {
             return;
         }
-        let max = self.core.settings.session.topics_per_connection_max;
-        let is_in = own || self.core.hub.topics_of(slot).any(|name| *name == message.topic);
-        if !is_in && self.core.hub.count(slot) + self.core.joins.pending(slot) >= max {
-            let limited = &self.core.metrics.limited;
-            limited[Limited::Topics as usize].add(1);
-            return refuse(protocol, &message, "too many channels joined", out);
-        }
-        let Engine { core, rates, .. } = self;
-        let capacity_reached = || core.capacity_reached(&[], std::iter::once(&message.topic));
-        if !is_in
-            && let Some(limited) = rates.quota.topics_reached(core, slot).or_else(capacity_reached)
-        {
-            return refuse(protocol, &message, &over_message(limited), out);
-        }
-        if let Some(why) = self.too_large(&message) {
-            return refuse(protocol, &message, &why, out);
-        }
-        if let Err(wrong) = self.payload_fault(&message) {
-            return refuse(protocol, &message, &wrong, out);
-        }
-        match self.decide_join(&principal, &topic, &message) {
+        let fields = match self.join_fields(slot, &name, own, payload.bytes(), join) {
+            Ok(fields) => fields,
+            Err(why) => return refuse(protocol, &message, &why, out),
+        };
+        match self.decide_join(&principal, &topic, &fields) {
             Decision::Deny(deny) => refuse(protocol, &message, &deny.phoenix_reason(), out),
             Decision::Allow(permit) => {
                 self.core.joins.insert(slot, hash, join_ref(&message));
-                self.phoenix_joined(slot, message, permit, "{}".into(), None, out);
+                self.phoenix_joined(slot, message, fields, permit, "{}".into(), out);
             }
             Decision::Ask(_) => {
                 self.core.joins.insert(slot, hash, join_ref(&message));
-                self.request_join(slot, protocol, hash, message, out);
+                self.request_join(slot, protocol, hash, ClientMessage { payload, ..message }, out);
             }
+        }
+    }
+
+    /// The fields of a join, where it is within all limits. The error says which limit is reached, or which field
+    /// is invalid.
+    fn join_fields<'a>(
+        &mut self,
+        slot: u32,
+        topic: &Name,
+        own: bool,
+        payload_bytes: usize,
+        join: Join<'a>,
+    ) -> Result<JoinFields<'a>, String> {
+        let Engine { core, rates, .. } = self;
+        let max = core.settings.session.topics_per_connection_max;
+        let is_in = own || core.hub.topics_of(slot).any(|name| name == topic);
+        if !is_in && core.hub.count(slot) + core.joins.pending(slot) >= max {
+            core.metrics.limited[Limited::Topics as usize].add(1);
+            return Err("too many channels joined".into());
+        }
+        let capacity_reached = || core.capacity_reached(&[], std::iter::once(topic));
+        if !is_in
+            && let Some(limited) = rates.quota.topics_reached(core, slot).or_else(capacity_reached)
+        {
+            return Err(over_message(limited));
+        }
+        match self.too_large(payload_bytes) {
+            Some(why) => Err(why),
+            None => join.fields(self.core.settings.presence_meta_bytes_max),
         }
     }
 
@@ -165,17 +182,16 @@ impl Engine {
         &self,
         principal: &Principal,
         topic: &Topic<'_, '_>,
-        message: &ClientMessage,
+        fields: &JoinFields<'_>,
     ) -> Decision {
         let core = &self.core;
         let (settings, now_s) = (&core.settings.session, core.unix_s());
-        let verify = |token: Box<str>| settings.auth.as_ref()?.verify_topic(&token, now_s).ok();
-        let token = phoenix::join_token(&message.payload).and_then(verify);
+        let verify = |token: &str| settings.auth.as_ref()?.verify_topic(token, now_s).ok();
+        let token = fields.token.as_deref().and_then(verify);
         let policy = &settings.policy;
         let decide = |action| policy.decide_with(principal, action, topic, &token);
         let decision = decide(Action::Subscribe);
-        let since = phoenix::join_since(&message.payload).ok().flatten();
-        let reads = since.is_some_and(|since| since.token().is_none());
+        let reads = fields.since.as_ref().is_some_and(|since| since.token().is_none());
         if !matches!(decision, Decision::Deny(_))
             && reads
             && let Decision::Deny(deny) = decide(Action::History)
@@ -185,34 +201,21 @@ impl Engine {
         decision
     }
 
-    /// What is wrong with a join's payload.
-    fn payload_fault(&self, message: &ClientMessage) -> Result<(), String> {
-        phoenix::join_meta(&message.payload, self.core.settings.presence_meta_bytes_max)?;
-        phoenix::join_since(&message.payload)?;
-        phoenix::join_tags(&message.payload)?;
-        Ok(())
-    }
-
     /// The join is allowed: the connection enters, and is told so when it is known from where.
     fn phoenix_joined(
         &mut self,
         slot: u32,
         message: ClientMessage,
+        fields: JoinFields<'_>,
         permit: Permit,
         response: Box<str>,
-        meta: Option<Box<str>>,
         out: &mut Vec<u8>,
     ) {
-        let meta_bytes_max = self.core.settings.presence_meta_bytes_max;
-        let own = || phoenix::join_meta(&message.payload, meta_bytes_max).ok().flatten();
-        let meta = meta.as_deref().or_else(own);
+        let JoinFields { meta, since, tags, token: _ } = fields;
         let topic = message.topic.clone();
         if !self.core.is_own(slot, &topic) {
             self.join_with(slot, &topic, permit.presence, meta.unwrap_or("{}"));
         }
-        // All three were read before.
-        let tags = phoenix::join_tags(&message.payload).unwrap_or_default();
-        let since = phoenix::join_since(&message.payload).ok().flatten();
         self.recovery.catchups.choose(&mut self.core, slot, Some(&topic), &tags);
         let topics = since.map(|since| (topic.clone(), since)).into_iter().collect();
         let request = ResumeRequest { all: None, topics };
@@ -243,9 +246,9 @@ impl Engine {
     }
 
     /// Why a client's message is too large, if it is.
-    fn too_large(&self, message: &ClientMessage) -> Option<String> {
+    fn too_large(&self, payload_bytes: usize) -> Option<String> {
         let max = self.core.settings.session.message_bytes_max;
-        (message.payload.bytes() > max).then(|| {
+        (payload_bytes > max).then(|| {
             let limited = &self.core.metrics.limited;
             limited[Limited::MessageBytes as usize].add(1);
             protocol::data::too_large(max)
@@ -273,7 +276,7 @@ impl Engine {
             // Of a join that was before.
             return refuse(protocol, &message, "unmatched topic", out);
         }
-        if let Some(why) = self.too_large(&message) {
+        if let Some(why) = self.too_large(message.payload.bytes()) {
             return refuse(protocol, &message, &why, out);
         }
         if let Err(wrong) = check_name(&message.event) {
@@ -366,8 +369,7 @@ impl Engine {
         {
             return refuse(protocol, &message, why, out);
         }
-        let empty = model::Data::Binary([].into());
-        let data = std::mem::replace(&mut message.payload, empty);
+        let data = take_payload(&mut message);
         let publication = Publication {
             event: Some(message.event.clone()).filter(|event| event != "message"),
             attributes: Attributes::of(Vec::new(), key),
@@ -423,7 +425,7 @@ impl Engine {
         match phoenix::history_page(&message.topic, &message.payload) {
             Ok(page) => {
                 // What waits for its turn is small: nothing counts it.
-                message.payload = model::Data::Binary([].into());
+                drop(take_payload(&mut message));
                 let (to, from) = (ReplyTarget::Phoenix(message.into()), out.len());
                 self.read_page(slot, page, to, from, out);
             }
@@ -517,7 +519,7 @@ impl Engine {
         slot: u32,
         protocol: ProtocolRef,
         number: u32,
-        message: ClientMessage,
+        mut message: ClientMessage,
         response: WebhookResponse,
         out: &mut Vec<u8>,
     ) {
@@ -531,7 +533,13 @@ impl Engine {
                 // The rule may be another one than when the application was asked.
                 let settings = core.settings.clone();
                 let permit = Permit::of(&settings.session.policy.topic(&message.topic));
-                self.phoenix_joined(slot, message, permit, response, meta, out);
+                let payload = take_payload(&mut message);
+                // The fields were valid when the application was asked. The limit may be a lower one now.
+                let fields = Join::parse(&payload).and_then(|join| join.fields(usize::MAX));
+                let mut fields = fields.unwrap_or_default();
+                let own = fields.meta.filter(|meta| meta.len() <= settings.presence_meta_bytes_max);
+                fields.meta = meta.as_deref().or(own);
+                self.phoenix_joined(slot, message, fields, permit, response, out);
             }
             Err(refusal) => {
                 core.joins.remove(slot, hash);
@@ -581,6 +589,11 @@ impl Engine {
         say(protocol, &mut end, |serializer, end| serializer.close(&join_ref, topic, end));
         end
     }
+}
+
+/// Takes the payload out of a message: a message that only waits for its reply needs none.
+fn take_payload(message: &mut ClientMessage) -> Data {
+    std::mem::replace(&mut message.payload, Data::Binary([].into()))
 }
 
 /// The join's ref, as the client knows it; clients of old versions have just the message's.

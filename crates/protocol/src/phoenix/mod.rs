@@ -23,8 +23,8 @@ mod encode;
 mod error;
 pub mod longpoll;
 mod message;
-mod meta;
 mod parse;
+mod payload;
 #[cfg(test)]
 mod properties;
 mod protocol;
@@ -39,11 +39,8 @@ pub use content::Content;
 pub use encode::{Form, Status};
 pub use error::{PhoenixError, WHY_BYTES_MAX};
 pub use message::{Address, ClientMessage, Incoming, Payload};
-pub use meta::{
-    access_token, ack_id, history_page, join_filters, join_meta, join_since, join_tags, join_token,
-    meta,
-};
 pub use parse::EVENT_BROADCAST;
+pub use payload::{Join, JoinFields, access_token, ack_id, history_page, meta};
 pub use protocol::Phoenix;
 pub use routes::longpoll_rejection;
 

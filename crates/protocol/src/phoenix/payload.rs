@@ -1,5 +1,4 @@
-//! The fields of joins' and acknowledgements' payloads that Throng reads: the meta that a member shows
-//! in its presence, its resume token, and the tags of the messages that it wants.
+//! The fields that Throng reads of payloads: what a join says, a new token, an acknowledgement, a page of history.
 
 use std::borrow::Cow;
 
@@ -11,23 +10,76 @@ use crate::request::PageRequest;
 use crate::{data, wildcards};
 use model::{Data, Name, Position, ResumeToken, Since, SinceError, tags};
 
-/// The `meta` of a join's payload, the text of a JSON object; `None` without one. The error says
-/// what is invalid.
-pub fn join_meta(payload: &Data, bytes_max: usize) -> Result<Option<&str>, String> {
-    let Some(meta) = fields(payload).meta else {
-        return Ok(None);
-    };
-    data::meta(meta.get(), bytes_max).map(Some)
+/// All that a join's payload says, from one parse. The engine may refuse a join for other reasons first, so
+/// [`Join::fields`] reports an invalid field when the engine gets there.
+pub struct Join<'a> {
+    /// The payload has `"filter":"mqtt"`: + and # in the topic are wildcards.
+    pub is_filter: bool,
+    /// From where the client requests the topic: behind the id of the message that it saw last, which clients
+    /// get as the second argument of `channel.on`'s callback, from the `start`, or `last:50`. The error says
+    /// what is invalid.
+    pub since: Result<Option<Since>, String>,
+    tags: Result<Vec<Name>, String>,
+    meta: Option<&'a str>,
+    token: Option<Cow<'a, str>>,
 }
 
-/// The `since` of a join's payload, from where the client wants the topic: behind the id of the message
-/// that it saw last, which clients get as the second argument of `channel.on`'s callback, from the
-/// `start`, or `last:50`. `None` without one. The error says what is invalid.
-pub fn join_since(payload: &Data) -> Result<Option<Since>, String> {
-    let Some(since) = fields(payload).since else {
-        return Ok(None);
-    };
-    let text: Cow<'_, str> = string(since).ok_or_else(|| SinceError::Token.to_string())?;
+/// The fields of a join, all valid.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct JoinFields<'a> {
+    /// What the client shows in the topic's presence: the text of a JSON object.
+    pub meta: Option<&'a str>,
+    /// From where the client requests the topic.
+    pub since: Option<Since>,
+    /// The client gets only messages with one of these tags, and all messages where there are none.
+    pub tags: Vec<Name>,
+    /// A token for this topic alone.
+    pub token: Option<Cow<'a, str>>,
+}
+
+impl<'a> Join<'a> {
+    /// Parses a join's payload.
+    ///
+    /// # Errors
+    /// What is wrong with `filter`.
+    pub fn parse(payload: &'a Data) -> Result<Self, String> {
+        let Fields { meta, since, tags, token, filter, .. } = fields(payload);
+        let check_filter = |filter: &RawValue| {
+            let filter = string(filter).unwrap_or_default();
+            wildcards::check_kind(&filter).map_err(|(_, wrong)| wrong)
+        };
+        Ok(Join {
+            is_filter: filter.map(check_filter).transpose()?.is_some(),
+            since: since.map_or(Ok(None), join_since),
+            tags: tags.map_or(Ok(Vec::new()), join_tags),
+            meta: meta.map(RawValue::get),
+            token: token.and_then(string),
+        })
+    }
+
+    /// Whether the join has tags or a meta, which a filter with a wildcard can't have.
+    pub fn has_tags_or_meta(&self) -> bool {
+        let has_tags = self.tags.as_ref().is_ok_and(|tags| !tags.is_empty());
+        has_tags || self.meta(usize::MAX).is_ok_and(|meta| meta.is_some())
+    }
+
+    /// The fields, with a meta of at most so many bytes.
+    ///
+    /// # Errors
+    /// What is invalid.
+    pub fn fields(self, meta_bytes_max: usize) -> Result<JoinFields<'a>, String> {
+        let meta = self.meta(meta_bytes_max)?;
+        let Join { is_filter: _, since, tags, meta: _, token } = self;
+        Ok(JoinFields { meta, since: since?, tags: tags?, token })
+    }
+
+    fn meta(&self, bytes_max: usize) -> Result<Option<&'a str>, String> {
+        self.meta.map(|meta| data::meta(meta, bytes_max)).transpose()
+    }
+}
+
+fn join_since(since: &RawValue) -> Result<Option<Since>, String> {
+    let text = string(since).ok_or_else(|| SinceError::Token.to_string())?;
     // The client has seen nothing yet.
     if text.is_empty() {
         return Ok(None);
@@ -35,19 +87,10 @@ pub fn join_since(payload: &Data) -> Result<Option<Since>, String> {
     text.parse().map(Some).map_err(|error: SinceError| error.to_string())
 }
 
-/// Whether a join's payload has `"filter":"mqtt"`: + and # in the topic are wildcards then. The error says what
-/// is invalid.
-pub fn join_filters(payload: &Data) -> Result<bool, String> {
-    let Some(filter) = fields(payload).filter else {
-        return Ok(false);
-    };
-    let filter = string(filter).unwrap_or_default();
-    wildcards::check_kind(&filter).map(|()| true).map_err(|(_, wrong)| wrong)
-}
-
-/// The `token` of a join's payload, which is for the topic alone.
-pub fn join_token(payload: &Data) -> Option<Box<str>> {
-    fields(payload).token.and_then(string).map(Box::from)
+fn join_tags(tags: &RawValue) -> Result<Vec<Name>, String> {
+    let given: Vec<String> = serde_json::from_str(tags.get())
+        .map_err(|_| "tags must be an array of strings".to_string())?;
+    tags::list(given)
 }
 
 /// The new token of a client, from the payload `{"access_token":"…"}` or `{"token":"…"}` of its event
@@ -56,17 +99,6 @@ pub fn access_token(payload: &Data) -> Result<Box<str>, &'static str> {
     let Fields { access_token, token, .. } = fields(payload);
     let found = access_token.or(token).and_then(string).map(Box::from);
     found.ok_or("an access_token is {\"access_token\":…} with a JSON Web Token")
-}
-
-/// The `tags` of a join's payload: the client wants only messages that have one of them, and all
-/// without any. The error says what is invalid.
-pub fn join_tags(payload: &Data) -> Result<Vec<Name>, String> {
-    let Some(given) = fields(payload).tags else {
-        return Ok(Vec::new());
-    };
-    let given: Vec<String> = serde_json::from_str(given.get())
-        .map_err(|_| "tags must be an array of strings".to_string())?;
-    tags::list(given)
 }
 
 /// The message up to which a client has all messages, from the payload `{"id":"…"}` of its event `ack`.
@@ -146,7 +178,11 @@ mod tests {
     #[test]
     fn a_meta_is_an_object_within_its_limit() {
         let json = |text: &str| Data::Json(text.into());
-        assert_eq!(join_meta(&json(r#"{"meta":{"a":1},"b":2}"#), 7), Ok(Some(r#"{"a":1}"#)));
+        let join_meta = |payload: &Data, bytes_max| -> Result<Option<String>, String> {
+            let fields = Join::parse(payload)?.fields(bytes_max)?;
+            Ok(fields.meta.map(String::from))
+        };
+        assert_eq!(join_meta(&json(r#"{"meta":{"a":1},"b":2}"#), 7), Ok(Some(r#"{"a":1}"#.into())));
         assert_eq!(join_meta(&json(r#"{"b":2}"#), 7), Ok(None));
         assert_eq!(join_meta(&json(r#"{"meta":null}"#), 7), Ok(None));
         assert_eq!(join_meta(&json("[]"), 7), Ok(None));
@@ -163,7 +199,7 @@ mod tests {
     #[test]
     fn a_join_says_what_it_saw_and_wants_and_an_ack_what_it_has() {
         let json = |text: &str| Data::Json(text.into());
-        let since = |text: &str| join_since(&json(text));
+        let since = |text: &str| Join::parse(&json(text)).unwrap().since;
         let token: ResumeToken = "5f3a91c2:7/9-0000000b.8".parse().unwrap();
         assert_eq!(
             since(r#"{"since":"5f3a91c2:7\/9-0000000b.8","x":1}"#),
@@ -178,7 +214,7 @@ mod tests {
         for bad in [r#"{"since":7}"#, r#"{"since":"7"}"#, r#"{"since":["5f3a91c2:7"]}"#] {
             assert!(since(bad).is_err(), "{bad}");
         }
-        let tags = |text: &str| join_tags(&json(text));
+        let tags = |text: &str| Join::parse(&json(text)).unwrap().tags;
         assert_eq!(tags(r#"{"tags":["a","\u0062","a"]}"#), Ok(vec!["a".into(), "b".into()]));
         assert_eq!((tags("{}"), tags("[]")), (Ok(vec![]), Ok(vec![])));
         for bad in [r#"{"tags":"a"}"#, r#"{"tags":[1]}"#, r#"{"tags":[""]}"#] {
@@ -204,14 +240,42 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_join_reports_its_first_invalid_field() {
+        let payload = |text: &str| Data::Json(text.into());
+        let wrong = |text: &str| {
+            let payload = payload(text);
+            Join::parse(&payload).and_then(|join| join.fields(7).map(|_| ())).unwrap_err()
+        };
+        assert!(wrong(r#"{"filter":"glob","meta":1}"#).contains("filter is mqtt"));
+        assert!(wrong(r#"{"filter":7}"#).contains("filter is mqtt"));
+        assert!(wrong(r#"{"tags":1,"since":1,"meta":1}"#).contains("meta must be"));
+        assert!(wrong(r#"{"tags":1,"since":1,"meta":{"a":10}}"#).contains("at most 7 bytes"));
+        assert!(wrong(r#"{"tags":1,"since":"last:0"}"#).contains("1 to 1000"));
+        assert!(wrong(r#"{"tags":1}"#).contains("tags must be"));
+        let (all, none) = (payload(r#"{"filter":"mqtt","token":"\u0061"}"#), payload("[]"));
+        let (join, none) = (Join::parse(&all).unwrap(), Join::parse(&none).unwrap());
+        assert!(join.is_filter && !join.has_tags_or_meta() && !none.is_filter);
+        assert_eq!(join.fields(7).unwrap().token.as_deref(), Some("a"));
+        assert_eq!(none.fields(7), Ok(JoinFields::default()));
+        for (text, expected) in [
+            (r#"{"tags":["a"]}"#, true),
+            (r#"{"meta":{"a":10}}"#, true),
+            (r#"{"tags":[],"meta":null}"#, false),
+            (r#"{"tags":[""],"meta":[]}"#, false),
+        ] {
+            let payload = payload(text);
+            assert_eq!(Join::parse(&payload).unwrap().has_tags_or_meta(), expected, "{text}");
+        }
+    }
+
     proptest::proptest! {
         #[test]
         fn no_payload_does_harm(text in r#"[{}\[\]",:a-z0-9/-]{0,40}"#) {
             for text in [text.clone(), format!("{{\"since\":{text}}}"), format!("{{\"tags\":{text}}}")] {
                 let payload = Data::Json(text.into());
-                let _ = (join_since(&payload), join_tags(&payload), ack_id(&payload));
-                let _ = (join_meta(&payload, 100), history_page("t", &payload));
-                let _ = (join_token(&payload), access_token(&payload));
+                let _ = Join::parse(&payload).map(|join| join.fields(100));
+                let _ = (ack_id(&payload), history_page("t", &payload), access_token(&payload));
             }
         }
     }
