@@ -134,6 +134,7 @@ impl Engine {
         }
         let gone = self.core.gone(slot, close);
         self.forget(slot, Extent::All);
+        debug_assert!(self.is_forgotten(slot), "a part still knows slot {slot}");
         self.core.hook_events.extend(gone);
         let Some((connection, mut cold)) = self.core.table.remove(slot) else {
             return;
@@ -263,10 +264,8 @@ impl Engine {
         self.forget(slot, Extent::Topics);
     }
 
-    /// Takes a connection out of all parts. This is the list of what the parts hold of a connection
-    /// by its slot: a part that begins to hold more adds it here or in [`Engine::forget_quietly`], and in
-    /// [`Engine::export`] and [`Engine::import`]. What is left is its place in the table, with its
-    /// cold state, which [`Engine::end`] removes.
+    /// Takes a connection out of all parts: all that a [record](crate::handover::record::Record) lists, but what the
+    /// table has, which [`Engine::end`] removes. Tests check that nothing is left.
     fn forget(&mut self, slot: u32, extent: Extent) {
         // What is owed to it goes with its session.
         self.mqtt_ended(slot);

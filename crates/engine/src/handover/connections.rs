@@ -23,6 +23,18 @@ const VITALS_BYTES: usize = 3;
 impl Engine {
     /// Writes out what all parts hold of a connection; nothing where there is none.
     pub(crate) fn export_connection(&self, slot: u32) -> Option<Record> {
+        let core = &self.core;
+        // Hashes are keyed: names go in their place. Everyone's topic is joined without being entered.
+        let broadcast = Name::const_new(model::name::BROADCAST);
+        let names = LazyCell::new(|| -> HashMap<u64, &Name> {
+            let names = core.hub.topics_of(slot).chain(std::iter::once(&broadcast));
+            names.map(|name| (core.broker.hash(name), name)).collect()
+        });
+        self.record(slot, &|hash| names.get(&hash).copied().cloned())
+    }
+
+    /// A connection's record; `name` is that of a topic with this hash.
+    fn record(&self, slot: u32, name: &dyn Fn(u64) -> Option<Name>) -> Option<Record> {
         let Engine {
             core,
             recovery,
@@ -41,13 +53,6 @@ impl Engine {
         } = self;
         let connection = core.table.get(slot)?;
         let protocol = core.shared.protocols.of(connection.encoding);
-        // Hashes are keyed: names go in their place. Everyone's topic is joined without being entered.
-        let broadcast = Name::const_new(model::name::BROADCAST);
-        let names = LazyCell::new(|| -> HashMap<u64, &Name> {
-            let names = core.hub.topics_of(slot).chain(std::iter::once(&broadcast));
-            names.map(|name| (core.broker.hash(name), name)).collect()
-        });
-        let name = |hash: u64| names.get(&hash).copied().cloned();
         let ((serial, encoding), (opened_s, _), (phase, flags)) = connection.export();
         // They change all the time, and come with the engine's record.
         let (last_received_s, flags) = (wrapping_s(opened_s), flags & !(Flag::WroteRecently as u8));
@@ -62,11 +67,11 @@ impl Engine {
             flags,
             cold: core.table.cold(slot).map(|cold| cold.export(protocol)),
             topics: core.hub.is_here(slot).then(|| Text::all(core.hub.topics_of(slot))),
-            joins: core.joins.export(slot, &name),
+            joins: core.joins.export(slot, name),
             presence: core.entries.export(slot),
             snapshots_due: core.snapshots_due.get(&slot).map(Text::all).unwrap_or_default(),
-            explicit: explicit.export(slot, &name),
-            recovery: recovery.export(slot, &name),
+            explicit: explicit.export(slot, name),
+            recovery: recovery.export(slot, name),
             rates: rates.export(slot),
             came: core.dedup.export(slot),
             proxied: core.peers.export(slot),
@@ -81,9 +86,7 @@ impl Engine {
 
     /// Puts a connection into all parts, as it was in another engine's. Nobody outside hears of it.
     pub(crate) fn import_connection(&mut self, mut record: Record) -> Result<(), ImportError> {
-        let Engine {
-            core, recovery, rates, explicit, pages, serial: _, reserved, restarts, ..
-        } = self;
+        let Engine { core, recovery, reserved, restarts, .. } = self;
         let (slot, encoding) = (record.slot, Encoding(record.encoding));
         let protocol = core.shared.protocols.of(encoding);
         if protocol.name() != record.protocol || protocol.encoding() != encoding {
@@ -108,7 +111,7 @@ impl Engine {
             connection.ok_or_else(|| ImportError::damaged("there is no such phase"))?;
         let reads_poll = record.cold.as_ref().is_some_and(|cold| cold.reads());
         let reads = record.recovery.as_ref().is_some_and(|recovery| recovery.reads());
-        let cold = record.cold.map(|cold| {
+        let cold = record.cold.take().map(|cold| {
             let protocols = core.shared.protocols;
             ColdState::import(cold, protocols, encoding, &hash, &core.metrics)
         });
@@ -117,13 +120,13 @@ impl Engine {
         if is_session != (protocol.delivery() == Delivery::Gathered) {
             return Err(ImportError::damaged("a session, and only that, gathers its messages"));
         }
-        if let Some(record) = record.recovery {
-            recovery.import(slot, record, &hash)?;
+        if let Some(recovered) = record.recovery.take() {
+            recovery.import(slot, recovered, &hash)?;
         }
         let already_delivered =
             record.mqtt.as_mut().map(MqttRecord::take_already_delivered).unwrap_or_default();
-        restarts.insert(slot, Restart { reads_poll, reads, came: record.came, already_delivered });
-        let waits = cold.as_ref().is_some_and(|cold| cold.waits);
+        let came = record.came.take();
+        restarts.insert(slot, Restart { reads_poll, reads, came, already_delivered });
         *reserved += u32::from(cold.as_ref().is_some_and(|cold| cold.reserved));
         core.table.insert_at(slot, connection, cold);
         core.metrics.connections[usize::from(encoding.0)].add(1);
@@ -131,42 +134,87 @@ impl Engine {
         core.shared.connections.fetch_add(1, Ordering::Relaxed);
         core.count_input(slot);
         core.session_entered(slot);
-        if let Some(topics) = record.topics {
+        self.import_parts(record);
+        Ok(())
+    }
+
+    /// The rest of an import, which cannot fail: the table has the connection.
+    fn import_parts(&mut self, record: Record) {
+        let Record {
+            slot,
+            serial,
+            topics,
+            joins,
+            presence,
+            snapshots_due,
+            explicit,
+            rates,
+            pages,
+            credential,
+            certificate_user,
+            proxied,
+            conflated,
+            warned,
+            mqtt,
+            // The import has taken these before.
+            protocol: _,
+            encoding: _,
+            opened_s: _,
+            last_received_s: _,
+            phase: _,
+            flags: _,
+            cold: _,
+            recovery: _,
+            came: _,
+        } = record;
+        let Engine { core, .. } = self;
+        let broker = core.broker.clone();
+        let hash = |name: &str| broker.hash(name);
+        if topics.is_some() {
             core.hub.insert(slot);
-            for Text(topic) in topics {
-                if matches!(TopicKind::of(&topic), TopicKind::Filter(_)) {
-                    core.enter_filter(slot, &topic);
-                    continue;
-                }
+        }
+        for Text(topic) in topics.into_iter().flatten() {
+            if matches!(TopicKind::of(&topic), TopicKind::Filter(_)) {
+                core.enter_filter(slot, &topic);
+            } else {
                 core.enter_topic(slot, hash(&topic), &topic);
             }
         }
-        if let Some(who) = record.credential {
+        if let Some(who) = credential {
             core.credentials.insert(slot, &who.into());
-            if record.warned == Some(true) {
+            if warned == Some(true) {
                 core.credentials.set_warned(slot);
             }
         }
-        if let Some(client) = record.mqtt {
-            let id = core.id(slot, record.serial);
-            core.shared.mqtt_sessions.restore(client.key(), id);
+        if let Some(client) = mqtt {
+            core.shared.mqtt_sessions.restore(client.key(), core.id(slot, serial));
             core.mqtt.import(slot, client, hash);
         }
-        core.joins.import(slot, record.joins, &hash);
-        core.entries.import(slot, record.presence, &hash);
-        if !record.snapshots_due.is_empty() {
-            core.snapshots_due.insert(slot, Text::values(record.snapshots_due));
+        core.joins.import(slot, joins, &hash);
+        core.entries.import(slot, presence, &hash);
+        if !snapshots_due.is_empty() {
+            core.snapshots_due.insert(slot, Text::values(snapshots_due));
         }
-        record.explicit.iter().for_each(|Text(topic)| explicit.insert(slot, hash(topic)));
-        rates.import(slot, record.rates, waits, core.now_us);
-        core.peers.import(slot, record.proxied, &core.shared);
-        if let Some(Text(user)) = record.certificate_user {
+        explicit.iter().for_each(|Text(topic)| self.explicit.insert(slot, hash(topic)));
+        let waits = core.table.cold(slot).is_some_and(|cold| cold.waits);
+        self.rates.import(slot, rates, waits, core.now_us);
+        core.peers.import(slot, proxied, &core.shared);
+        if let Some(Text(user)) = certificate_user {
             core.peers.set_certificate_user(slot, user);
         }
-        core.conflation.import(slot, record.conflated, hash, &core.metrics);
-        pages.import(slot, record.pages);
-        rates.quota.settle(core, slot);
-        Ok(())
+        core.conflation.import(slot, conflated, hash, &core.metrics);
+        self.pages.import(slot, pages);
+        self.rates.quota.settle(core, slot);
+    }
+
+    /// Whether no part knows anything of a connection any more.
+    pub(crate) fn is_forgotten(&self, slot: u32) -> bool {
+        // The hub may have forgotten a name before the parts forget its hash.
+        let record = self.record(slot, &|_| Some(Name::default()));
+        // No record has these: an import finds filters among the topics, and counts anew.
+        record.is_none_or(|record| record.is_forgotten())
+            && !self.core.dedup.holds(slot)
+            && !self.rates.quota.counts(slot)
     }
 
     /// Takes back an [import](Engine::import_connection), as if it had not been. Nobody outside hears of it. False
@@ -187,6 +235,7 @@ impl Engine {
         self.core.entries.unrestore(slot);
         self.forget_quietly(slot, Extent::All);
         self.restarts.waiting.remove(&slot);
+        debug_assert!(self.is_forgotten(slot), "a part still knows slot {slot}");
         let Some((connection, cold)) = self.core.table.remove(slot) else {
             return false;
         };

@@ -15,8 +15,9 @@ use crate::presence::entries::EntryRecord;
 use crate::recovery::RecoveryRecord;
 use crate::recovery::pages::PageRecord;
 
-/// All of a connection. Its fields stand in the order of the parts that hold them: see
-/// [`Engine::export`](crate::Engine::export_connection).
+/// All of a connection: the one list of what the parts know of it by its slot. A part with new state adds a field.
+/// The compiler then leads to `Engine::record`, `Engine::import_parts` and [`Record::is_forgotten`], and
+/// that check fails in tests until `Engine::forget` forgets the state as well.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 pub(crate) struct Record {
@@ -79,4 +80,51 @@ pub(crate) struct Record {
     /// The user whom its certificate names.
     #[n(23)]
     pub certificate_user: Option<Text<Name>>,
+}
+
+impl Record {
+    /// Whether no part knows anything of the connection any more, but the table, which has the rest.
+    pub fn is_forgotten(&self) -> bool {
+        let Record {
+            protocol: _,
+            encoding: _,
+            slot: _,
+            serial: _,
+            opened_s: _,
+            last_received_s: _,
+            phase: _,
+            flags: _,
+            cold: _,
+            topics,
+            joins,
+            presence,
+            snapshots_due,
+            explicit,
+            recovery,
+            rates,
+            pages,
+            credential,
+            proxied,
+            conflated,
+            warned,
+            mqtt,
+            came,
+            certificate_user,
+        } = self;
+        topics.is_none()
+            && joins.is_empty()
+            && presence.is_empty()
+            && snapshots_due.is_empty()
+            && explicit.is_empty()
+            && recovery.is_none()
+            && rates.is_none()
+            && pages.is_none()
+            && credential.is_none()
+            && proxied.is_none()
+            && conflated.is_none()
+            && warned.is_none()
+            && mqtt.is_none()
+            && came.is_none()
+            && certificate_user.is_none()
+    }
 }

@@ -260,6 +260,11 @@ impl Quota {
         }
     }
 
+    /// Whether anything is counted for a connection.
+    pub fn counts(&self, slot: u32) -> bool {
+        self.busy.contains_key(&slot) || self.counted.contains_key(&slot)
+    }
+
     /// The connection has ended, or has other users now.
     pub fn forget(&mut self, slot: u32) {
         self.busy.remove(&slot);

@@ -82,6 +82,31 @@ fn a_damaged_record_is_refused_and_leaves_nothing_or_harms_no_client() {
 }
 
 #[test]
+fn a_connection_that_ends_leaves_nothing_in_any_part() {
+    let per_address = quotas::Limits::NONE.with(quotas::Unit::Commands, 1_000);
+    let settings = Settings { topics_per_user_max: 9, per_address, ..settings() };
+    let mut scene = Scene::with(false, settings, Arc::default());
+    scene.step(&Open(0, 0, socket("/ws?user=u0&topic=plain", "")));
+    let slot = scene.places[0].1;
+    let engine = &mut scene.drivers[0].engine;
+    engine.leave_topics(slot);
+    // What a connection has used outlives its topics.
+    engine.rates.quota.forget(slot);
+    assert!(engine.is_forgotten(slot), "the table alone has the connection");
+    engine.explicit.insert(slot, 7);
+    assert!(!engine.is_forgotten(slot), "a topic has no name any more");
+    engine.core.hub.insert(slot);
+    assert!(engine.join(slot, "@u0", false) && engine.rates.quota.counts(slot));
+    engine.charge_command(slot, &mut Vec::new());
+    assert!(engine.core.enter_filter(slot, &model::name::filter(None, "a/+")));
+    let proxy = std::net::Ipv4Addr::LOCALHOST.into();
+    engine.core.peers.open(slot, proxy, proxies::ProxyHeader::ProxyProtocol);
+    engine.end(slot, CloseReason::Drain);
+    assert!(engine.slots().all(|it| it != slot) && !engine.core.dedup.holds(slot));
+    assert!(engine.core.peers.proxied(slot).is_none() && !engine.explicit.holds(slot, 7));
+}
+
+#[test]
 fn records_are_refused_where_they_can_not_go_on() {
     let (scene, own, records) = records();
     let mut engine = apart(&scene);
