@@ -198,9 +198,11 @@ impl Config {
     /// reach the server, no proxy brings others, and nothing is set up that tells clients from each other.
     pub fn is_open_to_mqtt(&self) -> bool {
         let local = |address: SocketAddr| address.ip().to_canonical().is_loopback();
-        let ports = [Some(self.client.listen), self.mqtt.listen, self.mqtt.listen_tls];
+        let (listen, listen_tls) = (self.client.listen, self.client.listen_tls);
+        let ports = [Some(listen), listen_tls, self.mqtt.listen, self.mqtt.listen_tls];
         let is_local = self.has_mqtt() && ports.into_iter().flatten().all(local);
         let takes_all_users = !self.webhook.connect && !self.auth.required && !self.has_tokens();
+        let takes_all_users = takes_all_users && self.tls.client_user == ClientUser::None;
         is_local && !self.has_proxy() && takes_all_users
     }
 

@@ -24,7 +24,7 @@ pub struct Settings {
     pub auth: Option<Arc<dyn Authenticator>>,
     /// The header in which a trusted proxy says who a request is from. Nobody is then who it says itself.
     pub user_header: Option<String>,
-    /// Certificates name users, so nobody is a user without a certificate or a token.
+    /// Certificates name users, so a client without a certificate or a token is no user.
     pub has_certificate_users: bool,
     /// The application is asked about whoever has no token, and is told these headers of the request, whose
     /// names are in lower case. Without it nobody is asked.

@@ -147,6 +147,19 @@ mod tests {
     }
 
     #[test]
+    fn mqtt_is_open_to_this_host_alone_however_clients_come() {
+        let open = |more: &str| {
+            let file = format!("[mqtt]\nlisten = \"127.0.0.1:1883\"\n{CERTIFICATE}{more}");
+            load(&file).unwrap().config.is_open_to_mqtt()
+        };
+        assert!(open(""));
+        assert!(open("[client]\nlisten_tls = \"127.0.0.1:8443\"\n"));
+        assert!(!open("[client]\ninsecure = true\nlisten_tls = \"0.0.0.0:8443\"\n"));
+        let users = "client_ca_file = \"ca.pem\"\nclient_user = \"email\"\n";
+        assert!(!open(&format!("{users}[client]\nlogin = \"refuse\"\n")));
+    }
+
+    #[test]
     fn ports_with_tls_are_guarded_like_others() {
         for section in ["client", "mqtt"] {
             let error = load(&format!("[{section}]\nlisten_tls = \"0.0.0.0:8443\"\n{CERTIFICATE}"));

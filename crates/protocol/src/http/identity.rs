@@ -71,7 +71,8 @@ impl Route<'_> {
         }
         match auth {
             None if self.settings.has_certificate_users && !named.is_empty() => {
-                let message = "who says to be a user has to prove it by a certificate";
+                let message =
+                    "a request that names a user needs a certificate that names the same user";
                 Err(Rejection::new(401, "certificate_required", message).into())
             }
             None => Ok(Principal::anonymous(named)),

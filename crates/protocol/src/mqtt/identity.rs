@@ -16,6 +16,9 @@ use crate::request::{Admission, ConnectDecision, ConnectRequest, Credentials, Pe
 /// The authentication method with which a token comes as authentication data, and with AUTH a new one.
 pub const TOKEN_METHOD: &str = "token";
 
+/// What a client is told that names a user and has no certificate.
+const CERTIFICATE_REQUIRED: &str = "a user name needs a certificate that names the same user";
+
 /// Why a client is not let in, or not yet.
 pub(super) enum Refusal {
     /// With this code, and a text for its author.
@@ -76,8 +79,7 @@ pub(super) fn principal(
     }
     match &settings.auth {
         None if settings.has_certificate_users && !named.is_empty() => {
-            let text = "who says to be a user has to prove it by a certificate";
-            Err(Refusal::Code(ReasonCode::NotAuthorized, text))
+            Err(Refusal::Code(ReasonCode::NotAuthorized, CERTIFICATE_REQUIRED))
         }
         None => Ok((Principal::anonymous(named), settings.has_certificate_users)),
         Some(auth) if auth.is_required() || !named.is_empty() => {
@@ -130,6 +132,9 @@ fn admitted(
     let Some(admission) = result.as_ref().map_err(refused)? else {
         // The application is silent, and that lets in.
         return match auth {
+            None if reader.settings.has_certificate_users && !named.is_empty() => {
+                Err(Refusal::Code(ReasonCode::NotAuthorized, CERTIFICATE_REQUIRED))
+            }
             None => Ok(Principal::anonymous(named)),
             Some(auth) if auth.is_required() || !named.is_empty() => {
                 let text = "this server wants a token";

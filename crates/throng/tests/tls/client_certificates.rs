@@ -96,6 +96,29 @@ fn a_device_is_the_user_of_its_certificate() {
     assert!(!refused.status.success() && text.contains("Connection error"), "{text}");
 }
 
+/// A silent application lets clients in, and makes none of them a user.
+#[test]
+fn a_client_is_no_user_by_its_word_while_the_application_is_silent() {
+    let authority = Authority::new();
+    let silent = [
+        ("THRONG_WEBHOOK_URL", "http://127.0.0.1:9/"),
+        ("THRONG_WEBHOOK_CONNECT", "true"),
+        ("THRONG_WEBHOOK_SILENCE", "allow"),
+    ];
+    let server = server(&authority, &silent);
+    let port = server.client.port().to_string();
+    let publish = |more: &[&str]| {
+        let mut command = Command::new("mosquitto_pub");
+        command.args(["-h", "localhost", "-p", &port, "-t", "t", "-m", "x", "-q", "1"]).args(more);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        printed_within(command.spawn().expect("mosquitto_pub"))
+    };
+    assert!(publish(&[]).status.success());
+    let refused = publish(&["-u", "alice"]);
+    assert!(!refused.status.success(), "{refused:?}");
+    assert_eq!(server.get("/poll?topic=t&user=alice&timeout=0").0, 401);
+}
+
 #[test]
 fn a_certificate_can_be_required() {
     let authority = Authority::new();

@@ -39,7 +39,7 @@ struct Pair {
 
 /// What the configuration says of TLS.
 #[derive(Clone, PartialEq, Eq)]
-struct Wanted {
+struct Requested {
     pairs: Vec<Pair>,
     version_min: Version,
     /// The authorities of clients' certificates; none where they are not requested.
@@ -52,7 +52,7 @@ struct Wanted {
 type Stamp = Option<(SystemTime, u64)>;
 
 struct State {
-    wanted: Wanted,
+    requested: Requested,
     /// The files, as they were when they were read.
     stamps: Vec<Stamp>,
     ticket_keys: TicketKeys,
@@ -81,14 +81,14 @@ impl Certificates {
         }
         let ticket_keys = TicketKeys::new(unix_s())
             .map_err(|error| CommandError::Runtime(format!("TLS can't be set up: {error}")))?;
-        let wanted = Wanted::of(config);
-        let stamps = wanted.stamps();
-        let first = wanted.settings(&ticket_keys).map_err(CommandError::Usage)?;
+        let requested = Requested::of(config);
+        let stamps = requested.stamps();
+        let first = requested.settings(&ticket_keys).map_err(CommandError::Usage)?;
         let shown = Arc::new(control::Certificates::default());
         shown.set(certificates(&first.acceptor));
         let handshakes_max = settings::handshakes(config);
         let context = TlsContext::new(first, handshakes_max.div_ceil(shards.max(1)));
-        let state = State { wanted, stamps, ticket_keys, error: None, warned_s: 0 };
+        let state = State { requested, stamps, ticket_keys, error: None, warned_s: 0 };
         Ok(Some(Arc::new(Certificates { context, shown, state: Mutex::new(state) })))
     }
 
@@ -107,7 +107,7 @@ impl Certificates {
     /// # Errors
     /// When a certificate or its key can't be read or used. The ones before stay.
     pub fn reload(&self, config: &Config) -> Result<(), CommandError> {
-        self.read(&mut self.state(), Wanted::of(config)).map_err(CommandError::Usage)
+        self.read(&mut self.state(), Requested::of(config)).map_err(CommandError::Usage)
     }
 
     /// Begins to watch the files, on a thread that ends with the process.
@@ -129,9 +129,9 @@ impl Certificates {
         if let Err(error) = state.ticket_keys.rotate(now) {
             tracing::warn!(%error, "the key of TLS tickets stays as it is");
         }
-        if state.stamps != state.wanted.stamps() || state.error.is_some() {
-            let wanted = state.wanted.clone();
-            match self.read(&mut state, wanted) {
+        if state.stamps != state.requested.stamps() || state.error.is_some() {
+            let requested = state.requested.clone();
+            match self.read(&mut state, requested) {
                 Ok(()) => tracing::info!("the certificates were read again"),
                 Err(error) => {
                     if state.error.as_ref() != Some(&error) {
@@ -154,13 +154,13 @@ impl Certificates {
         }
     }
 
-    fn read(&self, state: &mut State, wanted: Wanted) -> Result<(), String> {
+    fn read(&self, state: &mut State, requested: Requested) -> Result<(), String> {
         // Before the files are read: a change in between is read the next time.
-        let stamps = wanted.stamps();
-        let settings = wanted.settings(&state.ticket_keys)?;
+        let stamps = requested.stamps();
+        let settings = requested.settings(&state.ticket_keys)?;
         self.shown.set(certificates(&settings.acceptor));
         self.context.set(settings);
-        (state.wanted, state.stamps, state.error, state.warned_s) = (wanted, stamps, None, 0);
+        (state.requested, state.stamps, state.error, state.warned_s) = (requested, stamps, None, 0);
         Ok(())
     }
 
@@ -169,7 +169,7 @@ impl Certificates {
     }
 }
 
-impl Wanted {
+impl Requested {
     fn of(config: &Config) -> Self {
         let first = Pair {
             certificate: PathBuf::from(&config.tls.certificate_file),
@@ -186,7 +186,7 @@ impl Wanted {
             TlsVersion::Tls13 => Version::Tls13,
         };
         let tls = &config.tls;
-        Wanted {
+        Requested {
             pairs: [first].into_iter().chain(more).collect(),
             version_min,
             client_ca: Some(PathBuf::from(&tls.client_ca_file)).filter(|it| *it != PathBuf::new()),
@@ -296,9 +296,12 @@ impl Part for TicketsPart {
         let keys = TicketKeys::import(value).map_err(|error| PartError::new(TICKETS, error))?;
         // They may have been on their way for a long time.
         keys.rotate(unix_s()).map_err(|error| PartError::new(TICKETS, error))?;
-        state.ticket_keys = keys;
-        let wanted = state.wanted.clone();
-        self.0.read(&mut state, wanted).map_err(|error| PartError::new(TICKETS, error))
+        let before = std::mem::replace(&mut state.ticket_keys, keys);
+        let requested = state.requested.clone();
+        self.0.read(&mut state, requested).map_err(|error| {
+            state.ticket_keys = before;
+            PartError::new(TICKETS, error)
+        })
     }
 }
 
