@@ -30,7 +30,7 @@ use crate::permits::{FanoutPermits, Permit};
 use crate::poller::Poller;
 use crate::sender::Sender;
 use crate::socket::{Sockets, State};
-use crate::tls::{TlsContext, TlsTable};
+use crate::tls::{HANDSHAKES_QUEUED, TlsContext, TlsTable};
 use crate::wake::Commands;
 
 #[cfg(test)]
@@ -447,6 +447,7 @@ impl Shard {
             self.sockets.shrink();
             self.tls.shrink();
             self.shrink_tls_buffers();
+            self.handshakes_waiting.shrink_to(HANDSHAKES_QUEUED);
             self.peers.shrink();
             self.unread.shrink();
         }

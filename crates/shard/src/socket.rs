@@ -35,6 +35,8 @@ pub(crate) enum State {
     Passed = 32,
     /// It is encrypted by TLS.
     Tls = 64,
+    /// Its TLS handshake goes on in a later turn.
+    AwaitsHandshake = 128,
 }
 
 impl Socket {

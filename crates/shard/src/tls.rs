@@ -7,7 +7,7 @@ use engine::Shrink;
 use model::Name;
 use model::name::check_name;
 use tables::PageTable;
-use tls::{Acceptor, Certificate, Handshake, Records};
+use tls::{Acceptor, Certificate, Handshake, HandshakeError, Progress, Records};
 
 use crate::handover::wire::{Reader, push_piece};
 
@@ -19,8 +19,8 @@ pub(crate) const WINDOW_BYTES: usize = 4 * tls::RECORD_DATA_BYTES_MAX;
 /// reads nothing.
 pub(crate) const UNSENT_BYTES_MAX: usize = 2 * WINDOW_BYTES;
 
-/// Messages of handshakes that one turn of the loop handles. Each takes about 0.1 ms, and whoever is connected waits
-/// for the turn's end.
+/// Messages of handshakes that one turn of the loop handles. Each takes about 0.1 ms, and open connections wait for
+/// the turn's end.
 pub(crate) const HANDSHAKES_PER_TURN: usize = 8;
 
 /// Which field of a client's certificate is the user of its connection.
@@ -64,23 +64,13 @@ pub struct TlsSettings {
     pub certificate_user: CertificateUser,
 }
 
-impl TlsSettings {
-    /// The user of a client's certificate, if certificates name users.
-    ///
-    /// # Errors
-    /// When they do, and this one names none.
-    pub(crate) fn user(&self, certificate: &Certificate) -> Result<Option<Name>, NoUser> {
-        if self.certificate_user == CertificateUser::None {
-            return Ok(None);
-        }
-        self.certificate_user.of(certificate).map(Some).ok_or(NoUser)
-    }
-}
-
 /// A client's certificate lacks the field that names its user, or that is no name of a user.
 #[derive(Debug, thiserror::Error)]
 #[error("the client's certificate names no user in the field that tls.client_user says")]
 pub(crate) struct NoUser;
+
+/// The queue of handshakes keeps memory for so many when a second has passed.
+pub(crate) const HANDSHAKES_QUEUED: usize = 64;
 
 /// What all shards accept connections by. A clone shares everything with its original.
 #[derive(Clone, Debug)]
@@ -109,6 +99,15 @@ impl TlsContext {
     pub(crate) fn handshakes_max(&self) -> usize {
         self.handshakes_max
     }
+}
+
+/// A handshake that is under way.
+struct Underway {
+    handshake: Box<Handshake>,
+    /// As it was when the handshake began: its acceptor verifies the certificate.
+    certificate_user: CertificateUser,
+    /// The memory of its input, in bytes.
+    input_bytes: usize,
 }
 
 /// What few connections have at a time.
@@ -143,9 +142,9 @@ impl Partial {
 pub(crate) struct TlsTable {
     /// Of connections whose handshake is done: 8 bytes here, and 224 on the heap.
     records: PageTable<Box<Records>>,
-    handshakes: HashMap<u32, Box<Handshake>>,
+    handshakes: HashMap<u32, Underway>,
     partials: HashMap<u32, Partial>,
-    /// The memory of the input in `partials`, in bytes.
+    /// The memory of the input in `handshakes` and `partials`, in bytes.
     input_bytes: usize,
 }
 
@@ -170,20 +169,48 @@ impl TlsTable {
         self.handshakes.contains_key(&slot)
     }
 
-    /// The handshake that is under way.
-    pub fn handshake(&mut self, slot: u32) -> Option<&mut Handshake> {
-        self.handshakes.get_mut(&slot).map(Box::as_mut)
+    /// Gives bytes to the handshake that is under way, if there is one, with a buffer for what is to be sent.
+    pub fn on_handshake(
+        &mut self,
+        slot: u32,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Option<Result<Progress, HandshakeError>> {
+        let underway = self.handshakes.get_mut(&slot)?;
+        let progress = underway.handshake.on_received(bytes, out);
+        self.input_bytes -= underway.input_bytes;
+        underway.input_bytes = underway.handshake.buffer_bytes();
+        self.input_bytes += underway.input_bytes;
+        Some(progress)
     }
 
     /// A handshake begins.
-    pub fn begin(&mut self, slot: u32, handshake: Box<Handshake>) {
-        self.handshakes.insert(slot, handshake);
+    pub fn begin(&mut self, slot: u32, settings: &TlsSettings, handshake: Box<Handshake>) {
+        let certificate_user = settings.certificate_user;
+        self.handshakes.insert(slot, Underway { handshake, certificate_user, input_bytes: 0 });
+    }
+
+    /// The user of a client's certificate, if certificates named users when its handshake began.
+    ///
+    /// # Errors
+    /// When they did, and this one names none.
+    pub fn user(&self, slot: u32, certificate: &Certificate) -> Result<Option<Name>, NoUser> {
+        match self.handshakes.get(&slot).map(|underway| underway.certificate_user) {
+            None | Some(CertificateUser::None) => Ok(None),
+            Some(field) => field.of(certificate).map(Some).ok_or(NoUser),
+        }
     }
 
     /// The handshake is done.
     pub fn open(&mut self, slot: u32, records: Box<Records>) {
-        self.handshakes.remove(&slot);
+        self.end_handshake(slot);
         self.records.insert(slot, records);
+    }
+
+    fn end_handshake(&mut self, slot: u32) {
+        if let Some(underway) = self.handshakes.remove(&slot) {
+            self.input_bytes -= underway.input_bytes;
+        }
     }
 
     /// The records of an open connection.
@@ -191,14 +218,14 @@ impl TlsTable {
         self.records.get_mut(slot).map(Box::as_mut)
     }
 
-    /// What the connection has half. The caller returns it with [`TlsTable::keep_partial`].
+    /// The unfinished input and output of a connection. The caller returns it with [`TlsTable::keep_partial`].
     pub fn take_partial(&mut self, slot: u32) -> Partial {
         let partial = self.partials.remove(&slot).unwrap_or_default();
         self.input_bytes -= partial.input_bytes();
         partial
     }
 
-    /// Keeps what a connection has half, if it has anything.
+    /// Keeps unfinished input and output, if there is any.
     pub fn keep_partial(&mut self, slot: u32, partial: Partial) {
         if !partial.is_empty() {
             self.input_bytes += partial.input_bytes();
@@ -206,18 +233,24 @@ impl TlsTable {
         }
     }
 
-    /// The memory of input that connections have half, in bytes.
+    /// The memory of input that is not whole or that the engine can't take yet, in bytes.
     pub fn input_bytes(&self) -> usize {
         self.input_bytes
     }
 
-    /// Connections with half a record or data that the engine can't take yet, and how much memory that is.
-    pub fn input_holders(&self) -> Vec<(usize, u32)> {
-        let bytes = self.partials.iter().map(|(slot, partial)| (partial.input_bytes(), *slot));
-        bytes.filter(|(bytes, _)| *bytes > 0).collect()
+    /// Connections with input that is not whole or that the engine can't take yet, and how much memory that is.
+    pub fn pending_inputs(&self) -> Vec<(usize, u32)> {
+        let partials = self.partials.iter().map(|(slot, partial)| (partial.input_bytes(), *slot));
+        let handshakes = self.handshakes.iter().map(|(slot, it)| (it.input_bytes, *slot));
+        partials.chain(handshakes).filter(|(bytes, _)| *bytes > 0).collect()
     }
 
-    /// What the connection has half.
+    /// Encrypted bytes that the kernel has not taken.
+    pub fn unsent_bytes(&self, slot: u32) -> usize {
+        self.partials.get(&slot).map_or(0, |partial| partial.unsent.len())
+    }
+
+    /// The unfinished input and output of a connection.
     pub fn partial(&self, slot: u32) -> Option<&Partial> {
         self.partials.get(&slot)
     }
@@ -268,7 +301,7 @@ impl TlsTable {
     /// Forgets a connection.
     pub fn remove(&mut self, slot: u32) {
         self.records.remove(slot);
-        self.handshakes.remove(&slot);
+        self.end_handshake(slot);
         drop(self.take_partial(slot));
     }
 

@@ -121,6 +121,11 @@ impl Handshake {
         progress
     }
 
+    /// The memory of input that rustls has not consumed, in bytes.
+    pub fn buffer_bytes(&self) -> usize {
+        self.buffer.capacity()
+    }
+
     fn advance(&mut self, out: &mut Vec<u8>) -> Result<Progress, HandshakeError> {
         if let State::Waiting(config) = &self.state {
             match self.buffer.first() {

@@ -287,7 +287,7 @@ impl Reading {
         let help = "TLS handshakes that are under way";
         gauge(encoder, "tls_handshakes_pending", help, None, value)?;
         let value = self.sum(|metrics| metrics.tls_handshake_us.get()) / 1e6;
-        let (name, help) = ("tls_handshake", "The processor time of TLS handshakes");
+        let (name, help) = ("tls_handshake", "The time that shards have spent on TLS handshakes");
         counter(encoder, name, help, Some(Unit::Seconds), value)?;
         let value = self.sum(|metrics| metrics.tls_input_bytes.get());
         let help = "Memory for TLS records of clients that have not come whole";

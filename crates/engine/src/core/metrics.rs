@@ -311,7 +311,7 @@ pub struct Metrics {
     pub accept_errors: Counter,
     /// TLS handshakes that ended, by [`HandshakeResult`].
     pub tls_handshakes: [Counter; HandshakeResult::ALL.len()],
-    /// The processor time of TLS handshakes, in microseconds.
+    /// The time spent on TLS handshakes, in microseconds.
     pub tls_handshake_us: Counter,
     /// Gauge: TLS handshakes that are under way.
     pub tls_handshakes_pending: Counter,

@@ -475,9 +475,11 @@ impl Shard {
         }
         let (settings, now_us) = (&self.engine.settings(), self.engine.now_us());
         let sessions = self.engine.session_backlogs().map(|(slot, bytes)| (false, bytes, slot));
-        let sockets = self.sockets.outboxes().filter(|(_, outbox)| !outbox.is_empty());
-        let sockets = sockets
-            .map(|(slot, outbox)| (outbox.keeps_pace_of(settings, now_us), outbox.bytes(), slot));
+        let sockets = self.sockets.outboxes().map(|(slot, outbox)| {
+            let bytes = outbox.bytes() + self.tls.unsent_bytes(slot);
+            (outbox.keeps_pace_of(settings, now_us), bytes, slot)
+        });
+        let sockets = sockets.filter(|(_, bytes, _)| *bytes > 0);
         let mut holders: Vec<(bool, Reverse<usize>, u32)> = sessions
             .chain(sockets)
             .map(|(keeps_pace, bytes, slot)| (keeps_pace, Reverse(bytes), slot))

@@ -57,34 +57,51 @@ impl Shard {
     /// Continues with handshakes that had to wait for this turn.
     pub(super) fn resume_handshakes(&mut self) {
         self.handshakes_left = HANDSHAKES_PER_TURN;
-        for _ in 0..self.handshakes_waiting.len().min(HANDSHAKES_PER_TURN) {
-            if let Some(slot) = self.handshakes_waiting.pop_front() {
+        let mut served = 0;
+        while served < HANDSHAKES_PER_TURN
+            && let Some(slot) = self.handshakes_waiting.pop_front()
+        {
+            // A connection that has ended left its slot in the queue.
+            let socket = self.sockets.get_mut(slot);
+            if let Some(socket) = socket.filter(|socket| socket.is(State::AwaitsHandshake)) {
+                socket.set(State::AwaitsHandshake, false);
                 self.readable(slot, true);
+                served += 1;
             }
+        }
+    }
+
+    /// Lets a handshake go on in a later turn.
+    fn postpone_handshake(&mut self, slot: u32) {
+        if let Some(socket) = self.sockets.get_mut(slot)
+            && !socket.is(State::AwaitsHandshake)
+        {
+            socket.set(State::AwaitsHandshake, true);
+            self.handshakes_waiting.push_back(slot);
         }
     }
 
     /// Like [`Shard::readable`], for a connection with TLS.
     pub(super) fn readable_tls(&mut self, slot: u32, to_end: bool) {
         if self.deliver_unread(slot) == Reading::Stopped {
-            return;
+            return self.relieve_tls_input();
         }
         let mut buffer = std::mem::take(&mut self.buffer);
         for left in (0..READS).rev() {
             let is_open = self.tls.is_open(slot);
             if !is_open && self.handshakes_left == 0 {
-                self.handshakes_waiting.push_back(slot);
+                self.postpone_handshake(slot);
                 break;
             }
             let Some(socket) = self.sockets.get(slot) else {
                 break;
             };
-            let capacity = self.engine.input_capacity(slot, buffer.len());
-            if capacity == 0 {
+            if self.engine.input_capacity(slot, buffer.len()) == 0 {
                 self.engine.pause(slot);
                 break;
             }
-            match recv(socket, &mut buffer[..capacity], RecvFlags::DONTWAIT) {
+            // A record is read as a whole, however little of it the engine takes: the rest waits.
+            match recv(socket, &mut buffer[..], RecvFlags::DONTWAIT) {
                 Ok((0, _)) => {
                     self.engine.on_peer_closed(slot);
                     break;
@@ -96,7 +113,7 @@ impl Shard {
                         true => self.on_records(slot, input),
                         false => self.on_handshake(slot, input),
                     };
-                    if reading == Reading::Stopped || (read < capacity && !to_end) {
+                    if reading == Reading::Stopped || (read < buffer.len() && !to_end) {
                         break;
                     }
                     if left == 0 {
@@ -121,14 +138,15 @@ impl Shard {
     fn relieve_tls_input(&mut self) {
         let metrics = self.engine.metrics();
         metrics.tls_input_bytes.set(self.tls.input_bytes() as u64);
-        let pending_bytes = |metrics: &Metrics| metrics.tls_input_bytes.get();
+        let pending_bytes =
+            |metrics: &Metrics| metrics.tls_input_bytes.get() + metrics.input_bytes.get();
         if !self.engine.is_beyond(self.engine.settings().input_bytes_max, pending_bytes) {
             return;
         }
-        let mut holders = self.tls.input_holders();
-        holders.sort_unstable_by_key(|holder| Reverse(*holder));
+        let mut inputs = self.tls.pending_inputs();
+        inputs.sort_unstable_by_key(|input| Reverse(*input));
         let enough = self.tls.input_bytes() - self.tls.input_bytes() / RELIEF_PART;
-        for (_, slot) in holders {
+        for (_, slot) in inputs {
             if self.tls.input_bytes() <= enough {
                 break;
             }
@@ -147,9 +165,8 @@ impl Shard {
             return Reading::Stopped;
         }
         let mut out = Vec::new();
-        let progress = match self.tls.handshake(slot) {
-            Some(handshake) => handshake.on_received(input, &mut out),
-            None => return Reading::Stopped,
+        let Some(progress) = self.tls.on_handshake(slot, input, &mut out) else {
+            return Reading::Stopped;
         };
         let sent = self.send_sealed(slot, &out);
         let reading = match progress {
@@ -180,16 +197,17 @@ impl Shard {
             return false;
         }
         let unix_s = self.engine.shared().unix_ms(self.engine.now_us()) / 1_000;
-        self.tls.begin(slot, context.settings().acceptor.handshake(ALPN, unix_s));
+        let settings = context.settings();
+        let handshake = settings.acceptor.handshake(ALPN, unix_s);
+        self.tls.begin(slot, &settings, handshake);
         true
     }
 
     fn on_established(&mut self, slot: u32, established: Established) -> Reading {
         let Established { mut records, mut unread, is_resumed, client_certificate, .. } =
             established;
-        let settings = self.tls_context.as_ref().map(|context| context.settings());
-        if let (Some(settings), Some(certificate)) = (settings, client_certificate) {
-            match settings.user(&certificate) {
+        if let Some(certificate) = client_certificate {
+            match self.tls.user(slot, &certificate) {
                 Ok(Some(user)) => self.engine.on_certificate(slot, user),
                 Ok(None) => {}
                 Err(error) => {
@@ -213,7 +231,6 @@ impl Shard {
     }
 
     fn on_handshake_failed(&mut self, slot: u32, error: &dyn std::error::Error) {
-        self.engine.metrics().tls_handshakes[HandshakeResult::Failed as usize].add(1);
         if tracing::enabled!(tracing::Level::DEBUG)
             && let Some(suppressed) = self.lines.pass(self.engine.now_us(), 1)
         {
@@ -226,6 +243,8 @@ impl Shard {
 
     /// Records have come.
     fn on_records(&mut self, slot: u32, input: &mut [u8]) -> Reading {
+        // A reply to a key update must not overtake records that were encrypted before.
+        self.flush_batched(slot);
         let mut partial = self.tls.take_partial(slot);
         let Some(records) = self.tls.records(slot) else {
             return Reading::Stopped;
@@ -318,11 +337,11 @@ impl Shard {
                 return Sent::All;
             }
         }
-        self.wait_with(slot, &sealed[sent..])
+        self.append_unsent(slot, &sealed[sent..])
     }
 
     /// Keeps encrypted bytes until the kernel takes them.
-    fn wait_with(&mut self, slot: u32, sealed: &[u8]) -> Sent {
+    fn append_unsent(&mut self, slot: u32, sealed: &[u8]) -> Sent {
         let mut partial = self.tls.take_partial(slot);
         partial.unsent.extend_from_slice(sealed);
         let unsent_bytes = partial.unsent.len();
@@ -391,7 +410,7 @@ impl Shard {
     /// The kernel took so many bytes of what [`Shard::seal_batched`] made: the rest waits. False when the connection
     /// has ended.
     pub(super) fn keep_unsent(&mut self, slot: u32, sealed: &[u8], sent: usize) -> bool {
-        self.wait_with(slot, &sealed[sent..]) != Sent::Lost
+        self.append_unsent(slot, &sealed[sent..]) != Sent::Lost
     }
 
     /// Like [`Shard::flush`], for a connection with TLS.
@@ -423,13 +442,13 @@ impl Shard {
             if let Some(outbox) = self.sockets.outbox_mut(slot) {
                 outbox.advance(bytes, now_us);
             }
-            if self.wait_with(slot, &sealed) == Sent::Lost {
+            if self.append_unsent(slot, &sealed) == Sent::Lost {
                 return self.perform();
             }
         }
     }
 
-    /// Sends encrypted bytes that wait.
+    /// Sends encrypted bytes that wait, as many as the kernel takes.
     fn flush_unsent(&mut self, slot: u32) -> Sent {
         let Some(socket) = self.sockets.get(slot) else {
             return Sent::Lost;
@@ -449,7 +468,8 @@ impl Shard {
         match result {
             Ok(_) => {
                 self.engine.on_written(slot);
-                if is_empty { Sent::All } else { Sent::Waiting }
+                // Only a send that fails makes the kernel report its capacity.
+                if is_empty { Sent::All } else { self.flush_unsent(slot) }
             }
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => Sent::Waiting,
             Err(_) => {
@@ -493,6 +513,7 @@ impl Shard {
     pub(crate) fn count_taken_tls(&mut self, slot: u32) {
         let metrics = self.engine.metrics();
         metrics.tls_connections.add(u64::from(self.tls.is_open(slot)));
+        metrics.tls_input_bytes.set(self.tls.input_bytes() as u64);
         let unsent_bytes = self.tls.partial(slot).map_or(0, |partial| partial.unsent.len());
         metrics.outbox_memory.add(unsent_bytes as u64);
     }
@@ -502,6 +523,9 @@ impl Shard {
         let metrics = self.engine.metrics();
         if self.tls.is_open(slot) {
             metrics.tls_connections.sub(1);
+        }
+        if self.tls.is_in_handshake(slot) {
+            metrics.tls_handshakes[HandshakeResult::Failed as usize].add(1);
         }
         let unsent_bytes = self.tls.partial(slot).map_or(0, |partial| partial.unsent.len());
         metrics.outbox_memory.sub(unsent_bytes as u64);
