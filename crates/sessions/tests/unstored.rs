@@ -93,17 +93,23 @@ fn leave(sessions: &Local, session: Session) {
     assert_eq!(released, Default::default());
 }
 
+/// The client connects with a clean start. Returns its new session.
+fn begin_anew(sessions: &Local) -> Session {
+    assert!(matches!(claim(sessions, true), Claimed::New { .. }));
+    let new = Session { epoch: sessions.new_epoch(), seconds: 60, ..Session::default() };
+    sessions.keep("a", &new, None, None);
+    new
+}
+
 #[test]
 fn a_new_session_takes_nothing_of_the_one_before_after_a_crash() {
     let (sessions, disk) = process();
     assert!(matches!(claim(&sessions, false), Claimed::New { .. }));
     sessions.keep("a", &session(41), None, None);
     leave(&sessions, session(41));
-    // The end of the session waits for room, and what the next one subscribes to does not.
+    // The end of the session waits for capacity, and what the next one subscribes to does not.
     disk.is_half_full.store(true, Relaxed);
-    assert!(matches!(claim(&sessions, true), Claimed::New { .. }));
-    let new = Session { epoch: sessions.new_epoch(), seconds: 60, ..Session::default() };
-    sessions.keep("a", &new, None, None);
+    let new = begin_anew(&sessions);
     let (next, records) = (next_process(&disk), disk.records.lock().unwrap().len());
     assert_eq!((resume(&next), records), (new, 1));
 }
@@ -150,9 +156,7 @@ fn another_member_waits_until_the_end_of_a_session_is_stored() {
     sessions.keep("a", &session(41), None, None);
     leave(&sessions, session(41));
     disk.is_half_full.store(true, Relaxed);
-    assert!(matches!(claim(&sessions, true), Claimed::New { .. }));
-    let new = Session { epoch: sessions.new_epoch(), seconds: 60, ..Session::default() };
-    sessions.keep("a", &new, None, None);
+    let new = begin_anew(&sessions);
     assert!(sessions.sweep(Now::at(1_000)).is_empty());
     assert_eq!(sessions.poll_redispatch(), None);
     disk.is_half_full.store(false, Relaxed);

@@ -204,14 +204,20 @@ fn what_a_session_leaves_waits_for_the_first_member_that_comes() {
     assert_eq!(world.got(OTHER), ["m1", "m2"]);
 }
 
-#[test]
-fn what_a_session_leaves_waits_until_a_member_has_capacity() {
+/// A group of which each member has one message that it does not confirm, and one that waits.
+fn world_with_two_blocked_members() -> World {
     let mut world = world_with(1);
     world.come(PERSISTENT);
     world.come(PUBLISHER);
     ["m0", "m1"].iter().for_each(|payload| world.publish_to_group(payload, true));
     world.come(OTHER);
     ["m2", "m3"].iter().for_each(|payload| world.publish_to_group(payload, true));
+    world
+}
+
+#[test]
+fn what_a_session_leaves_waits_until_a_member_has_capacity() {
+    let mut world = world_with_two_blocked_members();
     world.clients[PERSISTENT].goodbye(false);
     world.rest(&[], true);
     world.end(PERSISTENT);
@@ -223,12 +229,7 @@ fn what_a_session_leaves_waits_until_a_member_has_capacity() {
 
 #[test]
 fn what_a_member_leaves_with_its_connection_waits_until_another_one_has_capacity() {
-    let mut world = world_with(1);
-    world.come(PERSISTENT);
-    world.come(PUBLISHER);
-    ["m0", "m1"].iter().for_each(|payload| world.publish_to_group(payload, true));
-    world.come(OTHER);
-    ["m2", "m3"].iter().for_each(|payload| world.publish_to_group(payload, true));
+    let mut world = world_with_two_blocked_members();
     world.clients[OTHER].goodbye(false);
     world.wait_for(&[], true);
     assert_eq!(world.got(PERSISTENT), ["m0"], "it has confirmed nothing");
