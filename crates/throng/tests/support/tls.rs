@@ -45,7 +45,7 @@ impl Authority {
         params.not_after = rcgen::date_time_ymd(year, 12, 31);
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        // Both at once, as far as whoever reads them can see.
+        // By renaming, so that the server never reads half a file.
         self.folder.write("new.key", &pem("PRIVATE KEY", &key.serialize_der()));
         self.folder.write("new.pem", &pem("CERTIFICATE", certificate.der()));
         std::fs::rename(self.path("new.key"), self.path(&format!("{name}.key"))).unwrap();

@@ -1,7 +1,7 @@
 //! Programs and libraries that people use: curl, OpenSSL, GnuTLS, Python, node, Go, Chromium, Mosquitto's clients.
 //! `scripts/install` installs them.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -27,9 +27,8 @@ fn run(command: &mut Command) -> String {
     stdout
 }
 
-/// Runs a program that listens to the topic `news`, publishes once it does, and waits for its end: it ends with what it
-/// has received.
-fn listens(server: &Server, command: &mut Command) {
+/// Runs a program that subscribes to the topic `news` and ends with the first message. Publishes that message.
+fn run_subscriber(server: &Server, command: &mut Command) {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     server.until_members("news", 1);
@@ -61,7 +60,7 @@ fn curl() {
         assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
         // It ends when the first message has come.
         let url = format!("https://{address}/poll?topic=news");
-        listens(&server, &mut with(&[&url]));
+        run_subscriber(&server, &mut with(&[&url]));
     }
     // Who does not know the authority does not come in.
     let mut command = Command::new("curl");
@@ -171,7 +170,7 @@ fn python() {
         let mut command = Command::new("python3");
         command.arg(folder().join("client.py")).arg(server.client_tls.unwrap().to_string());
         command.arg(authority.path("ca.pem")).arg(version);
-        listens(&server, &mut command);
+        run_subscriber(&server, &mut command);
     }
 }
 
@@ -182,7 +181,7 @@ fn node() {
     let mut command = Command::new("node");
     command.arg(folder().join("client.cjs")).arg(server.client_tls.unwrap().to_string());
     command.arg(authority.path("ca.pem"));
-    listens(&server, &mut command);
+    run_subscriber(&server, &mut command);
 }
 
 #[test]
@@ -192,7 +191,7 @@ fn go() {
     let program = std::env::var("TEST_GO_TLS");
     let mut command = Command::new(program.expect("TEST_GO_TLS, which scripts/test sets"));
     command.arg(server.client_tls.unwrap().to_string()).arg(authority.path("ca.pem"));
-    listens(&server, &mut command);
+    run_subscriber(&server, &mut command);
 }
 
 /// Server-Sent Events and a WebSocket in a page that came by TLS.
@@ -206,8 +205,8 @@ fn chromium() {
     let mut child = command.stdout(Stdio::piped()).spawn().expect("node");
     server.until_members("news", 2);
     server.publish("news", "hello by TLS".into());
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let texts = [lines.next().unwrap().unwrap(), lines.next().unwrap().unwrap()];
+    let mut lines = Lines::of(child.stdout.take().unwrap());
+    let texts = [lines.next().unwrap(), lines.next().unwrap()];
     assert_eq!(texts, ["EventSource hello by TLS", "WebSocket hello by TLS"]);
     assert!(wait_within(&mut child).success());
 }
@@ -225,14 +224,13 @@ fn mosquitto() {
             command
         };
         let mut subscriber = with("mosquitto_sub", &["-C", "2"]);
-        let mut child = subscriber.stdout(Stdio::piped()).spawn().expect("mosquitto_sub");
+        let child = subscriber.stdout(Stdio::piped()).spawn().expect("mosquitto_sub");
         server.until_members("news", 1);
         run(&mut with("mosquitto_pub", &["-m", "hello by TLS"]));
         server.publish("news", "and without".into());
-        let mut text = String::new();
-        child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-        assert_eq!(text.lines().collect::<Vec<_>>(), ["hello by TLS", "and without"]);
-        assert!(wait_within(&mut child).success());
+        let output = printed_within(child);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "hello by TLS\nand without\n");
+        assert!(output.status.success());
         server.until_members("news", 0);
     }
 }
