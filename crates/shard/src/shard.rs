@@ -90,17 +90,17 @@ pub(crate) struct Shard {
     pub(crate) peers: HashMap<u32, IpAddr>,
     /// When the next sweep over the sockets is due.
     pub(crate) sweep_due_us: u64,
-    /// What connections with TLS are accepted by; none where no port has TLS.
+    /// How connections with TLS are accepted; `None` where no port has TLS.
     pub(crate) tls_context: Option<TlsContext>,
     /// The state of connections with TLS.
     pub(crate) tls: TlsTable,
-    /// Messages of handshakes that this turn may still handle.
+    /// Reads of handshakes that this turn may still handle.
     pub(crate) handshakes_left: usize,
     /// Connections whose handshakes go on in a later turn.
-    pub(crate) handshakes_waiting: VecDeque<u32>,
-    /// Decrypted data, for a moment.
+    pub(crate) postponed_handshakes: VecDeque<u32>,
+    /// A buffer for decrypted data, reused by all connections.
     pub(crate) tls_plain: Vec<u8>,
-    /// Encrypted data, for a moment.
+    /// A buffer for encrypted data, reused by all connections.
     pub(crate) tls_sealed: Vec<u8>,
     /// Room for the next outputs.
     pub(crate) outputs: Outputs,
@@ -197,7 +197,7 @@ impl Shard {
     fn timeout_us(&self) -> u64 {
         let busy = !self.unread.is_empty()
             || !self.confirmed.is_empty()
-            || !self.handshakes_waiting.is_empty();
+            || !self.postponed_handshakes.is_empty();
         // A shard that waits for a permit gets a wake-up with it.
         if busy || self.has_to_copy() || self.engine.is_busy(self.permit != Permit::Waiting) {
             return 0;
@@ -251,11 +251,15 @@ impl Shard {
 
     /// The socket has input, or its end, up to which it is read if `to_end`.
     pub(crate) fn readable(&mut self, slot: u32, to_end: bool) {
-        if self.is_tls(slot) {
-            return self.readable_tls(slot, to_end);
+        let is_tls = self.is_tls(slot);
+        if is_tls && !self.begin_reading_tls(slot) {
+            return;
         }
         let mut buffer = std::mem::take(&mut self.buffer);
         for left in (0..READS).rev() {
+            if is_tls && !self.may_read_tls(slot) {
+                break;
+            }
             let Some(socket) = self.sockets.get(slot) else {
                 break;
             };
@@ -264,18 +268,27 @@ impl Shard {
                 self.engine.pause(slot);
                 break;
             }
-            match recv(socket, &mut buffer[..capacity], RecvFlags::DONTWAIT) {
+            // A TLS record is read as a whole, however little of it the engine takes: the rest waits.
+            let bytes_max = if is_tls { buffer.len() } else { capacity };
+            match recv(socket, &mut buffer[..bytes_max], RecvFlags::DONTWAIT) {
                 Ok((0, _)) => {
                     self.engine.on_peer_closed(slot);
                     break;
                 }
                 Ok((read, _)) => {
                     self.engine.metrics().bytes_in.add(read as u64);
-                    self.engine.on_received(slot, &mut buffer[..read]);
-                    self.perform();
+                    let input = &mut buffer[..read];
+                    if is_tls {
+                        if !self.on_received_tls(slot, input) {
+                            break;
+                        }
+                    } else {
+                        self.engine.on_received(slot, input);
+                        self.perform();
+                    }
                     // Edge-triggered: only a read that did not fill the buffer has emptied the
                     // socket.
-                    if read < capacity && !to_end {
+                    if read < bytes_max && !to_end {
                         break;
                     }
                     if left == 0 {
@@ -291,6 +304,9 @@ impl Shard {
             }
         }
         self.buffer = buffer;
+        if is_tls {
+            self.relieve_tls_input();
+        }
         self.engine.relieve_input();
         self.perform();
     }
@@ -447,7 +463,7 @@ impl Shard {
             self.sockets.shrink();
             self.tls.shrink();
             self.shrink_tls_buffers();
-            self.handshakes_waiting.shrink_to(HANDSHAKES_QUEUED);
+            self.postponed_handshakes.shrink_to(HANDSHAKES_QUEUED);
             self.peers.shrink();
             self.unread.shrink();
         }

@@ -62,7 +62,7 @@ pub struct Services {
     pub webhook: Option<Arc<dyn Webhook>>,
     /// What the shards have in common.
     pub shared: Arc<Shared>,
-    /// What connections with TLS are accepted by; none where no port has TLS.
+    /// How connections with TLS are accepted; `None` where no port has TLS.
     pub tls: Option<TlsContext>,
 }
 
@@ -436,7 +436,7 @@ impl Make {
             tls_context: self.services.tls,
             tls: Default::default(),
             handshakes_left: HANDSHAKES_PER_TURN,
-            handshakes_waiting: Default::default(),
+            postponed_handshakes: Default::default(),
             tls_plain: Vec::new(),
             tls_sealed: Vec::new(),
             outputs: Default::default(),

@@ -19,14 +19,17 @@ pub(crate) const WINDOW_BYTES: usize = 4 * tls::RECORD_DATA_BYTES_MAX;
 /// reads nothing.
 pub(crate) const UNSENT_BYTES_MAX: usize = 2 * WINDOW_BYTES;
 
-/// Messages of handshakes that one turn of the loop handles. Each takes about 0.1 ms, and open connections wait for
-/// the turn's end.
+/// Reads of handshakes that one turn of the loop handles. Each takes about 0.1 ms, and open connections wait for the
+/// turn's end.
 pub(crate) const HANDSHAKES_PER_TURN: usize = 8;
+
+/// The queue of postponed handshakes keeps memory for so many when a second has passed.
+pub(crate) const HANDSHAKES_QUEUED: usize = 64;
 
 /// Which field of a client's certificate is the user of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CertificateUser {
-    /// None: a certificate lets in, and says nothing more.
+    /// No field: a certificate admits its client, and names no user.
     None,
     /// The common name of the subject.
     CommonName,
@@ -39,8 +42,8 @@ pub enum CertificateUser {
 }
 
 impl CertificateUser {
-    /// The user of a certificate; none if it lacks the field, or the field is no name of a user.
-    fn of(self, certificate: &Certificate) -> Option<Name> {
+    /// Returns the user of a certificate, or `None` if the certificate lacks the field or the field holds no valid name.
+    fn user_of(self, certificate: &Certificate) -> Option<Name> {
         let first = |matches: fn(&tls::Name) -> bool| {
             certificate.names.iter().find(|name| matches(name)).map(ToString::to_string)
         };
@@ -55,7 +58,7 @@ impl CertificateUser {
     }
 }
 
-/// What connections are accepted by, as long as the configuration and the certificates stay as they are.
+/// How connections are accepted, until the configuration or a certificate changes.
 #[derive(Clone, Debug)]
 pub struct TlsSettings {
     /// Performs handshakes.
@@ -64,15 +67,12 @@ pub struct TlsSettings {
     pub certificate_user: CertificateUser,
 }
 
-/// A client's certificate lacks the field that names its user, or that is no name of a user.
+/// A client's certificate lacks the field that names its user, or the field holds no valid name.
 #[derive(Debug, thiserror::Error)]
 #[error("the client's certificate names no user in the field that tls.client_user says")]
 pub(crate) struct NoUser;
 
-/// The queue of handshakes keeps memory for so many when a second has passed.
-pub(crate) const HANDSHAKES_QUEUED: usize = 64;
-
-/// What all shards accept connections by. A clone shares everything with its original.
+/// How all shards accept connections. A clone shares everything with its original.
 #[derive(Clone, Debug)]
 pub struct TlsContext {
     settings: Arc<RwLock<TlsSettings>>,
@@ -102,7 +102,7 @@ impl TlsContext {
 }
 
 /// A handshake that is under way.
-struct Underway {
+struct PendingHandshake {
     handshake: Box<Handshake>,
     /// As it was when the handshake began: its acceptor verifies the certificate.
     certificate_user: CertificateUser,
@@ -110,9 +110,9 @@ struct Underway {
     input_bytes: usize,
 }
 
-/// What few connections have at a time.
+/// Input and output of a connection that is not finished. Few connections have any at a time.
 #[derive(Default)]
-pub(crate) struct Partial {
+pub(crate) struct Unfinished {
     /// The beginning of a record that the peer sends.
     pub record: Vec<u8>,
     /// Data that the engine can't take yet.
@@ -123,7 +123,7 @@ pub(crate) struct Partial {
     pub is_peer_closed: bool,
 }
 
-impl Partial {
+impl Unfinished {
     /// The memory of the input, in bytes.
     fn input_bytes(&self) -> usize {
         self.record.capacity() + self.unread.capacity()
@@ -142,9 +142,9 @@ impl Partial {
 pub(crate) struct TlsTable {
     /// Of connections whose handshake is done: 8 bytes here, and 224 on the heap.
     records: PageTable<Box<Records>>,
-    handshakes: HashMap<u32, Underway>,
-    partials: HashMap<u32, Partial>,
-    /// The memory of the input in `handshakes` and `partials`, in bytes.
+    handshakes: HashMap<u32, PendingHandshake>,
+    unfinished: HashMap<u32, Unfinished>,
+    /// The memory of the input in `handshakes` and `unfinished`, in bytes.
     input_bytes: usize,
 }
 
@@ -155,7 +155,7 @@ impl TlsTable {
     }
 
     /// How many handshakes are under way.
-    pub fn handshakes(&self) -> usize {
+    pub fn handshake_count(&self) -> usize {
         self.handshakes.len()
     }
 
@@ -169,25 +169,27 @@ impl TlsTable {
         self.handshakes.contains_key(&slot)
     }
 
-    /// Gives bytes to the handshake that is under way, if there is one, with a buffer for what is to be sent.
+    /// Passes received bytes to the handshake that is under way, and appends its reply to `out`. `None` if there is no
+    /// handshake.
     pub fn on_handshake(
         &mut self,
         slot: u32,
         bytes: &[u8],
         out: &mut Vec<u8>,
     ) -> Option<Result<Progress, HandshakeError>> {
-        let underway = self.handshakes.get_mut(&slot)?;
-        let progress = underway.handshake.on_received(bytes, out);
-        self.input_bytes -= underway.input_bytes;
-        underway.input_bytes = underway.handshake.buffer_bytes();
-        self.input_bytes += underway.input_bytes;
+        let pending = self.handshakes.get_mut(&slot)?;
+        let progress = pending.handshake.on_received(bytes, out);
+        self.input_bytes -= pending.input_bytes;
+        pending.input_bytes = pending.handshake.buffer_bytes();
+        self.input_bytes += pending.input_bytes;
         Some(progress)
     }
 
     /// A handshake begins.
     pub fn begin(&mut self, slot: u32, settings: &TlsSettings, handshake: Box<Handshake>) {
         let certificate_user = settings.certificate_user;
-        self.handshakes.insert(slot, Underway { handshake, certificate_user, input_bytes: 0 });
+        self.handshakes
+            .insert(slot, PendingHandshake { handshake, certificate_user, input_bytes: 0 });
     }
 
     /// The user of a client's certificate, if certificates named users when its handshake began.
@@ -195,9 +197,9 @@ impl TlsTable {
     /// # Errors
     /// When they did, and this one names none.
     pub fn user(&self, slot: u32, certificate: &Certificate) -> Result<Option<Name>, NoUser> {
-        match self.handshakes.get(&slot).map(|underway| underway.certificate_user) {
+        match self.handshakes.get(&slot).map(|pending| pending.certificate_user) {
             None | Some(CertificateUser::None) => Ok(None),
-            Some(field) => field.of(certificate).map(Some).ok_or(NoUser),
+            Some(field) => field.user_of(certificate).map(Some).ok_or(NoUser),
         }
     }
 
@@ -208,8 +210,8 @@ impl TlsTable {
     }
 
     fn end_handshake(&mut self, slot: u32) {
-        if let Some(underway) = self.handshakes.remove(&slot) {
-            self.input_bytes -= underway.input_bytes;
+        if let Some(pending) = self.handshakes.remove(&slot) {
+            self.input_bytes -= pending.input_bytes;
         }
     }
 
@@ -218,18 +220,18 @@ impl TlsTable {
         self.records.get_mut(slot).map(Box::as_mut)
     }
 
-    /// The unfinished input and output of a connection. The caller returns it with [`TlsTable::keep_partial`].
-    pub fn take_partial(&mut self, slot: u32) -> Partial {
-        let partial = self.partials.remove(&slot).unwrap_or_default();
-        self.input_bytes -= partial.input_bytes();
-        partial
+    /// The unfinished input and output of a connection. The caller returns it with [`TlsTable::keep_unfinished`].
+    pub fn take_unfinished(&mut self, slot: u32) -> Unfinished {
+        let unfinished = self.unfinished.remove(&slot).unwrap_or_default();
+        self.input_bytes -= unfinished.input_bytes();
+        unfinished
     }
 
     /// Keeps unfinished input and output, if there is any.
-    pub fn keep_partial(&mut self, slot: u32, partial: Partial) {
-        if !partial.is_empty() {
-            self.input_bytes += partial.input_bytes();
-            self.partials.insert(slot, partial);
+    pub fn keep_unfinished(&mut self, slot: u32, unfinished: Unfinished) {
+        if !unfinished.is_empty() {
+            self.input_bytes += unfinished.input_bytes();
+            self.unfinished.insert(slot, unfinished);
         }
     }
 
@@ -240,32 +242,33 @@ impl TlsTable {
 
     /// Connections with input that is not whole or that the engine can't take yet, and how much memory that is.
     pub fn pending_inputs(&self) -> Vec<(usize, u32)> {
-        let partials = self.partials.iter().map(|(slot, partial)| (partial.input_bytes(), *slot));
+        let unfinished =
+            self.unfinished.iter().map(|(slot, unfinished)| (unfinished.input_bytes(), *slot));
         let handshakes = self.handshakes.iter().map(|(slot, it)| (it.input_bytes, *slot));
-        partials.chain(handshakes).filter(|(bytes, _)| *bytes > 0).collect()
+        unfinished.chain(handshakes).filter(|(bytes, _)| *bytes > 0).collect()
     }
 
     /// Encrypted bytes that the kernel has not taken.
     pub fn unsent_bytes(&self, slot: u32) -> usize {
-        self.partials.get(&slot).map_or(0, |partial| partial.unsent.len())
+        self.unfinished.get(&slot).map_or(0, |unfinished| unfinished.unsent.len())
     }
 
     /// The unfinished input and output of a connection.
-    pub fn partial(&self, slot: u32) -> Option<&Partial> {
-        self.partials.get(&slot)
+    pub fn unfinished(&self, slot: u32) -> Option<&Unfinished> {
+        self.unfinished.get(&slot)
     }
 
-    /// Appends the state of a connection, for another process: nothing if it has sent nothing yet. It has the keys in
-    /// plain.
+    /// Appends the state of a connection, for another process. A connection that has sent nothing yet has no state. The
+    /// state contains the keys in plain.
     pub fn export(&self, slot: u32, out: &mut Vec<u8>) {
         let Some(records) = self.records.get(slot) else {
             return;
         };
-        let none = Partial::default();
-        let partial = self.partials.get(&slot).unwrap_or(&none);
-        let pieces = [&partial.record, &partial.unread, &partial.unsent];
+        let none = Unfinished::default();
+        let unfinished = self.unfinished.get(&slot).unwrap_or(&none);
+        let pieces = [&unfinished.record, &unfinished.unread, &unfinished.unsent];
         let bytes: usize = pieces.iter().map(|piece| 4 + piece.len()).sum();
-        // At once, so that growing leaves no copies of the keys.
+        // One allocation, so that growing leaves no copies of the keys.
         out.reserve(4 + tls::EXPORT_BYTES_MAX + bytes + 1);
         let begin = out.len();
         out.extend_from_slice(&[0; 4]);
@@ -273,7 +276,7 @@ impl TlsTable {
         let length = (out.len() - begin - 4) as u32;
         out[begin..begin + 4].copy_from_slice(&length.to_le_bytes());
         pieces.into_iter().for_each(|piece| push_piece(out, piece));
-        out.push(u8::from(partial.is_peer_closed));
+        out.push(u8::from(unfinished.is_peer_closed));
     }
 
     /// Reads what `export` wrote.
@@ -288,28 +291,29 @@ impl TlsTable {
         // A newer version's fields may follow.
         let is_peer_closed = reader.u8().map_err(|_| tls::ImportError::Damaged)? != 0;
         self.open(slot, Box::new(records));
-        self.keep_partial(slot, Partial { record, unread, unsent, is_peer_closed });
+        self.keep_unfinished(slot, Unfinished { record, unread, unsent, is_peer_closed });
         Ok(())
     }
 
-    /// Connections whose engine has still to be given something: no event of their sockets says so.
+    /// Connections for which the engine has not received all data yet. No event of their sockets will report it.
     pub fn undelivered(&self) -> impl Iterator<Item = u32> {
-        let has = |partial: &Partial| !partial.unread.is_empty() || partial.is_peer_closed;
-        self.partials.iter().filter(move |(_, partial)| has(partial)).map(|(slot, _)| *slot)
+        let has =
+            |unfinished: &Unfinished| !unfinished.unread.is_empty() || unfinished.is_peer_closed;
+        self.unfinished.iter().filter(move |(_, unfinished)| has(unfinished)).map(|(slot, _)| *slot)
     }
 
     /// Forgets a connection.
     pub fn remove(&mut self, slot: u32) {
         self.records.remove(slot);
         self.end_handshake(slot);
-        drop(self.take_partial(slot));
+        drop(self.take_unfinished(slot));
     }
 
     /// Gives memory back after many connections have left.
     pub fn shrink(&mut self) {
         self.records.shrink();
         self.handshakes.shrink();
-        self.partials.shrink();
+        self.unfinished.shrink();
     }
 }
 
@@ -329,14 +333,14 @@ mod tests {
             let (mut plain, mut out) = (Vec::new(), Vec::new());
             let mut record = Vec::new();
             client.seal(b"in two halves", &mut record).unwrap();
-            let mut partial = Partial::default();
+            let mut unfinished = Unfinished::default();
             let (first, second) = record.split_at_mut(9);
             let records = table.records(3).unwrap();
-            records.open(&mut partial.record, first, &mut plain, &mut out).unwrap();
-            partial.unread = b"unread".to_vec();
-            partial.unsent = b"unsent".to_vec();
-            partial.is_peer_closed = true;
-            table.keep_partial(3, partial);
+            records.open(&mut unfinished.record, first, &mut plain, &mut out).unwrap();
+            unfinished.unread = b"unread".to_vec();
+            unfinished.unsent = b"unsent".to_vec();
+            unfinished.is_peer_closed = true;
+            table.keep_unfinished(3, unfinished);
 
             let mut state = Vec::new();
             table.export(3, &mut state);
@@ -347,11 +351,14 @@ mod tests {
             let mut taken = TlsTable::default();
             taken.import(3, &state).unwrap();
             assert_eq!(taken.undelivered().collect::<Vec<_>>(), [3]);
-            let mut partial = taken.take_partial(3);
-            assert_eq!((&*partial.unread, &*partial.unsent), (&b"unread"[..], &b"unsent"[..]));
-            assert!(partial.is_peer_closed);
+            let mut unfinished = taken.take_unfinished(3);
+            assert_eq!(
+                (&*unfinished.unread, &*unfinished.unsent),
+                (&b"unread"[..], &b"unsent"[..])
+            );
+            assert!(unfinished.is_peer_closed);
             let records = taken.records(3).unwrap();
-            records.open(&mut partial.record, second, &mut plain, &mut out).unwrap();
+            records.open(&mut unfinished.record, second, &mut plain, &mut out).unwrap();
             assert_eq!(plain, b"in two halves");
             records.seal(b"answer", &mut out).unwrap();
             let mut reply = Vec::new();

@@ -73,8 +73,8 @@ fn verify_time(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), Er
     }
 }
 
-/// INSECURE: accepts every certificate, for any host and of any time. Whoever is between the client and the server can
-/// read and change all bytes. The server must still have the key of the certificate, so that handshakes cost as much as
+/// INSECURE: accepts every certificate, for any host and of any time. Anyone between the client and the server can read
+/// and change all bytes. The server must still have the key of the certificate, so that handshakes cost as much as
 /// verified ones.
 #[derive(Debug)]
 pub(super) struct AcceptAny(pub WebPkiSupportedAlgorithms);

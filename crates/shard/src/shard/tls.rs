@@ -1,7 +1,7 @@
 //! TLS between the engine and the sockets: the engine sees data, the sockets see records.
 //!
-//! An outbox holds data, which many connections may share. It is encrypted when the kernel has room for it. Only what the
-//! kernel did not take of that stays encrypted, and leaves before anything else.
+//! An outbox holds data, which many connections may share. The driver encrypts it when the kernel has capacity for
+//! it. Encrypted bytes that the kernel did not take wait in memory, and leave before anything else.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -9,27 +9,26 @@ use std::os::fd::AsFd;
 
 use engine::{HandshakeResult, Limited, Metrics, Outbox};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
 use tls::{Alert, Established, Progress};
 
-use super::{READS, Shard};
+use super::Shard;
 use crate::sender::send_one;
 use crate::socket::State;
 use crate::tls::{HANDSHAKES_PER_TURN, UNSENT_BYTES_MAX, WINDOW_BYTES};
 
-/// Protocols that clients may ask for (RFC 7301), at all ports: the first bytes say what a client speaks, as without TLS.
+/// Protocols that clients may request (RFC 7301), at all ports: the first bytes say what a client speaks, as without TLS.
 const ALPN: &[&[u8]] = &[b"http/1.1", b"mqtt"];
 
-/// A fatal alert before the handshake has begun: `internal_error`. The server is at a limit.
+/// The fatal alert `internal_error`, for a client whose handshake does not begin because the server is at a limit.
 pub(super) const ALERT_OVERLOADED: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
 
-/// Buffers keep so many bytes when a second has passed.
+/// The shard's buffers keep so many bytes when a second has passed.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// When all connections together hold too much input, the shard frees this part of its own at once.
 const RELIEF_PART: usize = 8;
 
-/// Whether a connection's input can be read on.
+/// Whether more input of a connection can be read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reading {
     /// More may be read.
@@ -59,7 +58,7 @@ impl Shard {
         self.handshakes_left = HANDSHAKES_PER_TURN;
         let mut served = 0;
         while served < HANDSHAKES_PER_TURN
-            && let Some(slot) = self.handshakes_waiting.pop_front()
+            && let Some(slot) = self.postponed_handshakes.pop_front()
         {
             // A connection that has ended left its slot in the queue.
             let socket = self.sockets.get_mut(slot);
@@ -77,65 +76,39 @@ impl Shard {
             && !socket.is(State::AwaitsHandshake)
         {
             socket.set(State::AwaitsHandshake, true);
-            self.handshakes_waiting.push_back(slot);
+            self.postponed_handshakes.push_back(slot);
         }
     }
 
-    /// Like [`Shard::readable`], for a connection with TLS.
-    pub(super) fn readable_tls(&mut self, slot: u32, to_end: bool) {
-        if self.deliver_unread(slot) == Reading::Stopped {
-            return self.relieve_tls_input();
+    /// Passes on what a connection with TLS has received before. Returns false if its socket can't be read yet.
+    pub(super) fn begin_reading_tls(&mut self, slot: u32) -> bool {
+        let reading = self.deliver_unread(slot);
+        if reading == Reading::Stopped {
+            self.relieve_tls_input();
         }
-        let mut buffer = std::mem::take(&mut self.buffer);
-        for left in (0..READS).rev() {
-            let is_open = self.tls.is_open(slot);
-            if !is_open && self.handshakes_left == 0 {
-                self.postpone_handshake(slot);
-                break;
-            }
-            let Some(socket) = self.sockets.get(slot) else {
-                break;
-            };
-            if self.engine.input_capacity(slot, buffer.len()) == 0 {
-                self.engine.pause(slot);
-                break;
-            }
-            // A record is read as a whole, however little of it the engine takes: the rest waits.
-            match recv(socket, &mut buffer[..], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => {
-                    self.engine.on_peer_closed(slot);
-                    break;
-                }
-                Ok((read, _)) => {
-                    self.engine.metrics().bytes_in.add(read as u64);
-                    let input = &mut buffer[..read];
-                    let reading = match is_open {
-                        true => self.on_records(slot, input),
-                        false => self.on_handshake(slot, input),
-                    };
-                    if reading == Reading::Stopped || (read < buffer.len() && !to_end) {
-                        break;
-                    }
-                    if left == 0 {
-                        self.unread.push(slot);
-                    }
-                }
-                Err(Errno::AGAIN) => break,
-                Err(Errno::INTR) => {}
-                Err(_) => {
-                    self.engine.on_lost(slot);
-                    break;
-                }
-            }
-        }
-        self.buffer = buffer;
-        self.relieve_tls_input();
-        self.engine.relieve_input();
-        self.perform();
+        reading == Reading::More
     }
 
-    /// Closes connections when all together hold too much input that the engine does not know of: those that hold most.
-    fn relieve_tls_input(&mut self) {
+    /// Returns false if the connection's handshake goes on in a later turn.
+    pub(super) fn may_read_tls(&mut self, slot: u32) -> bool {
+        let may_read = self.tls.is_open(slot) || self.handshakes_left > 0;
+        if !may_read {
+            self.postpone_handshake(slot);
+        }
+        may_read
+    }
+
+    /// A connection with TLS has received bytes. Returns false if its socket can't be read further now.
+    pub(super) fn on_received_tls(&mut self, slot: u32, input: &mut [u8]) -> bool {
+        let reading = match self.tls.is_open(slot) {
+            true => self.on_records(slot, input),
+            false => self.on_handshake(slot, input),
+        };
+        reading == Reading::More
+    }
+
+    /// When input that the engine does not have yet takes too much memory, closes the connections with most of it.
+    pub(super) fn relieve_tls_input(&mut self) {
         let metrics = self.engine.metrics();
         metrics.tls_input_bytes.set(self.tls.input_bytes() as u64);
         let pending_bytes =
@@ -157,7 +130,7 @@ impl Shard {
         self.engine.metrics().tls_input_bytes.set(self.tls.input_bytes() as u64);
     }
 
-    /// Bytes of a handshake have come.
+    /// The client has sent bytes of its handshake.
     fn on_handshake(&mut self, slot: u32, input: &[u8]) -> Reading {
         self.handshakes_left = self.handshakes_left.saturating_sub(1);
         let began = std::time::Instant::now();
@@ -180,17 +153,17 @@ impl Shard {
         };
         let metrics = self.engine.metrics();
         metrics.tls_handshake_us.add(began.elapsed().as_micros() as u64);
-        metrics.tls_handshakes_pending.set(self.tls.handshakes() as u64);
+        metrics.tls_handshakes_pending.set(self.tls.handshake_count() as u64);
         reading
     }
 
-    /// False when the connection has ended, because as many handshakes as may are under way.
+    /// Begins a handshake. Returns false if the limit of handshakes was reached, and the connection has ended.
     fn begin_handshake(&mut self, slot: u32) -> bool {
         let Some(context) = &self.tls_context else {
             self.engine.on_lost(slot);
             return false;
         };
-        if self.tls.handshakes() >= context.handshakes_max() {
+        if self.tls.handshake_count() >= context.handshakes_max() {
             self.engine.metrics().tls_handshakes[HandshakeResult::Refused as usize].add(1);
             self.send_sealed(slot, &ALERT_OVERLOADED);
             self.engine.on_lost(slot);
@@ -241,22 +214,22 @@ impl Shard {
         self.engine.on_lost(slot);
     }
 
-    /// Records have come.
+    /// The client has sent records.
     fn on_records(&mut self, slot: u32, input: &mut [u8]) -> Reading {
         // A reply to a key update must not overtake records that were encrypted before.
         self.flush_batched(slot);
-        let mut partial = self.tls.take_partial(slot);
+        let mut unfinished = self.tls.take_unfinished(slot);
         let Some(records) = self.tls.records(slot) else {
             return Reading::Stopped;
         };
         let (mut plain, mut out) = (std::mem::take(&mut self.tls_plain), Vec::new());
         plain.clear();
-        let opened = records.open(&mut partial.record, input, &mut plain, &mut out);
-        partial.is_peer_closed |= opened.as_ref().is_ok_and(|opened| opened.is_closed);
-        self.tls.keep_partial(slot, partial);
-        // It was encrypted before anything that the engine sends now.
+        let opened = records.open(&mut unfinished.record, input, &mut plain, &mut out);
+        unfinished.is_peer_closed |= opened.as_ref().is_ok_and(|opened| opened.is_closed);
+        self.tls.keep_unfinished(slot, unfinished);
+        // The reply was encrypted before anything that the engine sends now, so it leaves first.
         let sent = self.send_sealed(slot, &out);
-        // What came before an error still counts.
+        // Data before an invalid record is valid.
         let reading = match sent {
             Sent::Lost => Reading::Stopped,
             Sent::All | Sent::Waiting => self.deliver(slot, &mut plain),
@@ -276,7 +249,7 @@ impl Shard {
         reading
     }
 
-    /// Gives the engine data, as much as it takes. The rest waits.
+    /// Passes data to the engine, as much as it takes. The rest waits in `unread`.
     fn deliver(&mut self, slot: u32, plain: &mut [u8]) -> Reading {
         let mut begin = 0;
         while begin < plain.len() {
@@ -285,9 +258,9 @@ impl Shard {
             }
             let capacity = self.engine.input_capacity(slot, plain.len() - begin);
             if capacity == 0 {
-                let mut partial = self.tls.take_partial(slot);
-                partial.unread.extend_from_slice(&plain[begin..]);
-                self.tls.keep_partial(slot, partial);
+                let mut unfinished = self.tls.take_unfinished(slot);
+                unfinished.unread.extend_from_slice(&plain[begin..]);
+                self.tls.keep_unfinished(slot, unfinished);
                 self.engine.pause(slot);
                 return Reading::Stopped;
             }
@@ -295,7 +268,7 @@ impl Shard {
             self.perform();
             begin += capacity;
         }
-        if self.tls.partial(slot).is_some_and(|partial| partial.is_peer_closed) {
+        if self.tls.unfinished(slot).is_some_and(|unfinished| unfinished.is_peer_closed) {
             self.engine.on_peer_closed(slot);
             self.perform();
             return Reading::Stopped;
@@ -303,14 +276,14 @@ impl Shard {
         Reading::More
     }
 
-    /// Gives the engine the data that it could not take before.
+    /// Passes the data to the engine that it could not take before.
     fn deliver_unread(&mut self, slot: u32) -> Reading {
-        if self.tls.partial(slot).is_none_or(|partial| partial.unread.is_empty()) {
+        if self.tls.unfinished(slot).is_none_or(|unfinished| unfinished.unread.is_empty()) {
             return Reading::More;
         }
-        let mut partial = self.tls.take_partial(slot);
-        let mut unread = std::mem::take(&mut partial.unread);
-        self.tls.keep_partial(slot, partial);
+        let mut unfinished = self.tls.take_unfinished(slot);
+        let mut unread = std::mem::take(&mut unfinished.unread);
+        self.tls.keep_unfinished(slot, unfinished);
         self.deliver(slot, &mut unread)
     }
 
@@ -342,10 +315,10 @@ impl Shard {
 
     /// Keeps encrypted bytes until the kernel takes them.
     fn append_unsent(&mut self, slot: u32, sealed: &[u8]) -> Sent {
-        let mut partial = self.tls.take_partial(slot);
-        partial.unsent.extend_from_slice(sealed);
-        let unsent_bytes = partial.unsent.len();
-        self.tls.keep_partial(slot, partial);
+        let mut unfinished = self.tls.take_unfinished(slot);
+        unfinished.unsent.extend_from_slice(sealed);
+        let unsent_bytes = unfinished.unsent.len();
+        self.tls.keep_unfinished(slot, unfinished);
         self.engine.metrics().outbox_memory.add(sealed.len() as u64);
         if unsent_bytes > UNSENT_BYTES_MAX {
             self.engine.on_slow(slot);
@@ -429,7 +402,7 @@ impl Shard {
                 return self.unblock(slot);
             }
             let mut plain = std::mem::take(&mut self.tls_plain);
-            first_bytes(outbox, &mut plain);
+            copy_first_bytes(outbox, &mut plain);
             let bytes = plain.len();
             let mut sealed = Vec::new();
             let is_sealed = self.seal_batched(slot, &plain, &mut sealed).is_some();
@@ -453,15 +426,15 @@ impl Shard {
         let Some(socket) = self.sockets.get(slot) else {
             return Sent::Lost;
         };
-        if self.tls.partial(slot).is_none_or(|partial| partial.unsent.is_empty()) {
+        if self.tls.unfinished(slot).is_none_or(|unfinished| unfinished.unsent.is_empty()) {
             return Sent::All;
         }
-        let mut partial = self.tls.take_partial(slot);
-        let result = send_one(socket.as_fd(), &partial.unsent);
+        let mut unfinished = self.tls.take_unfinished(slot);
+        let result = send_one(socket.as_fd(), &unfinished.unsent);
         let sent = *result.as_ref().unwrap_or(&0);
-        partial.unsent.drain(..sent);
-        let is_empty = partial.unsent.is_empty();
-        self.tls.keep_partial(slot, partial);
+        unfinished.unsent.drain(..sent);
+        let is_empty = unfinished.unsent.is_empty();
+        self.tls.keep_unfinished(slot, unfinished);
         let metrics = self.engine.metrics();
         metrics.bytes_out.add(sent as u64);
         metrics.outbox_memory.sub(sent as u64);
@@ -514,7 +487,8 @@ impl Shard {
         let metrics = self.engine.metrics();
         metrics.tls_connections.add(u64::from(self.tls.is_open(slot)));
         metrics.tls_input_bytes.set(self.tls.input_bytes() as u64);
-        let unsent_bytes = self.tls.partial(slot).map_or(0, |partial| partial.unsent.len());
+        let unsent_bytes =
+            self.tls.unfinished(slot).map_or(0, |unfinished| unfinished.unsent.len());
         metrics.outbox_memory.add(unsent_bytes as u64);
     }
 
@@ -527,17 +501,18 @@ impl Shard {
         if self.tls.is_in_handshake(slot) {
             metrics.tls_handshakes[HandshakeResult::Failed as usize].add(1);
         }
-        let unsent_bytes = self.tls.partial(slot).map_or(0, |partial| partial.unsent.len());
+        let unsent_bytes =
+            self.tls.unfinished(slot).map_or(0, |unfinished| unfinished.unsent.len());
         metrics.outbox_memory.sub(unsent_bytes as u64);
         self.tls.remove(slot);
         let metrics = self.engine.metrics();
-        metrics.tls_handshakes_pending.set(self.tls.handshakes() as u64);
+        metrics.tls_handshakes_pending.set(self.tls.handshake_count() as u64);
         metrics.tls_input_bytes.set(self.tls.input_bytes() as u64);
     }
 }
 
 /// Copies the first bytes of an outbox, at most [`WINDOW_BYTES`], in place of what is in `plain`.
-fn first_bytes(outbox: &Outbox, plain: &mut Vec<u8>) {
+fn copy_first_bytes(outbox: &Outbox, plain: &mut Vec<u8>) {
     plain.clear();
     for part in outbox.parts() {
         let left = WINDOW_BYTES - plain.len();

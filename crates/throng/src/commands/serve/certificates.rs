@@ -30,7 +30,7 @@ const TICKETS: &str = "tls-tickets";
 
 /// The files of a certificate and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Pair {
+struct CertificateFiles {
     certificate: PathBuf,
     key: PathBuf,
     /// How they are called in the configuration.
@@ -39,10 +39,10 @@ struct Pair {
 
 /// What the configuration says of TLS.
 #[derive(Clone, PartialEq, Eq)]
-struct Requested {
-    pairs: Vec<Pair>,
+struct TlsConfig {
+    pairs: Vec<CertificateFiles>,
     version_min: Version,
-    /// The authorities of clients' certificates; none where they are not requested.
+    /// The authorities of clients' certificates; `None` where none are requested.
     client_ca: Option<PathBuf>,
     client_certificates: config::ClientCertificates,
     certificate_user: CertificateUser,
@@ -52,7 +52,7 @@ struct Requested {
 type Stamp = Option<(SystemTime, u64)>;
 
 struct State {
-    requested: Requested,
+    tls_config: TlsConfig,
     /// The files, as they were when they were read.
     stamps: Vec<Stamp>,
     ticket_keys: TicketKeys,
@@ -65,7 +65,7 @@ struct State {
 /// The certificates of a server.
 pub(super) struct Certificates {
     context: TlsContext,
-    /// For the metrics and the dashboard.
+    /// What the metrics report.
     shown: Arc<control::Certificates>,
     state: Mutex<State>,
 }
@@ -81,14 +81,14 @@ impl Certificates {
         }
         let ticket_keys = TicketKeys::new(unix_s())
             .map_err(|error| CommandError::Runtime(format!("TLS can't be set up: {error}")))?;
-        let requested = Requested::of(config);
-        let stamps = requested.stamps();
-        let first = requested.settings(&ticket_keys).map_err(CommandError::Usage)?;
+        let tls_config = TlsConfig::of(config);
+        let stamps = tls_config.stamps();
+        let first = tls_config.settings(&ticket_keys).map_err(CommandError::Usage)?;
         let shown = Arc::new(control::Certificates::default());
         shown.set(certificates(&first.acceptor));
         let handshakes_max = settings::handshakes(config);
         let context = TlsContext::new(first, handshakes_max.div_ceil(shards.max(1)));
-        let state = State { requested, stamps, ticket_keys, error: None, warned_s: 0 };
+        let state = State { tls_config, stamps, ticket_keys, error: None, warned_s: 0 };
         Ok(Some(Arc::new(Certificates { context, shown, state: Mutex::new(state) })))
     }
 
@@ -107,7 +107,7 @@ impl Certificates {
     /// # Errors
     /// When a certificate or its key can't be read or used. The ones before stay.
     pub fn reload(&self, config: &Config) -> Result<(), CommandError> {
-        self.read(&mut self.state(), Requested::of(config)).map_err(CommandError::Usage)
+        self.read(&mut self.state(), TlsConfig::of(config)).map_err(CommandError::Usage)
     }
 
     /// Begins to watch the files, on a thread that ends with the process.
@@ -129,9 +129,9 @@ impl Certificates {
         if let Err(error) = state.ticket_keys.rotate(now) {
             tracing::warn!(%error, "the key of TLS tickets stays as it is");
         }
-        if state.stamps != state.requested.stamps() || state.error.is_some() {
-            let requested = state.requested.clone();
-            match self.read(&mut state, requested) {
+        if state.stamps != state.tls_config.stamps() || state.error.is_some() {
+            let tls_config = state.tls_config.clone();
+            match self.read(&mut state, tls_config) {
                 Ok(()) => tracing::info!("the certificates were read again"),
                 Err(error) => {
                     if state.error.as_ref() != Some(&error) {
@@ -154,13 +154,14 @@ impl Certificates {
         }
     }
 
-    fn read(&self, state: &mut State, requested: Requested) -> Result<(), String> {
+    fn read(&self, state: &mut State, tls_config: TlsConfig) -> Result<(), String> {
         // Before the files are read: a change in between is read the next time.
-        let stamps = requested.stamps();
-        let settings = requested.settings(&state.ticket_keys)?;
+        let stamps = tls_config.stamps();
+        let settings = tls_config.settings(&state.ticket_keys)?;
         self.shown.set(certificates(&settings.acceptor));
         self.context.set(settings);
-        (state.requested, state.stamps, state.error, state.warned_s) = (requested, stamps, None, 0);
+        (state.tls_config, state.stamps, state.error, state.warned_s) =
+            (tls_config, stamps, None, 0);
         Ok(())
     }
 
@@ -169,14 +170,14 @@ impl Certificates {
     }
 }
 
-impl Requested {
+impl TlsConfig {
     fn of(config: &Config) -> Self {
-        let first = Pair {
+        let first = CertificateFiles {
             certificate: PathBuf::from(&config.tls.certificate_file),
             key: PathBuf::from(&config.tls.key_file),
             setting: "tls".into(),
         };
-        let more = config.certificates.iter().enumerate().map(|(index, rule)| Pair {
+        let more = config.certificates.iter().enumerate().map(|(index, rule)| CertificateFiles {
             certificate: PathBuf::from(&rule.certificate_file),
             key: PathBuf::from(&rule.key_file),
             setting: format!("tls.certificates[{index}]"),
@@ -186,7 +187,7 @@ impl Requested {
             TlsVersion::Tls13 => Version::Tls13,
         };
         let tls = &config.tls;
-        Requested {
+        TlsConfig {
             pairs: [first].into_iter().chain(more).collect(),
             version_min,
             client_ca: Some(PathBuf::from(&tls.client_ca_file)).filter(|it| *it != PathBuf::new()),
@@ -223,7 +224,7 @@ impl Requested {
         })
     }
 
-    /// Reads the files.
+    /// Reads the files, and makes what shards accept connections by.
     fn settings(&self, ticket_keys: &TicketKeys) -> Result<TlsSettings, String> {
         let acceptor = self.acceptor(ticket_keys)?;
         Ok(TlsSettings { acceptor, certificate_user: self.certificate_user })
@@ -232,7 +233,7 @@ impl Requested {
     /// Reads the files.
     fn acceptor(&self, ticket_keys: &TicketKeys) -> Result<Acceptor, String> {
         let mut identities = Vec::with_capacity(self.pairs.len());
-        for Pair { certificate, key, setting } in &self.pairs {
+        for CertificateFiles { certificate, key, setting } in &self.pairs {
             let read = |field: &str, path: &Path| {
                 let text = files::read_text(path, FILE_BYTES_MAX);
                 text.map_err(|error| format!("{setting}.{field}: {error}"))
@@ -297,8 +298,8 @@ impl Part for TicketsPart {
         // They may have been on their way for a long time.
         keys.rotate(unix_s()).map_err(|error| PartError::new(TICKETS, error))?;
         let before = std::mem::replace(&mut state.ticket_keys, keys);
-        let requested = state.requested.clone();
-        self.0.read(&mut state, requested).map_err(|error| {
+        let tls_config = state.tls_config.clone();
+        self.0.read(&mut state, tls_config).map_err(|error| {
             state.ticket_keys = before;
             PartError::new(TICKETS, error)
         })
