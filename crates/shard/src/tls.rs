@@ -169,6 +169,11 @@ impl TlsTable {
         self.handshakes.contains_key(&slot)
     }
 
+    /// True while the handshake is under way, or a proxy's header before it.
+    pub fn is_opening(&self, slot: u32) -> bool {
+        self.is_in_handshake(slot) || !self.is_open(slot) && self.unfinished.contains_key(&slot)
+    }
+
     /// Passes received bytes to the handshake that is under way, and appends its reply to `out`. `None` if there is no
     /// handshake.
     pub fn on_handshake(

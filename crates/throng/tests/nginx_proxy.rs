@@ -82,6 +82,11 @@ struct Nginx {
 
 impl Nginx {
     fn start(how: How, server: &Server) -> Self {
+        Nginx::before(how, server.client)
+    }
+
+    /// In front of this port.
+    fn before(how: How, upstream: SocketAddr) -> Self {
         assert!(Path::new(MODULE).exists(), "{MODULE} is missing: {HINT}");
         let port = free_port();
         let at = |ip: &str| SocketAddr::new(ip.parse().unwrap(), port);
@@ -89,7 +94,7 @@ impl Nginx {
         let folder = Scratch::new("nginx");
         let process = "daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log error.log;\n";
         // Modules are loaded before anything else is said.
-        let text = how.configuration(&[v4, v6], server.client).replacen(
+        let text = how.configuration(&[v4, v6], upstream).replacen(
             "events",
             &format!("{process}events"),
             1,
@@ -246,4 +251,28 @@ fn a_proxy_that_says_nothing_gets_an_error() {
     let nginx = Nginx::start(How::ForwardedFor, &server);
     let mut curl = Curl::open(CLIENT, &format!("http://{}/sse?topic=a", nginx.v4), &[]);
     curl.until("bad_proxy_header");
+}
+
+/// nginx can't read what it passes on, and says before TLS whose it is.
+#[test]
+fn a_proxy_that_passes_tls_through_says_whose_connections_are() {
+    let authority = crate::support::tls::Authority::new();
+    let how = How::ProxyProtocol;
+    let server = authority.server(
+        &["--shards", "2"],
+        &[("THRONG_CLIENT_TRUSTED_PROXIES", PROXY), ("THRONG_CLIENT_PROXY_HEADER", how.name())],
+    );
+    let nginx = Nginx::before(how, server.client_tls.unwrap());
+    let port = nginx.v4.port();
+    let ca = authority.path("ca.pem").display().to_string();
+    let mut command = Command::new("curl");
+    command.args(["-sN", "--noproxy", "*", "--max-time", &TIMEOUT.as_secs().to_string()]);
+    command.args(["--interface", CLIENT, "--cacert", &ca]);
+    command.arg(format!("https://localhost:{port}/sse?topic=a&user=al"));
+    command.args(["--resolve", &format!("localhost:{port}:127.0.0.1")]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let mut al = Curl(child.unwrap_or_else(|error| panic!("curl: {error}: {HINT}")));
+    assert_eq!(address(&server, "al"), CLIENT);
+    server.publish("a", json!("through nginx, unread"));
+    al.until("data: through nginx, unread\n");
 }

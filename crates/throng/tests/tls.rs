@@ -4,6 +4,7 @@ mod certificates;
 mod client_certificates;
 mod clients;
 mod handshakes;
+mod proxied;
 mod slow_readers;
 
 use std::io::{Read, Write};

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::{Checks, is_loopback, overlap};
-use crate::{ClientCertificates, ClientUser, Config, Login, ProxyHeader};
+use crate::{ClientCertificates, ClientUser, Config, Login};
 
 pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
     let Config { client, admin, mqtt, tls, .. } = config;
@@ -63,12 +63,6 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
                 )
             },
         );
-        let reads_requests = client.proxy_header != ProxyHeader::ProxyProtocol;
-        checks.require(&[key, "client.proxy_header"], reads_requests, || {
-            "a proxy would have to speak the PROXY protocol before TLS begins, which this port does not read: \
-             let the proxy end TLS and connect to the port without it, or use another proxy_header"
-                .into()
-        });
     }
     let others: [(&'static str, Option<SocketAddr>); 5] = [
         ("client.listen", Some(client.listen)),
@@ -169,8 +163,5 @@ mod tests {
             let error = load(&same).unwrap_err();
             assert!(error.contains("client.listen (127.0.0.1:8000) is the same port"), "{error}");
         }
-        let proxy = "[client]\nlisten_tls = \"127.0.0.1:1\"\nproxy_header = \"proxy-protocol\"\n";
-        let error = load(&format!("{proxy}{CERTIFICATE}")).unwrap_err();
-        assert!(error.contains("before TLS begins"), "{error}");
     }
 }

@@ -35,8 +35,9 @@ impl Core {
 }
 
 impl Engine {
-    /// Whether a header of the PROXY protocol must come before anything else.
-    pub(crate) fn awaits_header(&self, slot: u32) -> bool {
+    /// Whether a header of the PROXY protocol must come before anything else. A driver with TLS passes it before the
+    /// handshake.
+    pub fn awaits_header(&self, slot: u32) -> bool {
         self.core.peers.proxied(slot).is_some_and(|proxied| proxied.awaits_header)
     }
 

@@ -303,12 +303,12 @@ impl Shard {
         giving.record.clear();
         giving.tls.zeroize();
         // rustls has no way to pass on a handshake that is under way.
-        let is_in_handshake = self.tls.is_in_handshake(slot);
-        if let Some(socket) = self.sockets.get_mut(slot).filter(|_| is_in_handshake) {
+        let is_opening = self.tls.is_opening(slot);
+        if let Some(socket) = self.sockets.get_mut(slot).filter(|_| is_opening) {
             // Its descriptor goes along again when the handshake is done.
             socket.set(State::Passed, false);
         }
-        if is_in_handshake || !self.engine.export_into(slot, &mut giving.record) {
+        if is_opening || !self.engine.export_into(slot, &mut giving.record) {
             // A session without a socket ends without a word to the driver.
             giving.left(slot);
             return;

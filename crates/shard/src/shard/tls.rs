@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 
 use engine::{HandshakeResult, Limited, Metrics, Outbox};
+use proxies::{Header, parse_header};
 use rustix::io::Errno;
 use tls::{Alert, Established, Progress};
 
@@ -130,8 +131,41 @@ impl Shard {
         self.engine.metrics().tls_input_bytes.set(self.tls.input_bytes() as u64);
     }
 
+    /// A trusted proxy has sent bytes of the PROXY protocol's header, which comes before TLS. The engine gets the header as it
+    /// does without TLS.
+    fn on_proxy_header(&mut self, slot: u32, input: &[u8]) -> Reading {
+        let mut unfinished = self.tls.take_unfinished(slot);
+        let mut header = std::mem::take(&mut unfinished.record);
+        header.extend_from_slice(input);
+        let taken = match parse_header(&header) {
+            Ok(Header::Partial) => {
+                unfinished.record = header;
+                self.tls.keep_unfinished(slot, unfinished);
+                return Reading::More;
+            }
+            Ok(Header::Whole { taken, .. }) => taken,
+            Err(error) => {
+                self.on_handshake_failed(slot, &error);
+                return Reading::Stopped;
+            }
+        };
+        let hello = header.split_off(taken);
+        self.engine.on_received(slot, &mut header);
+        self.perform();
+        if self.sockets.get(slot).is_none() {
+            return Reading::Stopped;
+        }
+        match hello.is_empty() {
+            true => Reading::More,
+            false => self.on_handshake(slot, &hello),
+        }
+    }
+
     /// The client has sent bytes of its handshake.
     fn on_handshake(&mut self, slot: u32, input: &[u8]) -> Reading {
+        if !self.tls.is_in_handshake(slot) && self.engine.awaits_header(slot) {
+            return self.on_proxy_header(slot, input);
+        }
         self.handshakes_left = self.handshakes_left.saturating_sub(1);
         let began = std::time::Instant::now();
         if !self.tls.is_in_handshake(slot) && !self.begin_handshake(slot) {
