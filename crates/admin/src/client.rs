@@ -8,8 +8,9 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::http::{Http, NotConnectedError};
+use crate::http::{Connection, Http, Layer, NotConnectedError, connect};
 use crate::text::{cut, plain};
+use crate::tls::{Tls, Trust};
 use crate::url::Url;
 
 /// The default of a node's admin port.
@@ -22,6 +23,7 @@ const WORDS_MAX: usize = 300;
 pub struct Target {
     url: Url,
     key: Option<String>,
+    layer: Option<Layer>,
 }
 
 impl fmt::Debug for Target {
@@ -33,18 +35,13 @@ impl fmt::Debug for Target {
 }
 
 impl Target {
-    /// Parses a URL and looks up its host. A host alone, with or without a port, is enough.
+    /// Parses a URL and looks up its host. A host alone, with or without a port, is enough. With `https`, the node's
+    /// certificate must be one that `trust` says.
     ///
     /// # Errors
-    /// If it is no http URL, the lookup fails, or a request can't hold the key.
-    pub fn parse(text: &str, key: Option<String>) -> Result<Self> {
-        let tls = text.starts_with("https://") || text.starts_with("wss://");
-        ensure!(
-            !tls,
-            "{text}: TLS isn't spoken here: forward the port, as in ssh -L {PORT}:127.0.0.1:{PORT} \
-             HOST, and name http://127.0.0.1:{PORT}, or name the http:// port behind the proxy"
-        );
-        let mut url = Url::parse_or(text, Some(PORT))?;
+    /// If it is no http URL, the lookup fails, there is nothing to trust, or a request can't hold the key.
+    pub fn parse(text: &str, key: Option<String>, trust: Trust<'_>) -> Result<Self> {
+        let mut url = Url::parse_admin(text, PORT)?;
         let is_base = !text.starts_with("ws://") && !url.path.contains('?');
         ensure!(is_base, "{text}: write a URL like http://127.0.0.1:{PORT}");
         url.path.truncate(url.path.trim_end_matches('/').len());
@@ -55,7 +52,8 @@ impl Target {
                 "the API key holds characters that can't stand in a request: is it one line of ASCII?"
             );
         }
-        Ok(Target { url, key })
+        let layer = if url.is_tls { Tls::new(trust)?.layer(&url)? } else { None };
+        Ok(Target { url, key, layer })
     }
 
     /// Returns where the node is; its path has no slash at the end.
@@ -66,6 +64,14 @@ impl Target {
     /// Returns the API key.
     pub fn key(&self) -> Option<&str> {
         self.key.as_deref()
+    }
+
+    /// Connects, with TLS where the URL says so.
+    ///
+    /// # Errors
+    /// If the node can't be reached within `timeout`, or its certificate is not trusted.
+    pub fn connect(&self, timeout: Duration) -> Result<Box<dyn Connection>> {
+        connect(&self.url.address, timeout, self.layer.as_ref())
     }
 
     /// Returns the host and port as the URL has them.
@@ -114,7 +120,8 @@ impl Admin {
     /// Returns a client of this node, with this `User-Agent`, which servers may write to their logs.
     pub fn new(target: &Target, agent: &str) -> Self {
         Admin {
-            http: Http::new(&target.url, target.key.as_deref(), agent),
+            http: Http::new(&target.url, target.key.as_deref(), agent)
+                .with_layer(target.layer.clone()),
             base: target.url.path.clone(),
             name: target.name().to_owned(),
             has_key: target.key.is_some(),
@@ -175,6 +182,9 @@ impl Admin {
             Some(io) => {
                 AdminError::Unreachable(format!("the connection to {} broke: {io}", self.name))
             }
+            None if error.is::<NotConnectedError>() => {
+                AdminError::Unreachable(format!("{}: {}", self.name, error.root_cause()))
+            }
             None => self.not_throng(path, &error.root_cause().to_string()),
         }
     }
@@ -231,7 +241,8 @@ mod tests {
     use super::*;
 
     fn host(text: &str) -> String {
-        Target::parse(text, None).map_or_else(|e| e.to_string(), |target| target.url.host)
+        Target::parse(text, None, Trust::System)
+            .map_or_else(|e| e.to_string(), |target| target.url.host)
     }
 
     #[test]
@@ -249,23 +260,29 @@ mod tests {
         assert_eq!(host("127.0.0.1"), "127.0.0.1:8001");
         assert_eq!(host("127.0.0.1:9"), "127.0.0.1:9");
         assert_eq!(host("[::1]"), "[::1]:8001");
-        let url = Target::parse("127.0.0.1/throng/", None).unwrap().url;
+        let url = Target::parse("127.0.0.1/throng/", None, Trust::System).unwrap().url;
         assert_eq!((url.host.as_str(), url.path.as_str()), ("127.0.0.1:8001", "/throng"));
     }
 
     #[test]
     fn unusable_urls_and_keys_are_rejected() {
-        assert!(host("https://127.0.0.1").contains("ssh -L 8001:127.0.0.1:8001"));
-        for text in ["ftp://127.0.0.1", "ws://127.0.0.1:1", "http://127.0.0.1:1/?a=b"] {
+        for text in
+            ["ftp://127.0.0.1", "ws://127.0.0.1:1", "wss://127.0.0.1:1", "http://127.0.0.1:1/?a=b"]
+        {
             assert!(host(text).contains("write a URL like"), "{text}: {}", host(text));
         }
         let key = Some("a\r\nX: y".to_owned());
-        assert!(Target::parse("127.0.0.1", key).unwrap_err().to_string().contains("one line"));
+        assert!(
+            Target::parse("127.0.0.1", key, Trust::System)
+                .unwrap_err()
+                .to_string()
+                .contains("one line")
+        );
     }
 
     #[test]
     fn debug_output_hides_the_key() {
-        let target = Target::parse("127.0.0.1", Some("secret".into())).unwrap();
+        let target = Target::parse("127.0.0.1", Some("secret".into()), Trust::System).unwrap();
         let shown = format!("{target:?}");
         assert!(shown.contains("has_key: true") && !shown.contains("secret"), "{shown}");
     }
@@ -273,7 +290,10 @@ mod tests {
     #[test]
     fn responses_map_to_distinct_errors() {
         let admin = |key: Option<&str>| {
-            Admin::new(&Target::parse("127.0.0.1:1", key.map(str::to_owned)).unwrap(), "test")
+            Admin::new(
+                &Target::parse("127.0.0.1:1", key.map(str::to_owned), Trust::System).unwrap(),
+                "test",
+            )
         };
         let body = |code: &str| format!(r#"{{"error":{{"code":"{code}","message":"so\u001b"}}}}"#);
         let error_of = |key, status, code| admin(key).error_of("/x", status, body(code).as_bytes());

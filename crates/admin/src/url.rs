@@ -23,14 +23,19 @@ pub struct Url {
 enum Schemes {
     /// `http` and `ws`.
     Plain,
+    /// Also `https`.
+    Admin,
     /// Also `https`, `wss`, `mqtt` and `mqtts`.
     All,
 }
 
 impl Schemes {
     fn has(self, scheme: &str) -> bool {
-        matches!(scheme, "http" | "ws")
-            || self == Schemes::All && matches!(scheme, "https" | "wss" | "mqtt" | "mqtts")
+        match scheme {
+            "http" | "ws" => true,
+            "https" => self != Schemes::Plain,
+            _ => self == Schemes::All && matches!(scheme, "wss" | "mqtt" | "mqtts"),
+        }
     }
 }
 
@@ -40,15 +45,15 @@ impl Url {
     /// # Errors
     /// If the scheme is another, or the lookup fails.
     pub fn parse(text: &str) -> Result<Self> {
-        Self::parse_or(text, None)
+        Self::parse_of(text, None, Schemes::Plain)
     }
 
-    /// As [`Url::parse`], with the port of a host that stands alone, without scheme and port.
+    /// As [`Url::parse`], also of `https://`, with the port of a host that stands alone, without scheme and port.
     ///
     /// # Errors
     /// If the scheme is another, or the lookup fails.
-    pub fn parse_or(text: &str, port: Option<u16>) -> Result<Self> {
-        Self::parse_of(text, port, Schemes::Plain)
+    pub fn parse_admin(text: &str, port: u16) -> Result<Self> {
+        Self::parse_of(text, Some(port), Schemes::Admin)
     }
 
     /// As [`Url::parse`], also of `https://`, `wss://`, `mqtt://` and `mqtts://`.
@@ -84,7 +89,7 @@ impl Url {
     fn parse_base_of(base: &str, port: Option<u16>, schemes: Schemes) -> Result<Self> {
         let is_tls = ["https://", "wss://", "mqtts://"].iter().any(|it| base.starts_with(it));
         ensure!(
-            !is_tls || schemes == Schemes::All,
+            !is_tls || schemes != Schemes::Plain,
             "{}: TLS isn't spoken here: name the http:// port behind it",
             shown(base)
         );
@@ -202,7 +207,7 @@ mod tests {
         }
         let url = Url::parse("[::1]:9/sse?of=http://a/").unwrap();
         assert_eq!((url.host.as_str(), url.path.as_str()), ("[::1]:9", "/sse?of=http://a/"));
-        let with = |text| Url::parse_or(text, Some(8_001)).unwrap().host;
+        let with = |text| Url::parse_admin(text, 8_001).unwrap().host;
         assert_eq!(
             (with("127.0.0.1"), with("[::1]/")),
             ("127.0.0.1:8001".into(), "[::1]:8001".into())

@@ -100,35 +100,44 @@ pub(crate) fn check_config(config: &Config, read: &mut Read) {
 }
 
 fn addresses(config: &Config, checks: &mut Checks<'_>) {
-    let (client, admin) = (config.client.listen, config.admin.listen);
-    checks.require(
-        &["client.listen", "client.insecure", "auth.required"],
-        is_loopback(client) || config.client.insecure || config.knows_clients(),
-        || {
+    let Config { client, admin, .. } = config;
+    let has_client_port = client.listen.is_some() || client.listen_tls.is_some();
+    checks.require(&["client.listen"], has_client_port, || {
+        "clients have no port: set client.listen, or client.listen_tls".into()
+    });
+    if let Some(listen) = client.listen {
+        checks.require(
+            &["client.listen", "client.insecure", "auth.required"],
+            is_loopback(listen) || client.insecure || config.knows_clients(),
+            || {
+                format!(
+                    "{listen} is open to other machines, and nothing authenticates clients: require \
+                     tokens (auth.required = true), have the application say who comes \
+                     (webhook.connect = true), listen on 127.0.0.1, or say --insecure \
+                     (client.insecure = true) if a firewall or a proxy guards it"
+                )
+            },
+        );
+        checks.require(&["admin.listen", "client.listen"], !overlap(listen, admin.listen), || {
             format!(
-                "{client} is open to other machines, and nothing authenticates clients: require \
-                 tokens (auth.required = true), have the application say who comes \
-                 (webhook.connect = true), listen on 127.0.0.1, or say --insecure \
-                 (client.insecure = true) if a firewall or a proxy guards it"
+                "clients ({listen}) and applications ({}) need a port each: change one of them",
+                admin.listen
             )
-        },
-    );
-    checks.require(
-        &["admin.listen", "admin.api_key"],
-        is_loopback(admin) || !config.admin.api_key.is_empty() || !config.keys.is_empty(),
-        || {
+        });
+    }
+    let has_key = !admin.api_key.is_empty() || !config.keys.is_empty();
+    for (key, listen) in
+        [("admin.listen", Some(admin.listen)), ("admin.listen_tls", admin.listen_tls)]
+    {
+        let Some(listen) = listen else { continue };
+        checks.require(&[key, "admin.api_key"], is_loopback(listen) || has_key, || {
             format!(
-                "{admin} is open to other machines: set admin.api_key_file (--api-key-file) or \
+                "{listen} is open to other machines: set admin.api_key_file (--api-key-file) or \
                  admin.api_key (THRONG_ADMIN_API_KEY), make a [[keys]] table (throng key new), or \
                  listen on 127.0.0.1"
             )
-        },
-    );
-    checks.require(&["admin.listen", "client.listen"], !overlap(client, admin), || {
-        format!(
-            "clients ({client}) and applications ({admin}) need a port each: change one of them"
-        )
-    });
+        });
+    }
 }
 
 fn secret(key: &'static str, name: &str, text: &str, checks: &mut Checks<'_>) {

@@ -17,7 +17,13 @@ const KEYS: [(&str, &str); 2] =
 const PATHS: &str = "auth.public_key_files";
 
 /// Files that others read, by the settings that name one each.
-const FILES: [&str; 3] = ["tls.certificate_file", "tls.key_file", "tls.client_ca_file"];
+const FILES: [&str; 5] = [
+    "tls.certificate_file",
+    "tls.key_file",
+    "tls.client_ca_file",
+    "tls.acme_ca_file",
+    "tls.acme_dir",
+];
 
 /// Puts the key that a file holds in the place of the setting, and the file's whole path in the
 /// place of the one that was written. Of a key and a file, what a later source says wins; from one

@@ -199,7 +199,7 @@ impl Config {
     pub fn is_open_to_mqtt(&self) -> bool {
         let local = |address: SocketAddr| address.ip().to_canonical().is_loopback();
         let (listen, listen_tls) = (self.client.listen, self.client.listen_tls);
-        let ports = [Some(listen), listen_tls, self.mqtt.listen, self.mqtt.listen_tls];
+        let ports = [listen, listen_tls, self.mqtt.listen, self.mqtt.listen_tls];
         let is_local = self.has_mqtt() && ports.into_iter().flatten().all(local);
         let takes_all_users = !self.webhook.connect && !self.auth.required && !self.has_tokens();
         let takes_all_users = takes_all_users && self.tls.client_user == ClientUser::None;

@@ -101,7 +101,7 @@ impl Kind {
                 "an address with a port, like \"127.0.0.1:8000\" or \"localhost:8000\"".into()
             }
             Kind::OptionalAddress => {
-                "an address with a port, like \"127.0.0.1:1883\" or \"localhost:1883\", or \"\""
+                "an address with a port, like \"127.0.0.1:8000\" or \"localhost:8000\", or \"\""
                     .into()
             }
             Kind::Text => "a text".into(),

@@ -122,9 +122,9 @@ use Kind::{Address, Bool, Bytes, Choice, List, Number, OptionalAddress, Text};
 settings! {
     /// What clients meet.
     client: Client {
-        /// Where clients connect.
-        listen: SocketAddr = Fixed, Address, r#""127.0.0.1:8000""#;
-        /// Where clients connect through TLS, besides, usually at port 443; "" is nowhere. It needs tls.certificate_file.
+        /// Where clients connect without TLS; "" is nowhere, if client.listen_tls is somewhere.
+        listen: Option<SocketAddr> = Fixed, OptionalAddress, r#""127.0.0.1:8000""#;
+        /// Where clients connect through TLS, usually at port 443; "" is nowhere. It needs tls.certificate_file.
         listen_tls: Option<SocketAddr> = Fixed, OptionalAddress, r#""""#;
         /// Let clients connect from other machines although nothing authenticates them: any of them may read any topic and be any user.
         insecure: bool = Fixed, Bool, "false";
@@ -150,6 +150,8 @@ settings! {
     admin: Admin {
         /// Where applications and operators connect.
         listen: SocketAddr = Fixed, Address, r#""127.0.0.1:8001""#;
+        /// Where they connect through TLS, besides; "" is nowhere. It needs tls.certificate_file, and requests no certificates of clients.
+        listen_tls: Option<SocketAddr> = Fixed, OptionalAddress, r#""""#;
         /// The key that applications and operators send as Authorization: Bearer, at least 16 characters; it may be used for everything. Beyond loopback there must be this one or one of [[keys]].
         api_key: String = Secret, Text, r#""""#;
         /// The file that holds that key and nothing else, in its place; relative to the folder of the file that this stands in; "none" in it is no key. Others on the host may not be able to read it.
@@ -208,7 +210,7 @@ settings! {
         revocation_seconds: u64 = Live, Number(60, TEN_YEARS), "2592000";
     }
 
-    /// Encryption, for client.listen_tls and mqtt.listen_tls. The files are read again when they change, and on SIGHUP; connections stay open.
+    /// Encryption, for client.listen_tls, mqtt.listen_tls and admin.listen_tls. The files are read again when they change, and on SIGHUP; connections stay open.
     tls: Tls {
         /// The server's certificate and those that signed it, in PEM, its own first; relative to the file's folder. [[tls.certificates]] has those of further hosts.
         certificate_file: String = Live, Text, r#""""#;
@@ -222,6 +224,18 @@ settings! {
         client_certificates: ClientCertificates = Live, Choice(ClientCertificates::WORDS), r#""optional""#;
         /// Which field of a client's certificate is the user of its connection: the common name, or the first alternative name of a kind. A client may not name another one, and a certificate without the field is rejected. "none" is no field; then a certificate only lets in.
         client_user: ClientUser = Live, Choice(ClientUser::WORDS), r#""none""#;
+        /// Hosts for which the server gets a certificate itself, by ACME. The authority connects to port 443 of each, which must lead to client.listen_tls.
+        acme_hosts: Vec<String> = Live, List, "[]";
+        /// The authority's directory.
+        acme_directory: String = Live, Text, r#""https://acme-v02.api.letsencrypt.org/directory""#;
+        /// That the operator agrees to the authority's terms. Without it there is no account.
+        acme_terms_agreed: bool = Live, Bool, "false";
+        /// Where the authority reaches the operator, like "mailto:ops@example.com".
+        acme_contacts: Vec<String> = Live, List, "[]";
+        /// Where the account and the certificate are stored, with their keys; relative to the file's folder. "" is the directory acme in store.data.
+        acme_dir: String = Live, Text, r#""""#;
+        /// Certificates that the authority's directory must be signed by, in PEM; relative to the file's folder. "" trusts the authorities that this machine trusts.
+        acme_ca_file: String = Live, Text, r#""""#;
         /// Handshakes that may be under way, of about 10 kB each; more are rejected. A handshake and the first request behind it have timeouts.head_seconds together.
         handshakes_max: u64 = Fixed, Number(1, MANY), "10000";
     }

@@ -22,7 +22,7 @@ fn the_default_file_sets_the_defaults() {
         file.origin("client.listen")
     );
     assert_eq!(plain.config.limits.message_bytes_max, 65_536);
-    assert_eq!(plain.config.client.listen.to_string(), "127.0.0.1:8000");
+    assert_eq!(plain.config.client.listen, Some("127.0.0.1:8000".parse().unwrap()));
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn every_error_says_where_and_what_to_write() {
         load(file, &[("THRONG_LIMITS_CONNECTION_MAX", "1"), ("THRONG_SHARDS_SENDER", "fast")], &[])
             .unwrap_err();
     for want in [
-        "throng.toml:2:10: client.listen: expected an address with a port, like \"127.0.0.1:8000\" or \"localhost:8000\", found 8000: write 127.0.0.1:8000 to be reached",
+        "throng.toml:2:10: client.listen: expected an address with a port, like \"127.0.0.1:8000\" or \"localhost:8000\", or \"\", found 8000: write 127.0.0.1:8000 to be reached",
         "throng.toml:3:1: client.cors_origin: there is no such setting; did you mean client.cors_origins?",
         "throng.toml:4:2: limit: there is no such setting; did you mean limits?",
         "throng.toml:7:19: limits.frame_bytes_max: expected a size from 125 B to 64 MiB, like 65536, \"64KiB\" or \"10 MB\", found \"1 TB\"",
@@ -164,9 +164,9 @@ fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
         let certificate =
             [("THRONG_TLS_CERTIFICATE_FILE", "cert.pem"), ("THRONG_TLS_KEY_FILE", "key.pem")];
         let base = match setting.key {
-            "client.listen_tls" | "mqtt.listen_tls" => &certificate[..],
+            "client.listen_tls" | "mqtt.listen_tls" | "admin.listen_tls" => &certificate[..],
             // One is nothing without the other: see check/tls.rs.
-            "tls.certificate_file" | "tls.key_file" => continue,
+            "tls.certificate_file" | "tls.key_file" | "tls.acme_hosts" => continue,
             "tls.client_certificates" | "tls.client_user" => &authority[..],
             "webhook.events" | "webhook.connect" => &url[..],
             "client.user_header" => &proxies[..],

@@ -1,6 +1,8 @@
-//! What the server's TLS certificates say, for the metrics.
+//! What the server's TLS certificates say, for the metrics, and what the admin port accepts connections by.
 
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::ServerConfig;
 
 /// A certificate of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,16 +15,28 @@ pub struct Certificate {
 
 /// The certificates of the server, as they are now.
 #[derive(Debug, Default)]
-pub struct Certificates(RwLock<Vec<Certificate>>);
+pub struct Certificates(RwLock<Current>);
+
+#[derive(Debug, Default)]
+struct Current {
+    certificates: Vec<Certificate>,
+    config: Option<Arc<ServerConfig>>,
+}
 
 impl Certificates {
-    /// Replaces all of them.
-    pub fn set(&self, certificates: Vec<Certificate>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = certificates;
+    /// Replaces all of them. The admin port accepts connections by `config` from now on; open ones stay.
+    pub fn set(&self, certificates: Vec<Certificate>, config: Arc<ServerConfig>) {
+        let current = Current { certificates, config: Some(config) };
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = current;
     }
 
     /// All of them.
     pub fn get(&self) -> Vec<Certificate> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.read().unwrap_or_else(PoisonError::into_inner).certificates.clone()
+    }
+
+    /// What the admin port accepts connections by.
+    pub(crate) fn config(&self) -> Option<Arc<ServerConfig>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).config.clone()
     }
 }

@@ -82,19 +82,29 @@ impl Runtime {
     }
 }
 
-/// Starts the thread `control` on a bound listener.
+/// Where the admin port listens.
+pub struct Listeners {
+    /// Without TLS.
+    pub plain: std::net::TcpListener,
+    /// With TLS, by the certificates of the node.
+    pub tls: Option<std::net::TcpListener>,
+}
+
+/// Starts the thread `control` on bound listeners.
 ///
 /// # Errors
-/// When the listener can't be set up, or the system has no thread left.
+/// When a listener can't be set up, or the system has no thread left.
 pub fn spawn<S: Shards + 'static>(
     Runtime { tokio: runtime, samples }: Runtime,
-    listener: std::net::TcpListener,
+    listeners: Listeners,
     node: Node<S>,
     webhook::Workers { worker, event_sender, forwarder }: webhook::Workers,
 ) -> io::Result<Running> {
-    listener.set_nonblocking(true)?;
-    // Once more, for a longer queue than the standard library's.
-    rustix::net::listen(&listener, BACKLOG)?;
+    for listener in [Some(&listeners.plain), listeners.tls.as_ref()].into_iter().flatten() {
+        listener.set_nonblocking(true)?;
+        // Once more, for a longer queue than the standard library's.
+        rustix::net::listen(listener, BACKLOG)?;
+    }
     let (connections, gate) = (node.connections.clone(), node.upgrades.gate.clone());
     let (stop, stopped) = oneshot::channel();
     let thread = std::thread::Builder::new().name("control".into());
@@ -105,7 +115,7 @@ pub fn spawn<S: Shards + 'static>(
             tokio::spawn(worker.run());
             tokio::spawn(event_sender.run());
             tokio::spawn(forwarder.run(Arc::new(api::ReplyPublisher(node.clone()))));
-            if let Err(error) = serve(listener, node, samples, stopped).await {
+            if let Err(error) = serve(listeners, node, samples, stopped).await {
                 tracing::error!(%error, "the admin port failed");
             }
         });
@@ -128,14 +138,18 @@ fn raise_priority() {
 }
 
 async fn serve(
-    listener: std::net::TcpListener,
+    Listeners { plain, tls }: Listeners,
     node: Arc<Node>,
     samples: Samples,
     stopped: oneshot::Receiver<()>,
 ) -> io::Result<()> {
-    let listener = tokio::net::TcpListener::from_std(listener)?;
     let (connections, gate) = (node.connections.clone(), node.upgrades.gate.clone());
-    let listener = Bounded::new(listener, connections.clone(), gate.clone());
+    let plain = tokio::net::TcpListener::from_std(plain)?;
+    let mut listener = Bounded::new(plain, connections.clone(), gate.clone());
+    if let Some(tls) = tls {
+        let tls = tokio::net::TcpListener::from_std(tls)?;
+        listener = listener.with_tls(tls, node.certificates.clone());
+    }
     let forwarded = node.upgrades.take_forwarded();
     tokio::spawn(memory::watch(node.clone()));
     tokio::spawn(each_second(node.clone()));

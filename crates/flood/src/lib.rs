@@ -27,7 +27,6 @@ pub mod show;
 pub mod source;
 pub mod target;
 pub mod template;
-mod tls;
 
 /// The `User-Agent` of requests to a node's API.
 const AGENT: &str = "throng-flood";
@@ -37,6 +36,7 @@ pub use kernels::HostFindings;
 pub use run::{Outcome, RunError, run};
 pub use scenario::Scenario;
 
+use admin::tls;
 use clap::Subcommand;
 
 /// What `throng flood` does.

@@ -137,10 +137,8 @@ pub struct Upgrade {
     /// The node's admin port: a URL, or a host and port.
     #[arg(long, default_value = "http://127.0.0.1:8001", value_name = "URL")]
     pub admin: String,
-    /// Read the API key from this file instead of the variables THRONG_ADMIN_API_KEY and
-    /// THRONG_ADMIN_API_KEY_FILE.
-    #[arg(long, value_name = "FILE")]
-    pub api_key_file: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    pub access: crate::node::Access,
     /// The binary to go on as, on the server's host [default: the path that it was started by].
     #[arg(long, value_name = "PATH")]
     pub binary: Option<std::path::PathBuf>,
@@ -206,10 +204,8 @@ pub struct Top {
     /// The node's admin port: a URL, or a host and port.
     #[arg(default_value = "http://127.0.0.1:8001", value_name = "URL")]
     pub url: String,
-    /// Read the API key from this file instead of the variables THRONG_ADMIN_API_KEY and
-    /// THRONG_ADMIN_API_KEY_FILE.
-    #[arg(long, value_name = "FILE")]
-    pub api_key_file: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    pub access: crate::node::Access,
     /// Print one sample and end.
     #[arg(long)]
     pub once: bool,

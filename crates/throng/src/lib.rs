@@ -13,6 +13,7 @@ mod commands;
 mod error;
 mod flags;
 mod help;
+mod node;
 mod notify;
 mod sources;
 

@@ -162,6 +162,7 @@ impl Both {
             client_tls: None,
             mqtt_tls: None,
             admin: unknown,
+            admin_tls: None,
             mark,
         };
         let mut lines = Lines::of(server.child.stdout.take().unwrap());
@@ -423,8 +424,15 @@ fn start_text(mut command: Command, check: impl FnOnce(&str)) {
     let (mark, unknown) = (Mark::new(), SocketAddr::from(([0, 0, 0, 0], 0)));
     mark.put(&mut command);
     let child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut server =
-        Server { child, client: unknown, client_tls: None, mqtt_tls: None, admin: unknown, mark };
+    let mut server = Server {
+        child,
+        client: unknown,
+        client_tls: None,
+        mqtt_tls: None,
+        admin: unknown,
+        admin_tls: None,
+        mark,
+    };
     let mut lines = Lines::of(server.child.stdout.take().unwrap());
     let mut text = String::new();
     while !text.contains("Ctrl-C") {

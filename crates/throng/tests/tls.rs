@@ -1,5 +1,7 @@
 //! TLS: what a client meets at the port with it, and what the server does about certificates.
 
+mod acme;
+mod admin_port;
 mod certificates;
 mod client_certificates;
 mod clients;

@@ -122,9 +122,9 @@ fn a_port_that_is_no_admin_port_is_reported() {
         bad(command(unused, arguments), "nothing answers at 127.0.0.1:");
     }
     let mut tls = Command::new(env!("CARGO_BIN_EXE_throng"));
-    tls.args(["top", "https://127.0.0.1"]);
+    tls.args(["top", &format!("https://{}", server.admin), "--once"]);
     let (code, _, error) = run(tls);
-    assert!(code == 2 && error.contains("ssh -L"), "{error}");
+    assert!(code == 1 && error.contains("speaks no TLS at this port"), "{code} {error}");
 }
 
 #[test]

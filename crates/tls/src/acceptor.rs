@@ -7,20 +7,26 @@ use aws_lc_rs::digest::{Context, SHA256};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::version::{TLS12, TLS13};
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 
 use crate::callbacks::Callbacks;
 use crate::certificate::Certificate;
 use crate::handshake::Handshake;
-use crate::identity::{Identities, Identity, crypto_provider};
+use crate::identity::{AlpnChallenges, CHALLENGE_ALPN, Identities, Identity, crypto_provider};
 use crate::pem::{self, PemError};
 use crate::suite::Version;
 use crate::tickets::{TicketKeys, Ticketer};
 
 /// A client of TLS 1.3 gets so many tickets with each handshake. It uses one up when it resumes, and gets the next.
 const TICKETS: usize = 1;
+
+static ALL_VERSIONS: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
+static TLS13_ONLY: &[&SupportedProtocolVersion] = &[&TLS13];
+
+/// The mode of tickets that [`Acceptor::stream_config`] gives. Those of handshakes have smaller numbers.
+const STREAM_TICKETS: u8 = 3;
 
 /// What a server accepts.
 pub struct Settings {
@@ -33,6 +39,8 @@ pub struct Settings {
     pub client_certificates: ClientCertificates,
     /// The keys of tickets. All acceptors share them, also one that replaces another, so that tickets stay valid.
     pub ticket_keys: TicketKeys,
+    /// Replies to the challenges of an authority. All acceptors share them.
+    pub challenges: AlpnChallenges,
 }
 
 /// Whether clients prove by a certificate who they are.
@@ -75,6 +83,8 @@ pub struct Acceptor(Arc<Inner>);
 struct Inner {
     config: ServerConfig,
     identities: Arc<Identities>,
+    versions: &'static [&'static SupportedProtocolVersion],
+    ticket_keys: TicketKeys,
 }
 
 impl Acceptor {
@@ -83,7 +93,8 @@ impl Acceptor {
     /// # Errors
     /// When there is no identity, or an authority is not valid.
     pub fn new(settings: Settings) -> Result<Self, AcceptorError> {
-        let Settings { identities, version_min, client_certificates, ticket_keys } = settings;
+        let Settings { identities, version_min, client_certificates, ticket_keys, challenges } =
+            settings;
         if identities.is_empty() {
             return Err(AcceptorError::NoIdentity);
         }
@@ -101,10 +112,10 @@ impl Acceptor {
             }
         };
         let versions = match version_min {
-            Version::Tls12 => &[&TLS13, &TLS12][..],
-            Version::Tls13 => &[&TLS13],
+            Version::Tls12 => ALL_VERSIONS,
+            Version::Tls13 => TLS13_ONLY,
         };
-        let identities = Arc::new(Identities::new(identities));
+        let identities = Arc::new(Identities::new(identities, challenges));
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(versions)
             .map_err(|error| library_error(&error))?
@@ -113,17 +124,38 @@ impl Acceptor {
         // All suites are safe, and the server lists the cheapest first.
         config.ignore_client_order = true;
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.ticketer = Arc::new(Ticketer { keys: ticket_keys, context });
+        config.ticketer = Arc::new(Ticketer { keys: ticket_keys.clone(), context });
         config.send_tls13_tickets = TICKETS;
         // No early data: an attacker can replay it (RFC 8446, 8).
         config.max_early_data_size = 0;
         config.enable_secret_extraction = true;
-        Ok(Acceptor(Arc::new(Inner { config, identities })))
+        Ok(Acceptor(Arc::new(Inner { config, identities, versions, ticket_keys })))
     }
 
     /// What the certificates of the identities say, in the order of the settings.
     pub fn certificates(&self) -> impl Iterator<Item = &Certificate> {
         self.0.identities.all().iter().map(Identity::certificate)
+    }
+
+    /// What a server accepts connections by that speaks rustls's own streams: the same identities and tickets, and no
+    /// certificates of clients. `alpn` is as in [`Acceptor::handshake`].
+    ///
+    /// # Errors
+    /// When rustls rejects the versions; it does not for those of [`Version`].
+    pub fn stream_config(&self, alpn: &[&[u8]]) -> Result<ServerConfig, AcceptorError> {
+        let mut config = ServerConfig::builder_with_provider(Arc::new(crypto_provider()))
+            .with_protocol_versions(self.0.versions)
+            .map_err(|error| AcceptorError::Library(error.to_string()))?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::clone(&self.0.identities) as Arc<dyn ResolvesServerCert>);
+        config.ignore_client_order = true;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        let context = ticket_context(STREAM_TICKETS, &[]);
+        config.ticketer = Arc::new(Ticketer { keys: self.0.ticket_keys.clone(), context });
+        config.send_tls13_tickets = TICKETS;
+        config.max_early_data_size = 0;
+        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+        Ok(config)
     }
 
     /// Begins the handshake of one connection.
@@ -134,6 +166,9 @@ impl Acceptor {
         let callbacks = Arc::new(Callbacks::new(now, Arc::clone(&self.0.identities)));
         let mut config = self.0.config.clone();
         config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+        if !self.0.identities.challenges().is_empty() {
+            config.alpn_protocols.push(CHALLENGE_ALPN.to_vec());
+        }
         config.cert_resolver = callbacks.clone();
         config.key_log = callbacks.clone();
         config.time_provider = callbacks.clone();

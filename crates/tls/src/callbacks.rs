@@ -66,9 +66,8 @@ impl TimeProvider for Callbacks {
 
 impl ResolvesServerCert for Callbacks {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let host = hello.server_name();
-        self.recorded().server_name = host.map(str::to_owned);
-        self.identities.choose(host, hello.signature_schemes())
+        self.recorded().server_name = hello.server_name().map(str::to_owned);
+        self.identities.certificate_for(&hello)
     }
 }
 

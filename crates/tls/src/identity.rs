@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustls::SignatureScheme;
 use rustls::crypto::CryptoProvider;
+use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
 use crate::certificate::Certificate;
@@ -68,7 +69,12 @@ impl Identity {
         let certificate = certificate.ok_or(IdentityError::Chain(PemError::NoCertificate))?;
         let key = crypto_provider().key_provider.load_private_key(key);
         let key = key.map_err(|_| IdentityError::KeyKind)?;
-        let matches_key = |der| CertifiedKey::new(vec![der], Arc::clone(&key)).keys_match().is_ok();
+        // rustls can't compare the keys of a certificate with a critical extension that it does not know, such as that of
+        // a challenge.
+        let matches_key = |der| {
+            let result = CertifiedKey::new(vec![der], Arc::clone(&key)).keys_match();
+            !matches!(result, Err(rustls::Error::InconsistentKeys(_)))
+        };
         match chain.iter().position(|der| matches_key(der.clone())) {
             Some(0) => {}
             Some(index) => return Err(IdentityError::Order(index + 1)),
@@ -109,27 +115,87 @@ pub(crate) fn crypto_provider() -> CryptoProvider {
     CryptoProvider { cipher_suites, ..default_provider() }
 }
 
+/// Certificates that reply to the challenges of an authority that verifies hosts by TLS-ALPN-01 (RFC 8737). A clone shares
+/// them with its original.
+#[derive(Clone, Default)]
+pub struct AlpnChallenges(Arc<RwLock<HashMap<String, Arc<CertifiedKey>>>>);
+
+/// The protocol that an authority offers, alone, to see the reply (RFC 8737, 6.2).
+pub(crate) const CHALLENGE_ALPN: &[u8] = b"acme-tls/1";
+
+impl AlpnChallenges {
+    /// Shows this certificate to who verifies this host.
+    pub fn set(&self, host: &str, identity: &Identity) {
+        let certified = Arc::clone(&identity.certified);
+        self.write().insert(host.to_ascii_lowercase(), certified);
+    }
+
+    /// Ends all challenges.
+    pub fn clear(&self) {
+        self.write().clear();
+    }
+
+    /// Whether no host is being verified.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.read().is_empty()
+    }
+
+    fn of(&self, host: &str) -> Option<Arc<CertifiedKey>> {
+        self.read().get(&host.to_ascii_lowercase()).cloned()
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, HashMap<String, Arc<CertifiedKey>>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, HashMap<String, Arc<CertifiedKey>>> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for AlpnChallenges {
+    /// Prints no key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.read().keys()).finish()
+    }
+}
+
 /// The identities of a server, by their hosts.
 pub(crate) struct Identities {
     all: Vec<Identity>,
+    challenges: AlpnChallenges,
     /// Positions in `all`, by host or `*.domain`. Several have the same host if their keys are of different kinds.
     by_host: HashMap<String, Vec<usize>>,
 }
 
 impl Identities {
     /// A client that names none of the hosts gets the first.
-    pub(crate) fn new(all: Vec<Identity>) -> Self {
+    pub(crate) fn new(all: Vec<Identity>, challenges: AlpnChallenges) -> Self {
         let mut by_host: HashMap<_, Vec<_>> = HashMap::new();
         for (position, identity) in all.iter().enumerate() {
             for host in identity.certificate.hosts() {
                 by_host.entry(host.to_owned()).or_default().push(position);
             }
         }
-        Identities { all, by_host }
+        Identities { all, challenges, by_host }
     }
 
     pub(crate) fn all(&self) -> &[Identity] {
         &self.all
+    }
+
+    pub(crate) fn challenges(&self) -> &AlpnChallenges {
+        &self.challenges
+    }
+
+    /// The certificate for a client: the reply to a challenge, or that of an identity.
+    pub(crate) fn certificate_for(&self, hello: &ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let is_challenge = hello.alpn().is_some_and(|mut offered| {
+            offered.next() == Some(CHALLENGE_ALPN) && offered.next().is_none()
+        });
+        let host = hello.server_name();
+        let reply = host.filter(|_| is_challenge).and_then(|host| self.challenges.of(host));
+        reply.or_else(|| self.choose(host, hello.signature_schemes()))
     }
 
     /// The identity for a client that names this host (RFC 6066, 3) and can verify these signatures. If there is none
@@ -149,6 +215,12 @@ impl Identities {
         let mut keys = candidates.map(|identity| &identity.certified);
         let first = keys.clone().next();
         keys.find(|certified| certified.key.choose_scheme(schemes).is_some()).or(first).cloned()
+    }
+}
+
+impl ResolvesServerCert for Identities {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.certificate_for(&hello)
     }
 }
 

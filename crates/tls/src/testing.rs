@@ -40,6 +40,7 @@ pub fn acceptor(now: u64) -> Acceptor {
         version_min: Version::Tls12,
         client_certificates: ClientCertificates::None,
         ticket_keys: TicketKeys::new(now).expect("random numbers"),
+        challenges: crate::AlpnChallenges::default(),
     };
     Acceptor::new(settings).expect("the settings are complete")
 }

@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
 use std::time::Duration;
 
-use admin::{AdminError, Target};
+use admin::{AdminError, Connection, Target};
 use client::{Client, ClientError, Event, Feed, State, by_name};
 
 use crate::AGENT;
@@ -27,7 +26,7 @@ pub struct LiveSample {
 
 /// An open stream.
 pub struct Live {
-    stream: TcpStream,
+    stream: Box<dyn Connection>,
     name: String,
     client: &'static dyn Client,
     state: State,
@@ -45,10 +44,12 @@ impl Live {
         let away = |error: std::io::Error| {
             AdminError::Unreachable(format!("nothing answers at {name}: {error}"))
         };
-        let mut stream =
-            TcpStream::connect_timeout(&target.url().address, CONNECT_TIMEOUT).map_err(away)?;
-        stream.set_read_timeout(Some(SILENCE_MAX)).map_err(away)?;
-        stream.set_write_timeout(Some(SILENCE_MAX)).map_err(away)?;
+        let mut stream = target.connect(CONNECT_TIMEOUT).map_err(|error| {
+            let cause = error.root_cause();
+            AdminError::Unreachable(format!("nothing answers at {name}: {cause}"))
+        })?;
+        stream.socket().set_read_timeout(Some(SILENCE_MAX)).map_err(away)?;
+        stream.socket().set_write_timeout(Some(SILENCE_MAX)).map_err(away)?;
         let key = target.key();
         let key = key.map_or(String::new(), |key| format!("Authorization: Bearer {key}\r\n"));
         let request = format!(
@@ -56,7 +57,7 @@ impl Live {
              Accept: text/event-stream\r\n{key}\r\n",
             target.url().path
         );
-        stream.write_all(request.as_bytes()).map_err(away)?;
+        stream.write_all(request.as_bytes()).and_then(|()| stream.flush()).map_err(away)?;
         let client = by_name("sse");
         let client = client.ok_or_else(|| AdminError::Rejected("no reader of events".into()))?;
         let (state, pending, ready) = Default::default();
@@ -146,7 +147,10 @@ mod tests {
             assert!(read > 0);
             stream.write_all(answer.as_bytes()).expect("written");
         });
-        Live::open(&Target::parse(&address, Some("k".into())).expect("a URL")).expect("open")
+        Live::open(
+            &Target::parse(&address, Some("k".into()), admin::tls::Trust::System).expect("a URL"),
+        )
+        .expect("open")
     }
 
     #[test]

@@ -73,13 +73,14 @@ fn port(config: &Config, listen: SocketAddr, checks: &mut Checks<'_>) {
             )
         },
     );
-    checks.require(&["mqtt.listen", "client.listen"], !overlap(client.listen, listen), || {
-        format!(
-            "the client port ({}) takes MQTT as well, but mqtt.listen ({listen}) must be another: \
-             change one of them",
-            client.listen
-        )
-    });
+    if let Some(other) = client.listen {
+        checks.require(&["mqtt.listen", "client.listen"], !overlap(other, listen), || {
+            format!(
+                "the client port ({other}) takes MQTT as well, but mqtt.listen ({listen}) must be \
+                 another: change one of them"
+            )
+        });
+    }
     checks.require(&["mqtt.listen", "admin.listen"], !overlap(admin.listen, listen), || {
         format!(
             "MQTT clients ({listen}) and applications ({}) need a port each: change one of them",

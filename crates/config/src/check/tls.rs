@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{Checks, is_loopback, overlap};
+use super::{Checks, is_host as is_host_name, is_loopback, overlap};
 use crate::{ClientCertificates, ClientUser, Config, Login};
 
 pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
@@ -44,13 +44,17 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
         "the proxy (client.user_header) says who a client is, and so does a certificate: use one of them"
             .into()
     });
-    let has_certificate = !tls.certificate_file.is_empty();
-    let ports = [("client.listen_tls", client.listen_tls), ("mqtt.listen_tls", mqtt.listen_tls)];
-    for (key, listen) in ports {
-        let Some(listen) = listen else { continue };
+    acme(config, checks);
+    let has_certificate = !tls.certificate_file.is_empty() || !tls.acme_hosts.is_empty();
+    let clients = [("client.listen_tls", client.listen_tls), ("mqtt.listen_tls", mqtt.listen_tls)];
+    let ports = [clients[0], clients[1], ("admin.listen_tls", admin.listen_tls)];
+    for (key, _) in ports.into_iter().filter(|(_, listen)| listen.is_some()) {
         checks.require(&[key, "tls.certificate_file"], has_certificate, || {
-            "TLS needs a certificate: set tls.certificate_file and tls.key_file".into()
+            "TLS needs a certificate: set tls.certificate_file and tls.key_file, or tls.acme_hosts".into()
         });
+    }
+    for (key, listen) in clients {
+        let Some(listen) = listen else { continue };
         checks.require(
             &[key, "client.insecure", "auth.required"],
             is_loopback(listen) || client.insecure || config.knows_clients() || is_required,
@@ -64,12 +68,13 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
             },
         );
     }
-    let others: [(&'static str, Option<SocketAddr>); 5] = [
-        ("client.listen", Some(client.listen)),
+    let others: [(&'static str, Option<SocketAddr>); 6] = [
+        ("client.listen", client.listen),
         ("admin.listen", Some(admin.listen)),
         ("mqtt.listen", mqtt.listen),
         ("client.listen_tls", client.listen_tls),
         ("mqtt.listen_tls", mqtt.listen_tls),
+        ("admin.listen_tls", admin.listen_tls),
     ];
     for (key, listen) in ports {
         for (other, address) in others.into_iter().take_while(|(other, _)| *other != key) {
@@ -79,6 +84,49 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
                 });
             }
         }
+    }
+}
+
+/// The most hosts of a certificate that authorities sign.
+const ACME_HOSTS_MAX: usize = 100;
+
+fn acme(config: &Config, checks: &mut Checks<'_>) {
+    let Config { client, tls, store, .. } = config;
+    if tls.acme_hosts.is_empty() {
+        return;
+    }
+    for host in &tls.acme_hosts {
+        checks.require(&["tls.acme_hosts"], !host.starts_with("*."), || {
+            format!("{host:?}: a wildcard can't be verified by ACME at a port: name each host")
+        });
+        let is_host = host.contains('.') && host.parse::<std::net::IpAddr>().is_err();
+        let is_host = is_host && is_host_name(host.strip_prefix("*.").unwrap_or(host));
+        checks.require(&["tls.acme_hosts"], is_host, || {
+            format!("{host:?} is no public host name, like \"push.example.com\"")
+        });
+    }
+    checks.require(&["tls.acme_hosts"], tls.acme_hosts.len() <= ACME_HOSTS_MAX, || {
+        format!("a certificate has at most {ACME_HOSTS_MAX} hosts")
+    });
+    checks.require(&["tls.acme_hosts", "tls.acme_terms_agreed"], tls.acme_terms_agreed, || {
+        "the authority has terms: read them, and set tls.acme_terms_agreed = true".into()
+    });
+    checks.require(&["tls.acme_hosts", "client.listen_tls"], client.listen_tls.is_some(), || {
+        "the authority verifies hosts at the port with TLS: set client.listen_tls".into()
+    });
+    let has_dir = !tls.acme_dir.is_empty() || !store.data.is_empty();
+    checks.require(&["tls.acme_hosts", "tls.acme_dir"], has_dir, || {
+        "the account and the certificate must outlive the process: set tls.acme_dir, or store.data"
+            .into()
+    });
+    let is_https = tls.acme_directory.starts_with("https://");
+    checks.require(&["tls.acme_directory"], is_https, || {
+        format!("{:?} is no https:// URL", tls.acme_directory)
+    });
+    for contact in &tls.acme_contacts {
+        checks.require(&["tls.acme_contacts"], contact.starts_with("mailto:"), || {
+            format!("{contact:?}: write it as \"mailto:ops@example.com\"")
+        });
     }
 }
 
@@ -151,6 +199,61 @@ mod tests {
         assert!(!open("[client]\ninsecure = true\nlisten_tls = \"0.0.0.0:8443\"\n"));
         let users = "client_ca_file = \"ca.pem\"\nclient_user = \"email\"\n";
         assert!(!open(&format!("{users}[client]\nlogin = \"refuse\"\n")));
+    }
+
+    #[test]
+    fn acme_needs_consent_a_port_and_a_directory() {
+        let port = "[client]\nlisten_tls = \"127.0.0.1:8443\"\n";
+        let acme = "[tls]\nacme_hosts = [\"push.example.com\"]\n";
+        let with = |more: &str| load(&format!("{port}{acme}{more}")).map(|it| it.config);
+        let error = with("").unwrap_err();
+        assert!(error.contains("set tls.acme_terms_agreed = true"), "{error}");
+        assert!(error.contains("set tls.acme_dir, or store.data"), "{error}");
+        let agreed = "acme_terms_agreed = true\nacme_dir = \"acme\"\n";
+        assert_eq!(with(agreed).unwrap().tls.acme_dir, "/etc/acme");
+        assert!(with("acme_terms_agreed = true\n[store]\ndata = \"/d\"\n").is_ok());
+        let error = load(&format!("{acme}{agreed}")).unwrap_err();
+        assert!(error.contains("set client.listen_tls"), "{error}");
+        for (line, want) in [
+            ("acme_directory = \"http://a\"\n", "no https:// URL"),
+            ("acme_contacts = [\"ops@example.com\"]\n", "mailto:ops@example.com"),
+        ] {
+            let error = with(&format!("{agreed}{line}")).unwrap_err();
+            assert!(error.contains(want), "{error}");
+        }
+        for host in ["*.example.com", "localhost", "127.0.0.1", "a b.example"] {
+            let file = format!("{port}[tls]\nacme_hosts = [\"{host}\"]\n{agreed}");
+            assert!(load(&file).unwrap_err().contains(&format!("{host:?}")), "{host}");
+        }
+        let many = (0..101).map(|n| format!("\"h{n}.example\"")).collect::<Vec<_>>().join(",");
+        let error = load(&format!("{port}[tls]\nacme_hosts = [{many}]\n{agreed}")).unwrap_err();
+        assert!(error.contains("at most 100 hosts"), "{error}");
+    }
+
+    #[test]
+    fn clients_have_a_port_with_or_without_tls() {
+        let error = load("[client]\nlisten = \"\"\n").unwrap_err();
+        assert!(error.contains("clients have no port"), "{error}");
+        let only = format!("[client]\nlisten = \"\"\nlisten_tls = \"127.0.0.1:1\"\n{CERTIFICATE}");
+        assert_eq!(load(&only).unwrap().config.client.listen, None);
+    }
+
+    #[test]
+    fn the_admin_port_with_tls_is_guarded_like_the_one_without() {
+        let with = |listen: &str, more: &str| {
+            load(&format!("{CERTIFICATE}[admin]\nlisten_tls = \"{listen}\"\n{more}"))
+        };
+        assert!(with("127.0.0.1:8444", "").is_ok());
+        let error = with("0.0.0.0:8444", "").unwrap_err();
+        assert!(
+            error.contains("0.0.0.0:8444 is open to other machines: set admin.api_key"),
+            "{error}"
+        );
+        assert!(with("0.0.0.0:8444", "api_key = \"0123456789abcdef\"\n").is_ok());
+        let error = with("127.0.0.1:8001", "").unwrap_err();
+        assert!(error.contains("admin.listen (127.0.0.1:8001) is the same port"), "{error}");
+        let error = load("[admin]\nlisten_tls = \"127.0.0.1:8444\"\n").unwrap_err();
+        assert!(error.contains("TLS needs a certificate"), "{error}");
     }
 
     #[test]

@@ -171,8 +171,8 @@ pub const CHECKLIST: &[Point] = &[
     },
     Point {
         name: "admin port",
-        about: "Strangers don't reach the port of applications and operators, which has no TLS.",
-        settings: &["admin.listen"],
+        about: "Strangers don't reach the port of applications and operators, and nobody on the way reads its keys.",
+        settings: &["admin.listen", "admin.listen_tls"],
         judge: points::admin_port,
     },
     Point {

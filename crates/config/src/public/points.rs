@@ -36,7 +36,7 @@ pub(super) fn tokens(config: &Config, _: u64) -> Judged {
         );
     }
     if !config.has_tokens() && !config.client.user_header.is_empty() {
-        return match reach(config.client.listen) {
+        return match client_reach(config) {
             Reach::Host => warning(
                 "the proxy says who a client is (client.user_header), and only [[topics]] what it may \
                  do: see to it that nobody but the proxy is on this host, and that it lets nobody \
@@ -183,7 +183,9 @@ pub(super) fn publishing(config: &Config, _: u64) -> Judged {
 }
 
 pub(super) fn tls(config: &Config, _: u64) -> Judged {
-    let listen = config.client.listen;
+    let Some(listen) = config.client.listen else {
+        return ok("clients connect through TLS");
+    };
     match reach(listen) {
         Reach::Host if config.client.listen_tls.is_some() => {
             ok("clients connect through TLS, and only this host reaches the port without it")
@@ -370,7 +372,7 @@ pub(super) fn admin_port(config: &Config, _: u64) -> Judged {
     match (reach(listen), has_key) {
         (Reach::All, _) => error(format!(
             "{listen} (admin.listen) is reached from everywhere, and keys travel without TLS: listen \
-             on 127.0.0.1 or a private address"
+             on 127.0.0.1 or a private address, and let others connect to admin.listen_tls"
         )),
         (Reach::Network, _) => warning(format!(
             "{listen} (admin.listen) is a private address: keys travel without TLS in that network"
@@ -379,7 +381,15 @@ pub(super) fn admin_port(config: &Config, _: u64) -> Judged {
             "whoever is on this host may do everything: make a key (throng key new), unless nobody \
              else is there",
         ),
-        (Reach::Host, true) => ok("only this host reaches the admin port, and needs a key"),
+        (Reach::Host, true) => match config.admin.listen_tls {
+            Some(listen) if reach(listen) == Reach::All => warning(format!(
+                "{listen} (admin.listen_tls) is reached from everywhere: let a firewall say from where"
+            )),
+            Some(_) => {
+                ok("others than this host reach the admin port through TLS alone, and need a key")
+            }
+            None => ok("only this host reaches the admin port, and needs a key"),
+        },
     }
 }
 
@@ -486,11 +496,18 @@ pub(super) fn status_page(config: &Config, _: u64) -> Judged {
 }
 
 /// Who reaches an address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Reach {
     Host,
     /// A private network.
     Network,
     All,
+}
+
+/// How far the most open port of clients reaches.
+fn client_reach(config: &Config) -> Reach {
+    let ports = [config.client.listen, config.client.listen_tls];
+    ports.into_iter().flatten().map(reach).max().unwrap_or(Reach::Host)
 }
 
 fn reach(address: SocketAddr) -> Reach {

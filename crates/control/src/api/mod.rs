@@ -3,6 +3,7 @@
 
 mod backup;
 mod calls;
+mod certificates;
 mod connections;
 mod cursors;
 mod history;
@@ -102,6 +103,7 @@ fn calls() -> Calls<Arc<Node>> {
         .delete("/api/mqtt/retained/{topic}", Admin, mqtt::retained::delete)
         .get("/api/stats", Read, stats::stats)
         .get("/api/config", Read, operate::config)
+        .get("/api/certificates", Read, certificates::certificates)
         .get("/api/upgrade", Read, upgrade::progress)
         .post("/api/upgrade", Admin, upgrade::begin)
         .get("/api/backup", Read, backup::progress)

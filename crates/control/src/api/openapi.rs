@@ -8,9 +8,9 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, Schema};
 use utoipa::{Modify, OpenApi};
 
 use super::{
-    backup, connections, cursors, history, kernel, login, members, messages, mqtt, noisiest,
-    operate, presence, publish, samples, session, stats, subscriptions, tokens, top, topics,
-    upgrade,
+    backup, certificates, connections, cursors, history, kernel, login, members, messages, mqtt,
+    noisiest, operate, presence, publish, samples, session, stats, subscriptions, tokens, top,
+    topics, upgrade,
 };
 use crate::http::ErrorBody;
 use crate::http::access::{RequiredScope, Row};
@@ -35,7 +35,7 @@ use crate::http::access::{RequiredScope, Row};
         presence::presence, top::top, noisiest::noisiest, members::members, messages::messages,
         mqtt::sessions::list, mqtt::sessions::one, mqtt::sessions::end,
         mqtt::retained::list, mqtt::retained::one, mqtt::retained::delete,
-        samples::live, samples::samples, kernel::kernel, backup::begin, backup::progress,
+        samples::live, samples::samples, kernel::kernel, certificates::certificates, backup::begin, backup::progress,
         upgrade::begin, upgrade::progress,
         session::sign_in, session::session, session::sign_out,
         operate::healthz, operate::readyz, operate::metrics, document

@@ -24,11 +24,12 @@ macro_rules! files {
 const SVG: &str = "image/svg+xml";
 
 /// Path, media type and text of each file.
-pub(crate) const FILES: [(&str, &str, &str); 32] = files! {
+pub(crate) const FILES: [(&str, &str, &str); 33] = files! {
     CSS "style.css"
     SVG "icon.svg"
     JS "api.js"
     JS "app.js"
+    JS "certificates.js"
     JS "chart.js"
     JS "config.js"
     JS "connections.js"

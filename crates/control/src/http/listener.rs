@@ -16,6 +16,8 @@ use tokio::time::Sleep;
 
 use super::admission::{AdmissionError, CloseReason, Connections, Peer, Permit};
 use super::gate::Gate;
+use super::socket::Socket;
+use crate::certificates::Certificates;
 
 /// Connections that may wait in the kernel to be accepted: a burst of them is no reason for a
 /// client to try again after a second, as TCP does.
@@ -48,6 +50,8 @@ const HEAD_TOO_LARGE: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Large\r\n
 pub(crate) struct Bounded {
     /// `None` after another process has taken it over.
     listener: Option<TcpListener>,
+    /// The one with TLS, and what accepts its connections.
+    tls: Option<(TcpListener, Arc<Certificates>)>,
     address: io::Result<SocketAddr>,
     connections: Arc<Connections>,
     gate: Arc<Gate>,
@@ -57,20 +61,48 @@ pub(crate) struct Bounded {
 impl Bounded {
     pub fn new(listener: TcpListener, connections: Arc<Connections>, gate: Arc<Gate>) -> Self {
         let address = listener.local_addr();
-        Bounded { listener: Some(listener), address, connections, gate, accepted: 0 }
+        Bounded { listener: Some(listener), tls: None, address, connections, gate, accepted: 0 }
+    }
+
+    /// Listens at a port with TLS, too.
+    pub fn with_tls(self, listener: TcpListener, certificates: Arc<Certificates>) -> Self {
+        Bounded { tls: Some((listener, certificates)), ..self }
     }
 
     /// The next connection, until another process takes them.
-    async fn next(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
+    async fn next(&mut self) -> io::Result<Arrived> {
         if let Some(listener) = &self.listener {
+            let tls = self.tls.as_ref();
+            let accept_tls = async {
+                match tls {
+                    Some((listener, _)) => listener.accept().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
-                accepted = listener.accept() => return accepted,
+                accepted = listener.accept() => {
+                    let (stream, address) = accepted?;
+                    return Ok(Arrived { stream, address, tls: None });
+                }
+                accepted = accept_tls => {
+                    let (stream, address) = accepted?;
+                    let tls = tls.and_then(|(_, certificates)| certificates.config());
+                    return Ok(Arrived { stream, address, tls });
+                }
                 () = self.gate.forwarded() => {}
             }
         }
-        self.listener = None;
+        (self.listener, self.tls) = (None, None);
         std::future::pending().await
     }
+}
+
+/// A connection that was accepted.
+struct Arrived {
+    stream: TcpStream,
+    address: SocketAddr,
+    /// What a port with TLS accepts it by.
+    tls: Option<Arc<rustls::ServerConfig>>,
 }
 
 impl Listener for Bounded {
@@ -79,7 +111,7 @@ impl Listener for Bounded {
 
     async fn accept(&mut self) -> (Timed, SocketAddr) {
         loop {
-            let (stream, address) = match self.next().await {
+            let Arrived { stream, address, tls } = match self.next().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::debug!(%error, "the admin port can't accept");
@@ -96,8 +128,7 @@ impl Listener for Bounded {
                 }
             };
             let Some(permit) = permit else {
-                // A new socket takes it whole, or nobody waits for it.
-                let _ = stream.try_write(NO_PLACE);
+                Socket::reject(&stream, tls.is_some(), NO_PLACE);
                 continue;
             };
             self.accepted += 1;
@@ -107,7 +138,7 @@ impl Listener for Bounded {
             }
             // Answers are small and somebody waits for each. A socket without the option is a slower one.
             let _ = stream.set_nodelay(true);
-            return (Timed::new(stream, permit), address);
+            return (Timed::new(Socket::new(stream, tls), permit), address);
         }
     }
 
@@ -132,14 +163,14 @@ impl Connected<IncomingStream<'_, Bounded>> for On {
 /// A connection that fails when nothing moves on it, when a request takes too long, or when another
 /// needs its place more.
 pub(crate) struct Timed {
-    stream: TcpStream,
+    stream: Socket,
     /// Wakes the task that checks the deadline.
     end: Pin<Box<Sleep>>,
     permit: Permit,
 }
 
 impl Timed {
-    fn new(stream: TcpStream, permit: Permit) -> Self {
+    fn new(stream: Socket, permit: Permit) -> Self {
         let end = Box::pin(tokio::time::sleep_until(permit.peer.deadline().0));
         Timed { stream, end, permit }
     }
@@ -191,7 +222,7 @@ impl AsyncRead for Timed {
     ) -> Poll<io::Result<()>> {
         if self.peer().head_bytes() > HEAD_BYTES_MAX {
             if !self.peer().has_replies() {
-                let _ = self.stream.try_write(HEAD_TOO_LARGE);
+                let _ = Pin::new(&mut self.stream).poll_write(context, HEAD_TOO_LARGE);
             }
             self.permit.connections.count(CloseReason::HeadTooLarge);
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
@@ -321,10 +352,10 @@ mod tests {
         let (mut bounded, address) = bounded(timeouts(60_000, 60_000)).await;
         let mut busy = Vec::new();
         for _ in 0..33 {
-            busy.push(TcpStream::connect(address).await.unwrap());
+            let peer = TcpStream::connect(address).await.unwrap();
             let (accepted, _) = bounded.accept().await;
             accepted.peer().begin(true);
-            busy.push(accepted.stream);
+            busy.push((peer, accepted.stream));
             std::mem::forget(accepted.permit);
         }
         let mut other = TcpStream::connect(address).await.unwrap();

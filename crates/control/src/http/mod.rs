@@ -14,6 +14,7 @@ pub(crate) mod middleware;
 pub(crate) mod origin;
 mod rejection;
 mod request;
+mod socket;
 pub(crate) mod trace;
 
 pub(crate) use rejection::{ErrorBody, Rejection};

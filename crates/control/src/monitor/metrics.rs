@@ -292,13 +292,14 @@ impl Reading {
         let value = self.sum(|metrics| metrics.tls_input_bytes.get());
         let help = "Memory for TLS records of clients that have not come whole";
         gauge(encoder, "tls_input_memory", help, Some(Unit::Bytes), value)?;
-        let rows: Labelled = self
-            .0
-            .certificates
-            .get()
-            .into_iter()
-            .map(|certificate| ("name", certificate.name, certificate.not_after as f64))
-            .collect();
+        // Of several with one name, the one that ends first.
+        let mut ends = std::collections::BTreeMap::new();
+        for certificate in self.0.certificates.get() {
+            let end = ends.entry(certificate.name).or_insert(certificate.not_after);
+            *end = certificate.not_after.min(*end);
+        }
+        let rows: Labelled =
+            ends.into_iter().map(|(name, end)| ("name", name, end as f64)).collect();
         let help = "The end of the server's certificates, since 1970";
         gauges(encoder, "tls_certificate_expiry", help, Some(Unit::Seconds), rows)
     }

@@ -370,7 +370,13 @@ fn an_open_connection_does_not_keep_the_thread_from_ending() {
     let address = listener.local_addr().unwrap();
     let node = fake::node(Mood::Willing, Arc::default(), Arc::default());
     let (_, worker) = fake::webhook();
-    let running = crate::spawn(crate::Runtime::new().unwrap(), listener, node, worker).unwrap();
+    let running = crate::spawn(
+        crate::Runtime::new().unwrap(),
+        crate::Listeners { plain: listener, tls: None },
+        node,
+        worker,
+    )
+    .unwrap();
     let mut open = TcpStream::connect(address).unwrap();
     let mut busy = TcpStream::connect(address).unwrap();
     open.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

@@ -310,7 +310,13 @@ fn live_figures_come_every_second_and_end_with_the_stop() {
     let address = listener.local_addr().unwrap();
     let node = fake::node(Mood::Willing, Arc::default(), Arc::default());
     let (_, worker) = fake::webhook();
-    let running = crate::spawn(crate::Runtime::new().unwrap(), listener, node, worker).unwrap();
+    let running = crate::spawn(
+        crate::Runtime::new().unwrap(),
+        crate::Listeners { plain: listener, tls: None },
+        node,
+        worker,
+    )
+    .unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     stream.write_all(b"GET /api/live HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();

@@ -33,7 +33,13 @@ impl Served {
         *node.upgrades.forwarded.lock().unwrap() = forwarded;
         let gate = node.upgrades.gate.clone();
         let listener = listener.try_clone().unwrap();
-        let running = crate::spawn(Runtime::new().unwrap(), listener, node, webhook().1).unwrap();
+        let running = crate::spawn(
+            Runtime::new().unwrap(),
+            crate::Listeners { plain: listener, tls: None },
+            node,
+            webhook().1,
+        )
+        .unwrap();
         Served { running, gate, published }
     }
 

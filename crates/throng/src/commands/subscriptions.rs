@@ -9,14 +9,13 @@ use std::time::{Duration, Instant};
 
 use ::csv::WriterBuilder;
 use admin::text::grouped;
-use admin::{Admin, AdminError, Target, encoded};
+use admin::{Admin, AdminError, encoded};
 use clap::{Args, Subcommand};
 use serde_json::Value;
 use subscriptions::csv;
 use subscriptions::generate::Graph;
 
 use crate::error::CommandError;
-use crate::sources;
 
 const IMPORT: &str = "/api/subscriptions/import";
 /// The `User-Agent` of the requests.
@@ -103,17 +102,13 @@ struct Node {
     /// The node's admin port: a URL, or a host and port.
     #[arg(long, default_value = "http://127.0.0.1:8001", value_name = "URL")]
     admin: String,
-    /// Read the API key from this file instead of the variables THRONG_ADMIN_API_KEY and
-    /// THRONG_ADMIN_API_KEY_FILE.
-    #[arg(long, value_name = "FILE")]
-    api_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    access: crate::node::Access,
 }
 
 impl Node {
     fn admin(&self) -> Result<Admin, CommandError> {
-        let target = Target::parse(&self.admin, sources::api_key(self.api_key_file.as_deref())?)
-            .map_err(|error| CommandError::Usage(format!("{error:#}")))?;
-        Ok(Admin::new(&target, AGENT))
+        Ok(Admin::new(&self.access.target(&self.admin)?, AGENT))
     }
 }
 
@@ -429,6 +424,9 @@ impl Progress {
 
 #[cfg(test)]
 mod tests {
+    use admin::Target;
+    use admin::tls::Trust;
+
     use super::*;
 
     /// A file of 15-byte lines. The last line has no line end.
@@ -527,7 +525,7 @@ mod tests {
                 reader.get_mut().write_all((head + &body).as_bytes()).unwrap();
             }
         });
-        let mut admin = Admin::new(&Target::parse(&address, None).unwrap(), AGENT);
+        let mut admin = Admin::new(&Target::parse(&address, None, Trust::System).unwrap(), AGENT);
         let text = "user,topic\na,b\na,c\n".to_owned();
         let chunk = Chunk { text, first: 101, last: 102, headers: 1, bytes: 8 };
         let mut progress = Progress::new(None);

@@ -4,17 +4,15 @@ use std::io::{IsTerminal, stdout};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use admin::{AdminError, Target};
+use admin::AdminError;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::cli::Top;
 use crate::error::CommandError;
-use crate::sources;
 
 /// Shows the node's figures, or prints them. Ctrl-C ends it.
 pub fn run(args: &Top) -> Result<(), CommandError> {
-    let target = Target::parse(&args.url, sources::api_key(args.api_key_file.as_deref())?)
-        .map_err(|error| CommandError::Usage(format!("{error:#}")))?;
+    let target = args.access.target(&args.url)?;
     let to_error = |error: AdminError| CommandError::Runtime(error.to_string());
     if !args.json && (args.once || !stdout().is_terminal()) {
         return top::print_once(&target, &mut stdout()).map_err(to_error);

@@ -6,12 +6,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use admin::text::{cut, grouped, plain};
-use admin::{Admin, AdminError, Target, refusal};
+use admin::{Admin, AdminError, refusal};
 use serde_json::{Value, json};
 
 use crate::cli::Upgrade;
 use crate::error::CommandError;
-use crate::sources;
 
 /// The `User-Agent` of the requests.
 const AGENT: &str = "throng-upgrade";
@@ -27,9 +26,7 @@ const TEXT_MAX: usize = 500;
 
 /// Runs the command. Its error decides the exit status.
 pub fn run(args: &Upgrade) -> Result<(), CommandError> {
-    let key = sources::api_key(args.api_key_file.as_deref())?;
-    let target = Target::parse(&args.admin, key)
-        .map_err(|error| CommandError::Usage(format!("{error:#}")))?;
+    let target = args.access.target(&args.admin)?;
     let mut admin = Admin::new(&target, AGENT);
     let mut show = Show::new(args.json);
     let mut last = None;
@@ -212,8 +209,8 @@ mod tests {
 
     fn exit(replies: Vec<Option<String>>) -> String {
         let (admin, thread) = node(replies);
-        let (binary, to, api_key_file) = (None, None, None);
-        let args = Upgrade { admin, api_key_file, binary, to, check: false, json: false };
+        let (binary, to, access) = (None, None, Default::default());
+        let args = Upgrade { admin, access, binary, to, check: false, json: false };
         let result = run(&args);
         thread.join().unwrap();
         match result {

@@ -83,7 +83,8 @@ impl Folder {
         if let (Some(client), Some(admin)) = (address("clients"), address("applications")) {
             // The server prints more lines, which must be read.
             std::thread::spawn(move || lines.for_each(drop));
-            return Some(Server { child, client, client_tls: None, mqtt_tls: None, admin, mark });
+            let (client_tls, mqtt_tls, admin_tls) = (None, None, None);
+            return Some(Server { child, client, client_tls, mqtt_tls, admin, admin_tls, mark });
         }
         assert_eq!(wait_within(&mut child).code(), Some(1));
         None

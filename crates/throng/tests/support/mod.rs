@@ -243,12 +243,15 @@ pub fn end_by(pid: u32, signal: Signal) -> bool {
 /// A running `throng serve`; killed at the end of the test, with every process that has taken its place.
 pub struct Server {
     pub child: Child,
+    /// Where clients connect: without TLS, unless the server has only a port with it.
     pub client: SocketAddr,
     /// Where clients with TLS connect, if the server has such a port.
     pub client_tls: Option<SocketAddr>,
     /// Where MQTT clients with TLS connect.
     pub mqtt_tls: Option<SocketAddr>,
     pub admin: SocketAddr,
+    /// Where applications with TLS connect.
+    pub admin_tls: Option<SocketAddr>,
     pub mark: Mark,
 }
 
@@ -292,27 +295,31 @@ impl Server {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut seen = Vec::new();
         for line in lines.by_ref().map(|line| line.unwrap()) {
-            let is_last = line.trim_start().starts_with("applications");
-            seen.push(line);
-            if is_last {
+            // An empty line is behind those of the ports.
+            if line.is_empty() && seen.len() > 1 {
                 break;
             }
+            seen.push(line);
         }
-        let address = |label: &str, scheme: &str| -> Option<SocketAddr> {
-            let line = seen
+        let of_admin = seen.iter().position(|line| line.trim_start().starts_with("applications"));
+        let (of_clients, of_admin) = seen.split_at(of_admin.expect("the line of the admin port"));
+        let address = |lines: &[String], label: &str, scheme: &str| -> Option<SocketAddr> {
+            let line = lines
                 .iter()
                 .find(|line| line.trim_start().starts_with(label) && line.contains(scheme))?;
             let (_, rest) = line.split_once(scheme)?;
             Some(rest.split(['/', ' ']).next()?.parse().unwrap())
         };
-        let needed = |label: &str| {
-            address(label, "http://")
-                .unwrap_or_else(|| panic!("the start-up text has no line for {label:?}: {seen:?}"))
+        let client_tls = address(of_clients, "", "https://");
+        let mqtt_tls = address(of_clients, "mqtt", "mqtts://");
+        let client = address(of_clients, "clients", "http://").or(client_tls);
+        let admin = address(of_admin, "applications", "http://");
+        let admin_tls = address(of_admin, "", "https://");
+        let (Some(client), Some(admin)) = (client, admin) else {
+            panic!("the start-up text lacks a line: {seen:?}")
         };
-        let (client, admin) = (needed("clients"), needed("applications"));
-        let (client_tls, mqtt_tls) = (address("", "https://"), address("mqtt", "mqtts://"));
         std::thread::spawn(move || lines.for_each(drop));
-        Server { child, client, client_tls, mqtt_tls, admin, mark }
+        Server { child, client, client_tls, mqtt_tls, admin, admin_tls, mark }
     }
 
     pub fn connect(&self) -> TcpStream {

@@ -1,5 +1,6 @@
 //! Handshakes and records against rustls as the client, in memory.
 
+mod challenges;
 mod client_certificates;
 mod handshake;
 mod handshake_errors;

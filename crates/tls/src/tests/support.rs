@@ -16,8 +16,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, Serve
 use rustls::{ClientConfig, ClientConnection, RootCertStore, SupportedCipherSuite};
 
 use crate::{
-    Acceptor, ClientCertificates, Established, HandshakeError, Identity, Progress, Records,
-    Settings, TicketKeys, Version,
+    Acceptor, AlpnChallenges, ClientCertificates, Established, HandshakeError, Identity, Progress,
+    Records, Settings, TicketKeys, Version,
 };
 
 /// The time in tests, in seconds since 1970.
@@ -119,6 +119,7 @@ pub(super) fn settings() -> Settings {
         version_min: Version::Tls12,
         client_certificates: ClientCertificates::None,
         ticket_keys: TicketKeys::new(NOW).unwrap(),
+        challenges: AlpnChallenges::default(),
     }
 }
 

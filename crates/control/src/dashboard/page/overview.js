@@ -4,6 +4,7 @@ import { Chart, draw, stacked } from './chart.js';
 import { card, fill, h, text } from './dom.js';
 import { bytes, cores, count, duration, exact, milliseconds, percent, words } from './format.js';
 import { history } from './history.js';
+import { certificates } from './certificates.js';
 import { kernel } from './kernel.js';
 import { store, subscribe } from './live.js';
 import { names } from './samples.js';
@@ -112,7 +113,7 @@ function nodeLine() {
 }
 
 export function view() {
-  const parts = { node: nodeLine(), tiles: tiles(), shards: shards(), transports: transports(), top: top(), noisiest: noisiest(), history: history(), kernel: kernel() };
+  const parts = { node: nodeLine(), tiles: tiles(), shards: shards(), transports: transports(), top: top(), noisiest: noisiest(), history: history(), kernel: kernel(), certificates: certificates() };
   const drawn = charts();
   const update = () => {
     const sample = store.samples.at(-1);
@@ -126,7 +127,7 @@ export function view() {
     parts.tiles.element,
     parts.kernel.banner,
     h('div.grid.charts', {}, ...drawn.map(chart => chart.element)),
-    h('div.grid.lists', {}, parts.shards.element, parts.transports.element, ...parts.top.elements, parts.noisiest.element, parts.kernel.element, parts.history.element));
+    h('div.grid.lists', {}, parts.shards.element, parts.transports.element, ...parts.top.elements, parts.noisiest.element, parts.kernel.element, parts.certificates.element, parts.history.element));
   return {
     title: 'Overview', element, shown: update,
     close() {
@@ -136,6 +137,7 @@ export function view() {
       parts.noisiest.close();
       parts.history.close();
       parts.kernel.close();
+      parts.certificates.close();
       for (const chart of drawn) chart.close();
     },
   };

@@ -120,12 +120,13 @@ struct Server {
     fixed: Fixed,
     tokens: Tokens,
     log: Log,
-    client: SocketAddr,
+    client: Option<SocketAddr>,
     client_tls: Option<SocketAddr>,
     mqtt: Option<SocketAddr>,
     mqtt_tls: Option<SocketAddr>,
     certificates: Option<Arc<Certificates>>,
     admin: SocketAddr,
+    admin_tls: Option<SocketAddr>,
     connections_max: u64,
     upgrade: Arc<Upgrade>,
     /// This process stays in its place after an upgrade.
@@ -136,22 +137,26 @@ struct Server {
 
 impl Server {
     fn print_hello(&self, config: &Config) {
-        let (client, admin) = (self.client, self.admin);
+        let admin = self.admin;
         let key = match config.admin.api_key.is_empty() && config.keys.is_empty() {
             true => "",
             false => " -H 'Authorization: Bearer YOUR_KEY'",
         };
+        let client = self.client_url();
         let demo = match self.fixed.demo {
-            true => format!("The chat: open http://{client}/ in two windows.\n"),
+            true => format!("The chat: open {client}/ in two windows.\n"),
             false => "A chat to show around: throng serve --demo\n".into(),
         };
-        let mqtt =
-            self.mqtt.map_or(String::new(), |mqtt| format!("  mqtt          mqtt://{mqtt}\n"));
-        let client_tls = self
-            .client_tls
-            .map_or(String::new(), |port| format!("                https://{port}\n"));
-        let mqtt_tls =
-            self.mqtt_tls.map_or(String::new(), |port| format!("  mqtt          mqtts://{port}\n"));
+        let line = |what: &str, scheme: &str, port: Option<SocketAddr>| {
+            port.map_or(String::new(), |port| format!("  {what:<13} {scheme}://{port}\n"))
+        };
+        let clients = match self.client {
+            Some(port) => line("clients", "http", Some(port)) + &line("", "https", self.client_tls),
+            None => line("clients", "https", self.client_tls),
+        };
+        let mqtt = line("mqtt", "mqtt", self.mqtt);
+        let mqtt_tls = line("mqtt", "mqtts", self.mqtt_tls);
+        let admin_tls = line("", "https", self.admin_tls);
         let subscribe = self.mqtt.map_or(String::new(), |mqtt| {
             // Where mosquitto's clients connect by themselves nothing has to be said.
             let at = match mqtt == SocketAddr::from(([127, 0, 0, 1], 1883)) {
@@ -165,11 +170,11 @@ impl Server {
             )
         });
         println!(
-            "Throng {}: {} shards, room for {} connections, messages leave by {}\n\n  \
-             clients       http://{client}\n{client_tls}{mqtt}{mqtt_tls}  \
-             applications  http://{admin}   open this page in a browser\n\n\
+            "Throng {}: {} shards, room for {} connections, messages leave by {}\n\n\
+             {clients}{mqtt}{mqtt_tls}  \
+             applications  http://{admin}   open this page in a browser\n{admin_tls}\n\
              Try it: listen in one terminal, publish in another.\n  \
-             curl -N 'http://{client}/sse?topic=news&user=alice'\n  \
+             curl -N '{client}/sse?topic=news&user=alice'\n  \
              curl{key} http://{admin}/api/publish -d '{{\"topic\":\"news\",\"data\":\"hello\"}}'\n  \
              curl{key} http://{admin}/api/send -d '{{\"user\":\"alice\",\"data\":\"hello, alice\"}}'\n  \
              curl{key} http://{admin}/api/broadcast -d '{{\"data\":\"hello, everyone\"}}'\n\n\
@@ -185,14 +190,28 @@ impl Server {
             sender = self.shards.sender,
             private_tables = self.shards.private_tables,
             connections_max = self.connections_max,
-            %client,
+            client = self.client.map(tracing::field::display),
             client_tls = self.client_tls.map(tracing::field::display),
             mqtt = self.mqtt.map(tracing::field::display),
             mqtt_tls = self.mqtt_tls.map(tracing::field::display),
             %admin,
+            admin_tls = self.admin_tls.map(tracing::field::display),
             version = env!("CARGO_PKG_VERSION"),
             "serving clients and applications"
         );
+    }
+
+    /// Where clients connect, as one of them would write it.
+    fn client_url(&self) -> String {
+        let Some(port) = self.client_tls.filter(|_| self.client.is_none()) else {
+            return self.client.map_or(String::new(), |client| format!("http://{client}"));
+        };
+        let certificates = self.certificates.iter().flat_map(|it| it.shown().get());
+        let name = certificates.map(|it| it.name).find(|name| !name.contains(['*', '@', ':']));
+        match name.filter(|name| !name.is_empty()) {
+            Some(name) => format!("https://{name}:{}", port.port()),
+            None => format!("https://{port}"),
+        }
     }
 
     /// Handles signals until one ends the server, or another process has taken over.

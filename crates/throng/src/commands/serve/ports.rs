@@ -49,6 +49,12 @@ pub(super) fn admin(config: &Config) -> Result<TcpListener, CommandError> {
         .map_err(|error| cannot_listen(address, ("admin.listen", "--admin"), &error))
 }
 
+/// Listens at the admin port with TLS.
+pub(super) fn admin_tls(address: SocketAddr) -> Result<TcpListener, CommandError> {
+    let setting = ("admin.listen_tls", "admin.listen_tls");
+    TcpListener::bind(address).map_err(|error| cannot_listen(address, setting, &error))
+}
+
 /// The admin port can't be served.
 pub(super) fn no_admin(error: &io::Error) -> CommandError {
     CommandError::Runtime(format!("the admin port can't start: {error}"))

@@ -340,7 +340,7 @@ pub(super) fn handshakes(config: &Config) -> usize {
 /// Where clients connect.
 pub(super) fn listeners(config: &Config) -> Vec<(Port, SocketAddr)> {
     let ports = [
-        (Port::plain(Listener::Client), Some(config.client.listen)),
+        (Port::plain(Listener::Client), config.client.listen),
         (Port::tls(Listener::Client), config.client.listen_tls),
         (Port::plain(Listener::Mqtt), config.mqtt.listen),
         (Port::tls(Listener::Mqtt), config.mqtt.listen_tls),

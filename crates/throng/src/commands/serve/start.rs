@@ -53,7 +53,7 @@ struct Running {
 /// Where clients connect, with the real ports where settings are 0.
 #[derive(Clone, Copy)]
 struct Ports {
-    client: SocketAddr,
+    client: Option<SocketAddr>,
     client_tls: Option<SocketAddr>,
     mqtt: Option<SocketAddr>,
     mqtt_tls: Option<SocketAddr>,
@@ -62,6 +62,7 @@ struct Ports {
 /// How it is called.
 struct Admin {
     listener: TcpListener,
+    listener_tls: Option<TcpListener>,
     /// Where the processes before this one forward requests to.
     forwarded: Option<Forwarded>,
     /// How this process came to life.
@@ -86,7 +87,9 @@ impl Start<'_> {
         }
         let running = self.run_shards(&first, prepared, services, workers, configured)?;
         let listener = ports::admin(config)?;
-        let admin = Admin { listener, forwarded: None, came: UpgradeProgress::default() };
+        let listener_tls = config.admin.listen_tls.map(ports::admin_tls).transpose()?;
+        let came = UpgradeProgress::default();
+        let admin = Admin { listener, listener_tls, forwarded: None, came };
         self.serve(first, running, admin)
     }
 
@@ -115,7 +118,7 @@ impl Start<'_> {
         tracing::info!(
             shards = server.handles.len(),
             connections = server.shared.connections.load(Ordering::Relaxed),
-            client = %server.client,
+            client = server.client.map(tracing::field::display),
             admin = %server.admin,
             version = env!("CARGO_PKG_VERSION"),
             "serving in the place of the process before"
@@ -143,7 +146,7 @@ impl Start<'_> {
     ) -> Result<Running, CommandError> {
         let config = &self.loaded.config;
         let ports = Ports {
-            client: prepared.address(Port::plain(Listener::Client)).unwrap_or(config.client.listen),
+            client: prepared.address(Port::plain(Listener::Client)),
             client_tls: prepared.address(Port::tls(Listener::Client)),
             mqtt: prepared.address(Port::plain(Listener::Mqtt)),
             mqtt_tls: prepared.address(Port::tls(Listener::Mqtt)),
@@ -184,7 +187,7 @@ impl Start<'_> {
         self,
         First { runtime, signals }: First,
         running: Running,
-        Admin { listener, forwarded, came }: Admin,
+        Admin { listener, listener_tls, forwarded, came }: Admin,
     ) -> Result<(Server, Signals), CommandError> {
         let config = &self.loaded.config;
         let Running { services, workers, shards, live, access, parts, ports, .. } = running;
@@ -215,6 +218,11 @@ impl Start<'_> {
             webhook: webhook.clone(),
             gate: gate.clone(),
             admin: listener.try_clone().map_err(|error| ports::no_admin(&error))?,
+            admin_tls: listener_tls
+                .as_ref()
+                .map(TcpListener::try_clone)
+                .transpose()
+                .map_err(|error| ports::no_admin(&error))?,
             forwarded: of_forwarded()?,
             started,
             longpoll_key: fixed.longpoll_key.0,
@@ -225,7 +233,11 @@ impl Start<'_> {
             done: Box::new(move || signals_handle.close()),
         };
         let upgrade = Upgrade::new(passes_on, came);
-        let client_url = format!("http://{client}");
+        let client_url = match (client, client_tls) {
+            (Some(client), _) => format!("http://{client}"),
+            (None, Some(client)) => format!("https://{client}"),
+            (None, None) => String::new(),
+        };
         let saved = store.clone().map(storage::SavedSubscriptions);
         let keep_subscriptions = saved.map(|saved| Arc::new(saved) as Arc<dyn SubscriptionStore>);
         let node = control::Node {
@@ -256,7 +268,9 @@ impl Start<'_> {
             subscription_locks: control::UserLocks::default(),
             keep_subscriptions,
         };
-        let control = control::spawn(runtime, listener, node, workers)
+        let admin_tls = listener_tls.as_ref().and_then(|it| it.local_addr().ok());
+        let listeners = control::Listeners { plain: listener, tls: listener_tls };
+        let control = control::spawn(runtime, listeners, node, workers)
             .map_err(|error| ports::no_admin(&error))?;
         let server = Server {
             history,
@@ -280,6 +294,7 @@ impl Start<'_> {
             mqtt_tls,
             certificates,
             admin,
+            admin_tls,
             connections_max: running.connections_max,
             upgrade,
             stay: self.args.stay,
@@ -296,6 +311,9 @@ fn take(old: &TakeOver, config: &Config, running: &Running) -> Result<Admin, Com
         true => None,
         false => Some(ports::admin(config)?),
     };
+    let admin_tls = config.admin.listen_tls;
+    let listener_tls = admin_tls.filter(|address| !old.has_admin_tls(*address));
+    let listener_tls = listener_tls.map(ports::admin_tls).transpose()?;
     let forwarded = Forwarded::new().map_err(|error| failed(&error))?;
     let taker = running.shards.taker.as_ref();
     let taker =
@@ -313,6 +331,12 @@ fn take(old: &TakeOver, config: &Config, running: &Running) -> Result<Admin, Com
     running.services.set_time();
     taker.go();
     let listener = listener.or(given.admin).map_or_else(|| ports::admin(config), Ok)?;
+    let listener_tls = match admin_tls {
+        Some(address) => {
+            Some(listener_tls.or(given.admin_tls).map_or_else(|| ports::admin_tls(address), Ok)?)
+        }
+        None => None,
+    };
     let forwarded = Some(given.forwarded.unwrap_or(forwarded));
-    Ok(Admin { listener, forwarded, came: old.progress() })
+    Ok(Admin { listener, listener_tls, forwarded, came: old.progress() })
 }

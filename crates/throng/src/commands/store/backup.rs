@@ -6,13 +6,12 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use admin::text::{grouped, plain};
-use admin::{Admin, AdminError, Target};
+use admin::{Admin, AdminError};
 use clap::Args;
 use serde_json::{Value, json};
 use store::OpenError;
 
 use crate::error::CommandError;
-use crate::sources;
 
 /// The `User-Agent` of the requests.
 const AGENT: &str = "throng-store";
@@ -28,7 +27,7 @@ pub struct Backup {
     #[arg(value_name = "NAME")]
     name: PathBuf,
     /// Copy the store in this directory, which no process may have open, instead of a running server's.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["api_key_file", "ca"])]
     from: Option<PathBuf>,
     /// The server's admin port: a URL, or a host and port.
     #[arg(
@@ -38,10 +37,8 @@ pub struct Backup {
         conflicts_with = "from"
     )]
     admin: String,
-    /// Read the API key from this file instead of the variables THRONG_ADMIN_API_KEY and
-    /// THRONG_ADMIN_API_KEY_FILE. It needs the scope admin.
-    #[arg(long, value_name = "FILE", conflicts_with = "from")]
-    api_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    access: crate::node::Access,
 }
 
 pub fn run(args: &Backup) -> Result<(), CommandError> {
@@ -69,9 +66,7 @@ fn back_up_server(args: &Backup) -> Result<(), CommandError> {
         let message = format!("{} is no name of a backup: it is not UTF-8", args.name.display());
         return Err(CommandError::Usage(message));
     };
-    let key = sources::api_key(args.api_key_file.as_deref())?;
-    let target = Target::parse(&args.admin, key)
-        .map_err(|error| CommandError::Usage(format!("{error:#}")))?;
+    let target = args.access.target(&args.admin)?;
     let mut admin = Admin::new(&target, AGENT);
     let begun =
         begin(&mut admin, name).map_err(|error| CommandError::Runtime(error.to_string()))?;

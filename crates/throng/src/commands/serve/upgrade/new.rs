@@ -51,6 +51,8 @@ pub(in super::super) struct TakeOver {
 pub(in super::super) struct Given {
     /// The listener of the admin port.
     pub admin: Option<std::net::TcpListener>,
+    /// The listener of the admin port with TLS.
+    pub admin_tls: Option<std::net::TcpListener>,
     /// Where processes before forward requests to, if there were any.
     pub forwarded: Option<Forwarded>,
 }
@@ -211,10 +213,12 @@ impl TakeOver {
 
     /// Whether the old process's admin port is the one that the configuration names.
     pub fn has_admin(&self, address: SocketAddr) -> bool {
-        let theirs = self.facts.admin.as_deref().and_then(|text| text.parse::<SocketAddr>().ok());
-        theirs.is_some_and(|theirs| {
-            theirs.ip() == address.ip() && [0, theirs.port()].contains(&address.port())
-        })
+        is_at(self.facts.admin.as_deref(), address)
+    }
+
+    /// Whether the old process's admin port with TLS is the one that the configuration names.
+    pub fn has_admin_tls(&self, address: SocketAddr) -> bool {
+        is_at(self.facts.admin_tls.as_deref(), address)
     }
 
     /// Whether this process can go on with what the old one has, with this configuration; gives what will
@@ -338,6 +342,7 @@ impl TakeOver {
             let _ = self.main.send(wire::ERROR, error.as_bytes(), &[]);
             io::Error::other(error)
         };
+        let mut admin_tls = None;
         loop {
             let Some(frame) = self.main.receive()? else {
                 return Err(io::Error::other("the old process goes on, or has ended"));
@@ -372,7 +377,11 @@ impl TakeOver {
                     let path = PathBuf::from(std::ffi::OsStr::from_bytes(&frame.body));
                     let forwarded = descriptors.next().map(UnixListener::from);
                     let forwarded = forwarded.map(|listener| Forwarded::inherited(path, listener));
-                    return Ok(Given { admin, forwarded });
+                    return Ok(Given { admin, admin_tls, forwarded });
+                }
+                wire::ADMIN_TLS => {
+                    admin_tls =
+                        frame.descriptors.into_iter().next().map(std::net::TcpListener::from);
                 }
                 wire::ERROR => {
                     return Err(io::Error::other(
@@ -392,4 +401,12 @@ impl TakeOver {
         let frame = expect(&self.main, wire::PAUSED).ok()?;
         Some(u64::from_le_bytes(frame.body.try_into().ok()?))
     }
+}
+
+/// Whether the address that a process reports is the one that a configuration names, in which port 0 is any port.
+fn is_at(theirs: Option<&str>, address: SocketAddr) -> bool {
+    let theirs = theirs.and_then(|text| text.parse::<SocketAddr>().ok());
+    theirs.is_some_and(|theirs| {
+        theirs.ip() == address.ip() && [0, theirs.port()].contains(&address.port())
+    })
 }

@@ -45,6 +45,8 @@ pub(in super::super) struct Old {
     pub gate: Arc<control::Gate>,
     /// The listener of the admin port, which the new process gets.
     pub admin: std::net::TcpListener,
+    /// The one with TLS, which the new process gets, too.
+    pub admin_tls: Option<std::net::TcpListener>,
     /// Where processes before forward requests to, if there were any: the new process gets that, too.
     pub forwarded: Option<(std::os::unix::net::UnixListener, PathBuf)>,
     pub started: Instant,
@@ -297,7 +299,8 @@ impl Upgrade {
             store: old.data.clone(),
             pid: Some(std::process::id()),
             limits: old.limits.clone(),
-            admin: old.admin.local_addr().ok().map(|address| address.to_string()),
+            admin: address(&old.admin),
+            admin_tls: old.admin_tls.as_ref().and_then(address),
             check,
         }
     }
@@ -444,4 +447,8 @@ impl Upgrader for ByCall {
     fn progress(&self) -> watch::Receiver<UpgradeProgress> {
         self.0.progress.subscribe()
     }
+}
+
+fn address(listener: &std::net::TcpListener) -> Option<String> {
+    listener.local_addr().ok().map(|address| address.to_string())
 }

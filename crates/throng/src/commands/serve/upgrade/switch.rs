@@ -57,6 +57,10 @@ impl Upgrade {
         // From here on the new process serves, whatever happens to this one.
         let forwarded = old.forwarded.as_ref();
         let place = forwarded.map_or(&[][..], |(_, path)| path.as_os_str().as_bytes());
+        if let Some(listener) = &old.admin_tls {
+            main.send(wire::ADMIN_TLS, &[], &[listener.as_fd()])
+                .map_err(|error| self.why(&error))?;
+        }
         let mut listeners = vec![old.admin.as_fd()];
         listeners.extend(forwarded.map(|(listener, _)| listener.as_fd()));
         main.send(wire::GO, place, &listeners).map_err(|error| self.why(&error))?;

@@ -34,6 +34,8 @@ pub(super) const GO: u16 = 42;
 pub(super) const SERVING: u16 = 43;
 /// The old one's, at last: how long everything stood still, in microseconds.
 pub(super) const PAUSED: u16 = 45;
+/// The old one's, before [`GO`]: the listener of the admin port with TLS.
+pub(super) const ADMIN_TLS: u16 = 46;
 /// Either one's: why it can't go on, as text.
 pub(super) const ERROR: u16 = 44;
 
@@ -83,6 +85,9 @@ pub(super) struct Facts {
     /// Where its admin port is.
     #[n(15)]
     pub admin: Option<String>,
+    /// Where its admin port with TLS is.
+    #[n(16)]
+    pub admin_tls: Option<String>,
     /// Whether the new one is only asked whether it could.
     #[cbor(n(14), default)]
     pub check: bool,
@@ -264,6 +269,7 @@ mod tests {
             pid: Some(9),
             limits: vec![("a".into(), 1)],
             admin: Some("b".into()),
+            admin_tls: None,
             check: true,
         }
     }

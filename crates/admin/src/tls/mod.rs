@@ -1,6 +1,6 @@
-//! TLS of a run's clients: the certificates that they trust, and why a handshake fails.
+//! The client's side of TLS: the certificates that a client trusts, and why a handshake fails.
 //!
-//! Sessions are never resumed, so that each connection of a crowd costs the server a full handshake.
+//! Sessions are never resumed: each connection of a load generator costs the server a full handshake.
 
 mod failure;
 mod verify;
@@ -9,7 +9,6 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use admin::{Connection, Layer, Url};
 use anyhow::{Context, Result, ensure};
 use rustls::client::{Resumption, UnbufferedClientConnection, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
@@ -18,6 +17,9 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 pub use failure::TlsFailure;
+
+use crate::http::{Connection, Layer};
+use crate::url::Url;
 
 use verify::{AcceptAny, Trusted};
 

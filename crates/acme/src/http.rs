@@ -1,0 +1,81 @@
+//! Requests to the authority.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::{Request, Response};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+
+/// The largest response, in bytes. A chain of certificates has some thousand.
+const RESPONSE_BYTES_MAX: usize = 1 << 20;
+
+/// How long a response may take.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A client that trusts the host's certificates, or those in a PEM alone.
+pub(crate) struct Http(Client<HttpsConnector<HttpConnector>, BodyWrapper<Bytes>>);
+
+impl Http {
+    /// # Errors
+    /// Why no certificate can be trusted.
+    pub fn new(trusted: Option<&str>) -> Result<Self, String> {
+        let mut roots = RootCertStore::empty();
+        match trusted {
+            Some(pem) => {
+                for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+                    let certificate = certificate.map_err(|error| error.to_string())?;
+                    roots.add(certificate).map_err(|error| error.to_string())?;
+                }
+            }
+            None => {
+                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            }
+        }
+        if roots.is_empty() {
+            return Err("there are no certificates of authorities to trust: install ca-certificates, or set \
+                        tls.acme_ca_file"
+                .into());
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let connector =
+            HttpsConnectorBuilder::new().with_tls_config(config).https_only().enable_http1();
+        Ok(Http(Client::builder(TokioExecutor::new()).build(connector.build())))
+    }
+}
+
+impl HttpClient for Http {
+    fn request(
+        &self,
+        request: Request<BodyWrapper<Bytes>>,
+    ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
+        let response = self.0.request(request);
+        let whole = async {
+            let other = |error| Error::Other(error);
+            let (parts, body) = response.await.map_err(|error| other(error.into()))?.into_parts();
+            let body = Limited::new(body, RESPONSE_BYTES_MAX).collect().await.map_err(other)?;
+            Ok(BytesResponse::from(Response::from_parts(parts, Full::new(body.to_bytes()))))
+        };
+        Box::pin(async {
+            match tokio::time::timeout(TIMEOUT, whole).await {
+                Ok(response) => response,
+                Err(late) => Err(Error::Other(late.into())),
+            }
+        })
+    }
+}

@@ -1,0 +1,25 @@
+//! Certificates from an authority, by ACME (RFC 8555) with the challenge TLS-ALPN-01 (RFC 8737): the authority connects to
+//! port 443 of each host and finds there a certificate that only the owner of the account can make.
+//!
+//! - [`Schedule`]: when a certificate is ordered, and how long a failed order waits. It knows no clock and no files.
+//! - [`Folder`]: the files that outlive the process: the account with its key, and the certificate with its key.
+//! - [`obtain`]: orders a certificate and stores it.
+//! - [`self_signed`]: what a server shows until it has a certificate.
+//!
+//! The caller has the port and the threads. It passes what answers challenges in as [`Challenges`].
+
+#![forbid(unsafe_code)]
+
+mod certificate;
+mod folder;
+mod http;
+mod order;
+mod schedule;
+
+pub use certificate::{CertificateError, self_signed};
+pub use folder::{Folder, FolderError};
+pub use order::{AcmeError, Challenges, Order, obtain};
+pub use schedule::{Schedule, Validity};
+
+/// The protocol that an authority offers in the handshake of a challenge (RFC 8737, 6.2).
+pub const ALPN: &[u8] = b"acme-tls/1";

@@ -1,0 +1,94 @@
+//! When a certificate is ordered.
+
+/// The time until an order that failed is repeated, in seconds. It doubles with each failure in a row, up to the maximum:
+/// authorities allow about five failures an hour.
+const RETRY_SECONDS: u64 = 300;
+const RETRY_SECONDS_MAX: u64 = 6 * 3_600;
+
+/// The time in which a certificate is valid, in seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    /// The first second.
+    pub not_before: u64,
+    /// The last second.
+    pub not_after: u64,
+}
+
+/// When a certificate is ordered next.
+#[derive(Clone, Debug, Default)]
+pub struct Schedule {
+    failures: u32,
+    /// No order begins before this second since 1970.
+    not_before: u64,
+}
+
+impl Schedule {
+    /// Whether a certificate is ordered now. `current` is the validity of the certificate that is there, if it has all
+    /// hosts: a third of its time before the end it is renewed, which leaves weeks for what may go wrong.
+    pub fn is_due(&self, current: Option<Validity>, now: u64) -> bool {
+        let is_wanted = current.is_none_or(|Validity { not_before, not_after }| {
+            let lifetime = not_after.saturating_sub(not_before);
+            now.saturating_add(lifetime / 3) >= not_after
+        });
+        is_wanted && now >= self.not_before
+    }
+
+    /// An order failed. Returns the seconds until the next one may begin.
+    pub fn on_failed(&mut self, now: u64) -> u64 {
+        let seconds = RETRY_SECONDS.saturating_mul(1 << self.failures.min(16));
+        let seconds = seconds.min(RETRY_SECONDS_MAX);
+        self.failures = self.failures.saturating_add(1);
+        self.not_before = now.saturating_add(seconds);
+        seconds
+    }
+
+    /// An order succeeded, or other hosts are wanted.
+    pub fn reset(&mut self) {
+        *self = Schedule::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: u64 = 86_400;
+
+    #[test]
+    fn a_certificate_is_renewed_a_third_before_its_end() {
+        let schedule = Schedule::default();
+        let current = Some(Validity { not_before: 100 * DAY, not_after: 190 * DAY });
+        assert!(schedule.is_due(None, 0));
+        assert!(!schedule.is_due(current, 100 * DAY));
+        assert!(!schedule.is_due(current, 160 * DAY - 1));
+        assert!(schedule.is_due(current, 160 * DAY));
+        assert!(schedule.is_due(current, 1_000 * DAY));
+        // Six days, as short certificates have.
+        let short = Some(Validity { not_before: 0, not_after: 6 * DAY });
+        assert!(!schedule.is_due(short, 4 * DAY - 1) && schedule.is_due(short, 4 * DAY));
+        // A clock or a certificate that makes no sense.
+        let reversed = Some(Validity { not_before: 9, not_after: 3 });
+        assert!(schedule.is_due(reversed, 3) && !schedule.is_due(reversed, 2));
+    }
+
+    #[test]
+    fn failures_in_a_row_wait_longer_and_success_forgets_them() {
+        let mut schedule = Schedule::default();
+        let mut now = 1_000;
+        let mut waits = Vec::new();
+        for _ in 0..40 {
+            let seconds = schedule.on_failed(now);
+            assert!(!schedule.is_due(None, now + seconds - 1));
+            now += seconds;
+            assert!(schedule.is_due(None, now));
+            waits.push(seconds);
+        }
+        assert_eq!(waits[..5], [300, 600, 1_200, 2_400, 4_800]);
+        assert_eq!(waits[39], RETRY_SECONDS_MAX);
+        schedule.on_failed(now);
+        schedule.reset();
+        assert!(schedule.is_due(None, now));
+        assert_eq!(schedule.on_failed(now), 300);
+        assert_eq!(schedule.on_failed(u64::MAX), 600);
+    }
+}

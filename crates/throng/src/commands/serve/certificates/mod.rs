@@ -1,0 +1,198 @@
+//! TLS certificates: read at the start, and again when their files or the configuration change.
+
+mod files;
+mod part;
+mod renewal;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use config::Config;
+use control::Certificate;
+use shard::TlsContext;
+use tls::{Acceptor, AlpnChallenges, TicketKeys};
+
+use crate::error::CommandError;
+
+use super::settings;
+
+use self::files::{Given, Loaded, Stamp, TlsConfig};
+use self::renewal::AcmeState;
+
+pub(super) use self::part::{NoTicketsPart, TicketsPart};
+
+/// The largest file with certificates or a key, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// How often the files are compared with what was read.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
+
+/// A certificate that ends within this time is logged as a warning, once a day.
+const WARN_SECONDS: u64 = 14 * DAY;
+
+const DAY: u64 = 86_400;
+
+struct State {
+    tls_config: TlsConfig,
+    /// The files, as they were when they were read.
+    stamps: Vec<Stamp>,
+    ticket_keys: TicketKeys,
+    /// Why the files could not be read the last time, so that it is logged once.
+    error: Option<String>,
+    /// When a certificate that ends soon was logged, in seconds since 1970.
+    warned_s: u64,
+    acme: AcmeState,
+}
+
+/// The certificates of a server.
+pub(super) struct Certificates {
+    context: TlsContext,
+    /// What the metrics report.
+    shown: Arc<control::Certificates>,
+    challenges: AlpnChallenges,
+    state: Mutex<State>,
+}
+
+impl Certificates {
+    /// Reads the files. `None` where no port has TLS.
+    ///
+    /// # Errors
+    /// When a certificate or its key can't be read or used.
+    pub fn new(config: &Config, shards: usize) -> Result<Option<Arc<Self>>, CommandError> {
+        let ports = [config.client.listen_tls, config.mqtt.listen_tls, config.admin.listen_tls];
+        if ports.iter().all(Option::is_none) {
+            return Ok(None);
+        }
+        let ticket_keys = TicketKeys::new(unix_s())
+            .map_err(|error| CommandError::Runtime(format!("TLS can't be set up: {error}")))?;
+        let tls_config = TlsConfig::of(config);
+        let stamps = tls_config.stamps();
+        let (challenges, mut acme) = (AlpnChallenges::default(), AcmeState::default());
+        acme.prepare(tls_config.acme.as_ref()).map_err(CommandError::Usage)?;
+        let given = Given {
+            ticket_keys: &ticket_keys,
+            challenges: &challenges,
+            placeholder: acme.placeholder(),
+            in_use: &[],
+        };
+        let Loaded { settings: first, ordered } =
+            tls_config.load(&given).map_err(CommandError::Usage)?;
+        acme.current = ordered;
+        let shown = Arc::new(control::Certificates::default());
+        show(&shown, &first.acceptor).map_err(CommandError::Usage)?;
+        let handshakes_max = settings::handshakes(config);
+        let context = TlsContext::new(first, handshakes_max.div_ceil(shards.max(1)));
+        let state = State { tls_config, stamps, ticket_keys, error: None, warned_s: 0, acme };
+        let state = Mutex::new(state);
+        Ok(Some(Arc::new(Certificates { context, shown, challenges, state })))
+    }
+
+    /// What shards accept connections by.
+    pub fn context(&self) -> TlsContext {
+        self.context.clone()
+    }
+
+    /// What the certificates say, for people.
+    pub fn shown(&self) -> Arc<control::Certificates> {
+        self.shown.clone()
+    }
+
+    /// Reads the files that this configuration names.
+    ///
+    /// # Errors
+    /// When a certificate or its key can't be read or used. The ones before stay.
+    pub fn reload(&self, config: &Config) -> Result<(), CommandError> {
+        self.read(&mut self.state(), TlsConfig::of(config)).map_err(CommandError::Usage)
+    }
+
+    /// Begins to watch the files and to order certificates, on threads that end with the process.
+    pub fn watch(self: &Arc<Self>) -> std::io::Result<()> {
+        renewal::watch(self)?;
+        let certificates = self.clone();
+        let thread = std::thread::Builder::new().name("certificates".into());
+        thread.spawn(move || {
+            loop {
+                certificates.check(unix_s());
+                std::thread::sleep(CHECK_EVERY);
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Reads the files again if they have changed, and rotates the keys of tickets when it is time.
+    fn check(&self, now: u64) {
+        let mut state = self.state();
+        if let Err(error) = state.ticket_keys.rotate(now) {
+            tracing::warn!(%error, "the key of TLS tickets stays as it is");
+        }
+        if state.stamps != state.tls_config.stamps() || state.error.is_some() {
+            let tls_config = state.tls_config.clone();
+            match self.read(&mut state, tls_config) {
+                Ok(()) => tracing::info!("the certificates were read again"),
+                Err(error) => {
+                    if state.error.as_ref() != Some(&error) {
+                        tracing::error!(error, "the certificates stay as they were");
+                    }
+                    state.error = Some(error);
+                }
+            }
+        }
+        if now >= state.warned_s + DAY {
+            for certificate in self.shown.get() {
+                if certificate.not_after <= now + WARN_SECONDS {
+                    state.warned_s = now;
+                    let seconds = certificate.not_after.saturating_sub(now);
+                    let days = seconds / DAY;
+                    let name = certificate.name;
+                    tracing::warn!(name, days, "a certificate ends soon: renew it");
+                }
+            }
+        }
+    }
+
+    fn read(&self, state: &mut State, tls_config: TlsConfig) -> Result<(), String> {
+        // Before the files are read: a change in between is read the next time.
+        let stamps = tls_config.stamps();
+        state.acme.prepare(tls_config.acme.as_ref())?;
+        let in_use: Vec<tls::Certificate> =
+            self.context.settings().acceptor.certificates().cloned().collect();
+        let given = Given {
+            ticket_keys: &state.ticket_keys,
+            challenges: &self.challenges,
+            placeholder: state.acme.placeholder(),
+            in_use: &in_use,
+        };
+        let Loaded { settings, ordered } = tls_config.load(&given)?;
+        show(&self.shown, &settings.acceptor)?;
+        self.context.set(settings);
+        state.acme.current = ordered;
+        (state.tls_config, state.stamps, state.error, state.warned_s) =
+            (tls_config, stamps, None, 0);
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reports what the certificates say, and has the admin port accept connections by them.
+fn show(shown: &control::Certificates, acceptor: &Acceptor) -> Result<(), String> {
+    let config = acceptor.stream_config(&[b"http/1.1"]).map_err(|error| format!("tls: {error}"))?;
+    shown.set(certificates(acceptor), Arc::new(config));
+    Ok(())
+}
+
+/// What the certificates say, for people.
+fn certificates(acceptor: &Acceptor) -> Vec<Certificate> {
+    let shown = |certificate: &tls::Certificate| {
+        let names = certificate.names.iter().map(ToString::to_string);
+        let name = names.chain(certificate.common_name.clone()).next().unwrap_or_default();
+        Certificate { name, not_after: certificate.not_after }
+    };
+    acceptor.certificates().map(shown).collect()
+}
+
+fn unix_s() -> u64 {
+    control::unix_us() / 1_000_000
+}

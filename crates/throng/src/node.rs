@@ -1,0 +1,41 @@
+//! The flags of commands that call a node.
+
+use std::path::PathBuf;
+
+use admin::Target;
+use admin::tls::Trust;
+use clap::Args;
+
+use crate::error::CommandError;
+use crate::sources;
+
+/// The largest file of `--ca`, in bytes.
+const CA_BYTES_MAX: u64 = 1 << 20;
+
+/// How to be let in at a node.
+#[derive(Args, Default)]
+pub struct Access {
+    /// Read the API key from this file instead of the variables THRONG_ADMIN_API_KEY and
+    /// THRONG_ADMIN_API_KEY_FILE.
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// For an https:// URL: trust the certificates in this file and those that they have signed, instead of the
+    /// authorities that this machine trusts.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+}
+
+impl Access {
+    /// The node at this URL.
+    ///
+    /// # Errors
+    /// When the URL, the key or the file of `--ca` can't be used.
+    pub fn target(&self, url: &str) -> Result<Target, CommandError> {
+        let key = sources::api_key(self.api_key_file.as_deref())?;
+        let pem = self.ca.as_deref().map(|path| files::read_text(path, CA_BYTES_MAX));
+        let pem = pem.transpose().map_err(|error| CommandError::Usage(format!("--ca {error}")))?;
+        let trust = pem.as_deref().map_or(Trust::System, Trust::Pem);
+        let target = Target::parse(url, key, trust);
+        target.map_err(|error| CommandError::Usage(format!("{error:#}")))
+    }
+}

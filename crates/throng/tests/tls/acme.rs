@@ -1,0 +1,221 @@
+//! Certificates that the server orders itself, from Pebble, the test authority of Let's Encrypt.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::support::tls::Authority;
+use crate::support::*;
+
+const HOST: &str = "push.example.com";
+
+/// A name server for Pebble, by which each host is this machine. It lives as long as the process.
+fn name_server() -> std::net::SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for socket in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || serve_names(socket));
+        }
+    });
+    address
+}
+
+/// Replies to the queries on a connection, which have their length in front (RFC 1035, 4.2.2).
+fn serve_names(mut socket: TcpStream) -> Option<()> {
+    loop {
+        let mut length = [0; 2];
+        socket.read_exact(&mut length).ok()?;
+        let mut query = vec![0; u16::from_be_bytes(length).into()];
+        socket.read_exact(&mut query).ok()?;
+        let reply = reply(&query)?;
+        let length = u16::try_from(reply.len()).ok()?.to_be_bytes();
+        socket.write_all(&[&length, &reply[..]].concat()).ok()?;
+    }
+}
+
+/// A reply with 127.0.0.1 for type A, and with nothing for other types (RFC 1035, 4.1).
+fn reply(query: &[u8]) -> Option<Vec<u8>> {
+    let name = query.get(12..)?.iter().position(|byte| *byte == 0)?;
+    let entry = query.get(12..12 + name + 5)?;
+    let is_a = entry[name + 1..name + 3] == [0, 1];
+    let mut reply = query[..2].to_vec();
+    reply.extend([0x81, 0x80, 0, 1, 0, u8::from(is_a), 0, 0, 0, 0]);
+    reply.extend(entry);
+    if is_a {
+        reply.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 127, 0, 0, 1]);
+    }
+    Some(reply)
+}
+
+/// A running Pebble; killed at the end of the test.
+struct Pebble {
+    child: Child,
+    directory: String,
+}
+
+impl Pebble {
+    /// Starts it. It verifies hosts at `tls_port`, and signs certificates that are valid for so many seconds.
+    fn start(authority: &Authority, folder: &Path, tls_port: u16, seconds: u64) -> Self {
+        let binary = std::env::var_os("TEST_GO_PEBBLE");
+        let binary = binary.expect("TEST_GO_PEBBLE, which scripts/test sets");
+        let port = free_port();
+        let config = serde_json::json!({"pebble": {
+            "listenAddress": format!("127.0.0.1:{port}"), "managementListenAddress": "",
+            "certificate": authority.path("server.pem"), "privateKey": authority.path("server.key"),
+            "httpPort": 0, "tlsPort": tls_port, "ocspResponderURL": "",
+            "externalAccountBindingRequired": false,
+            "profiles": {"default": {"description": "of tests", "validityPeriod": seconds}},
+        }});
+        let path = folder.join("pebble.json");
+        std::fs::write(&path, config.to_string()).unwrap();
+        let mut command = Command::new(binary);
+        command.arg("-config").arg(path).arg("-dnsserver").arg(name_server().to_string());
+        command.envs([("PEBBLE_VA_NOSLEEP", "1"), ("PEBBLE_WFE_NONCEREJECT", "0")]);
+        command.stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = command.spawn().unwrap();
+        let mut lines = Lines::of(child.stdout.take().unwrap());
+        lines
+            .find(|line| line.contains("Listening on"))
+            .expect("the line that says that it listens");
+        std::thread::spawn(move || lines.for_each(drop));
+        Pebble { child, directory: format!("https://localhost:{port}/dir") }
+    }
+}
+
+impl Drop for Pebble {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A server with a configuration file, and its log.
+struct Node {
+    server: Server,
+    folder: Scratch,
+    /// Without what says of ACME.
+    config: String,
+}
+
+impl Node {
+    fn start(authority: &Authority) -> Self {
+        let folder = Scratch::new("acme");
+        let config = format!(
+            "[client]\nlisten = \"127.0.0.1:0\"\nlisten_tls = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+             [tls]\ncertificate_file = {:?}\nkey_file = {:?}\n",
+            authority.path("server.pem"),
+            authority.path("server.key")
+        );
+        folder.write("throng.toml", &config);
+        let server = Node::serve(&folder);
+        Node { server, folder, config }
+    }
+
+    fn serve(folder: &Scratch) -> Server {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
+        command.args(["serve", "--shards", "1"]);
+        let log = std::fs::File::create(folder.path().join("log")).unwrap();
+        Server::run_in(folder.path(), command, &[], log.into())
+    }
+
+    fn tls_port(&self) -> u16 {
+        self.server.client_tls.unwrap().port()
+    }
+
+    /// Has the server order certificates there from now on.
+    fn order_at(&self, authority: &Authority, directory: &str) {
+        let more = format!(
+            "acme_hosts = [\"{HOST}\", \"b.example.com\"]\nacme_directory = {directory:?}\nacme_terms_agreed = true\n\
+             acme_contacts = [\"mailto:ops@example.com\"]\nacme_dir = \"acme\"\nacme_ca_file = {:?}\n",
+            authority.path("ca.pem")
+        );
+        self.folder.write("throng.toml", &(self.config.clone() + &more));
+        self.server.signal("-HUP");
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+
+    /// Waits until the log has a text.
+    fn until_logged(&self, text: &str) {
+        const FAILED: &str = "there is no new certificate";
+        self.server.until(text, |_| {
+            let log = self.log();
+            assert!(text == FAILED || !log.contains(FAILED), "{log}");
+            log.contains(text)
+        });
+    }
+
+    /// What OpenSSL says of the certificate that a client of this host gets.
+    fn certificate(&self) -> String {
+        let port = self.tls_port();
+        let line = format!(
+            "openssl s_client -connect 127.0.0.1:{port} -servername {HOST} </dev/null 2>/dev/null \
+             | openssl x509 -noout -issuer -serial -ext subjectAltName"
+        );
+        let output = output_within(Command::new("sh").args(["-c", &line]));
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+#[test]
+fn a_certificate_is_ordered_stored_and_used_by_the_next_process() {
+    let authority = Authority::new();
+    let mut node = Node::start(&authority);
+    let port = node.tls_port();
+    let pebble = Pebble::start(&authority, node.folder.path(), port, 90 * 86_400);
+    assert!(!node.certificate().contains("Pebble"), "{}", node.certificate());
+    node.order_at(&authority, &pebble.directory);
+    node.until_logged("the new certificate is in use");
+    let certificate = node.certificate();
+    assert!(certificate.contains("Pebble Intermediate CA"), "{certificate}");
+    assert!(certificate.contains(HOST) && certificate.contains("b.example.com"), "{certificate}");
+    // Other hosts get the certificate that was there.
+    let mut stream = authority.connect(node.server.client_tls.unwrap());
+    let reply = crate::support::tls::exchange(&mut stream, super::HEALTHY);
+    assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
+    let (_, list) = node.server.api("GET", "/api/certificates", None);
+    assert_eq!(list["certificates"][1]["name"], HOST, "{list}");
+    assert!([89, 90].contains(&list["certificates"][1]["days_left"].as_u64().unwrap()), "{list}");
+    // The authority is gone, and the next process needs none.
+    drop(pebble);
+    drop(node.server);
+    node.server = Node::serve(&node.folder);
+    assert_eq!(node.certificate(), certificate);
+    assert!(!node.log().contains("is ordered"), "{}", node.log());
+}
+
+#[test]
+fn a_certificate_is_renewed_before_its_end() {
+    let authority = Authority::new();
+    let node = Node::start(&authority);
+    let pebble = Pebble::start(&authority, node.folder.path(), node.tls_port(), 20);
+    node.order_at(&authority, &pebble.directory);
+    node.until_logged("the new certificate is in use");
+    let first = node.certificate();
+    let mut member = node.server.listen("/sse?topic=news");
+    node.server.until("another one is there", |_| {
+        let second = node.certificate();
+        second.contains("Pebble") && second != first
+    });
+    node.server.publish("news", "still here".into());
+    assert_eq!(member.data(), "still here");
+}
+
+/// Until there is a certificate, and when the authority refuses, the server serves on.
+#[test]
+fn an_authority_that_is_away_is_tried_again() {
+    let authority = Authority::new();
+    let node = Node::start(&authority);
+    node.order_at(&authority, "https://localhost:1/dir");
+    node.until_logged("there is no new certificate");
+    let log = node.log();
+    assert!(log.contains("retry_seconds=300"), "{log}");
+    assert!(log.contains("Connection refused"), "{log}");
+    // It signs for itself meanwhile.
+    assert!(node.certificate().contains(HOST), "{}", node.certificate());
+    assert_eq!(node.server.get("/healthz").0, 200);
+}
