@@ -66,6 +66,11 @@ pub enum Command {
     #[cfg(feature = "tune")]
     #[command(after_long_help = help::TUNE)]
     Tune(Tune),
+    /// Say whether a node is ready for clients: for health checks of containers and scripts.
+    ///
+    /// Requests /readyz at the admin port, or /healthz with --live. Neither needs a key.
+    #[command(after_long_help = help::HEALTH)]
+    Health(Health),
     /// Make a key of the API with the scopes that it needs, or say what a key may be used for.
     ///
     /// The server knows keys by their hashes, in tables [[keys]] of its configuration.
@@ -133,6 +138,18 @@ pub struct Serve {
 }
 
 #[derive(Args)]
+pub struct Health {
+    /// The node's admin port: a URL, or a host and port.
+    #[arg(long, default_value = "http://127.0.0.1:8001", value_name = "URL")]
+    pub admin: String,
+    #[command(flatten)]
+    pub access: crate::node::Access,
+    /// Only whether the process lives, not whether it takes new connections.
+    #[arg(long)]
+    pub live: bool,
+}
+
+#[derive(Args)]
 pub struct Upgrade {
     /// The node's admin port: a URL, or a host and port.
     #[arg(long, default_value = "http://127.0.0.1:8001", value_name = "URL")]
@@ -190,6 +207,9 @@ pub struct Tune {
     /// Where that unit finds the binary [default: this one].
     #[arg(long, requires = "systemd", value_name = "PATH")]
     pub binary: Option<std::path::PathBuf>,
+    /// Print the unit of a package instead, which runs as the user throng on any host.
+    #[arg(long, requires_all = ["systemd", "binary"], hide = true)]
+    pub package: bool,
     /// Print the advice as JSON.
     #[arg(long, conflicts_with = "host")]
     pub json: bool,
@@ -308,6 +328,7 @@ mod tests {
             ("config", true),
             ("flood", cfg!(feature = "flood")),
             ("tune", cfg!(feature = "tune")),
+            ("health", true),
             ("key", true),
             ("store", true),
             ("subscriptions", true),

@@ -15,7 +15,7 @@ macro_rules! all {
             "  0  done\n",
             "  1  the system or another program refused something\n",
             "  2  the command line or the configuration is wrong\n",
-            "  3  the command ran and found what needs attention (flood, tune, key check, store, token read, config --check --public), or moved nothing (upgrade)\n",
+            "  3  the command ran and found what needs attention (flood, tune, health, key check, store, token read, config --check --public), or moved nothing (upgrade)\n",
             "  4  connections were lost (upgrade)",
         )
     };
@@ -89,6 +89,18 @@ Exit status:
   2  the command line is wrong
   3  they don't fit, or a setting could not be changed";
 
+pub const HEALTH: &str = "\
+Examples:
+  throng health
+  throng health --live
+  throng health --admin http://127.0.0.1:9001
+
+Exit status:
+  0  the node takes new connections; with --live: it lives
+  1  the node can't be reached
+  2  the command line is wrong
+  3  the node takes no new connections, and says why";
+
 pub const KEY: &str = "\
 Examples:
   throng key new --name ops --scope read
@@ -157,6 +169,7 @@ Exit status:
   3  nothing moved: the server that was there serves on
   4  the new process serves, and some connections were lost";
 
+#[cfg(feature = "top")]
 pub const TOP: &str = "\
 Examples:
   throng top

@@ -15,6 +15,8 @@ mod flags;
 mod help;
 mod node;
 mod notify;
+#[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
+mod resolver;
 mod sources;
 
 use std::ffi::OsString;
@@ -36,6 +38,8 @@ pub fn run_with(
     protocols: &'static Protocols,
 ) -> ExitCode {
     binary::remember();
+    #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
+    resolver::restrict();
     let cli = Cli::try_parse_from(arguments).unwrap_or_else(|error| {
         // A closed pipe is not an error.
         let _ = error.print();
@@ -52,6 +56,7 @@ pub fn run_with(
         Some(Command::Flood(command)) => commands::flood::run(&command),
         #[cfg(feature = "tune")]
         Some(Command::Tune(tune)) => commands::tune::run(&tune),
+        Some(Command::Health(health)) => commands::health::run(&health),
         Some(Command::Key(what)) => commands::key::run(&what),
         Some(Command::Store(what)) => commands::store::run(&what),
         Some(Command::Token(what)) => commands::token::run(&what),

@@ -54,6 +54,7 @@ pages! {
     errors: "docs/errors.md",
     limits: "docs/limits.md",
     glossary: "docs/glossary.md",
+    install: "docs/install.md",
     operations: "docs/operations.md",
     store: "docs/store.md",
     security: "docs/security.md",

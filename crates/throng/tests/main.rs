@@ -53,6 +53,8 @@ mod public;
 mod quotas;
 mod recipes;
 mod recovery;
+#[cfg(feature = "host-tools")]
+mod release;
 mod store;
 mod subscriptions;
 mod support;

@@ -82,6 +82,7 @@ fn the_package_unpacks_and_serves() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut package = Command::new(root.join("scripts/package"));
     package.env("THRONG_BIN", THRONG).env("OUT", folder.path().join("out"));
+    package.env("GZIP_LEVEL", "-1");
     let archive = run(&mut package);
     let archive = Path::new(archive.trim());
     let name = archive.file_name().unwrap().to_str().unwrap().strip_suffix(".tar.gz").unwrap();
@@ -95,12 +96,13 @@ fn the_package_unpacks_and_serves() {
         "docs/README.md",
         "man/throng-serve.1",
         "completions/throng.zsh",
+        "throng.toml",
     ] {
         assert!(unpacked.join(file).exists(), "{file}");
     }
     let unit = std::fs::read_to_string(unpacked.join("throng.service")).unwrap();
     // Nothing of where this binary is.
-    for line in ["ExecStart=/usr/local/bin/throng serve", "ProtectHome=yes", "PrivateTmp=yes"] {
+    for line in ["ExecStart=/usr/local/bin/throng serve", "User=throng", "ProtectHome=yes"] {
         assert!(unit.contains(line), "{line}: {unit}");
     }
     assert!(!unit.contains("This binary is where"), "{unit}");

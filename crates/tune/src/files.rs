@@ -56,7 +56,70 @@ const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 /// needs systemd 250 or later, and nothing else: configuration and key are read where they are there.
 pub fn systemd_unit(advice: &Advice, binary: &Path) -> String {
     let connections = advice.want.connections;
-    let nofile = advice.nofile;
+    let elsewhere = match below(binary, &[&HOMES[..], &TEMPORARY[..]].concat()) {
+        true => ELSEWHERE,
+        false => "",
+    };
+    let head = format!(
+        "# /etc/systemd/system/throng.service, by throng tune for {} connections.\n\
+         # As root, with this text in that file: systemctl daemon-reload && systemctl enable --now throng\n\
+         {elsewhere}",
+        count(connections)
+    );
+    unit(
+        binary,
+        &Variant {
+            head: &head,
+            flags: &format!("--max-connections {connections} "),
+            user: "DynamicUser=yes\n",
+            readers: "# Settings: /etc/throng/throng.toml, if it is there (throng config --default makes one). The user\n\
+                      # that the unit makes for itself reads it: mode 0644, and secrets elsewhere. Flags above win over\n\
+                      # it. After a change: systemctl reload throng\n",
+            nofile: advice.nofile,
+            connections,
+        },
+    )
+}
+
+/// Returns the unit of a package for any host: the server runs as the user `throng`, which the package makes, and takes
+/// the number of connections from its settings.
+pub fn package_unit(binary: &Path) -> String {
+    unit(
+        binary,
+        &Variant {
+            head: "# To change it: systemctl edit throng\n",
+            flags: "",
+            user: "User=throng\nGroup=throng\n",
+            readers: "# Settings: /etc/throng/throng.toml. Root and the group throng read it. Flags above win over it.\n\
+                      # After a change: systemctl reload throng\n",
+            nofile: PACKAGE_NOFILE,
+            connections: PACKAGE_CONNECTIONS,
+        },
+    )
+}
+
+/// The limit on open files in the unit of a package: the most that a kernel allows by default (fs.nr_open).
+const PACKAGE_NOFILE: u64 = 1 << 20;
+/// The connections for which that unit has time to stop.
+const PACKAGE_CONNECTIONS: u64 = 1_000_000;
+
+/// What differs between units.
+struct Variant<'a> {
+    /// The first lines, each a comment.
+    head: &'a str,
+    /// More flags of the server, each with a space behind it.
+    flags: &'a str,
+    /// The lines that name the user.
+    user: &'a str,
+    /// Who reads the settings: lines of a comment.
+    readers: &'a str,
+    nofile: u64,
+    /// The connections that the kernel has to close at the end.
+    connections: u64,
+}
+
+fn unit(binary: &Path, variant: &Variant) -> String {
+    let Variant { head, flags, user, readers, nofile, connections } = variant;
     let program = quoted(binary);
     // The kernel takes about as long to close the connections as to open them.
     let stop_seconds = 30 + connections / 50_000;
@@ -64,15 +127,9 @@ pub fn systemd_unit(advice: &Advice, binary: &Path) -> String {
     let tasks = 2 * (64 + crate::estimate::SHARDS_MAX);
     let home = if below(binary, &HOMES) { "read-only" } else { "yes" };
     let private_tmp = if below(binary, &TEMPORARY) { "no" } else { "yes" };
-    let sandbox = SANDBOX.replace("HOME", home).replace("TMP", private_tmp);
-    let elsewhere = match below(binary, &[&HOMES[..], &TEMPORARY[..]].concat()) {
-        true => ELSEWHERE,
-        false => "",
-    };
+    let sandbox = SANDBOX.replace("HOME", home).replace("TMP", private_tmp).replace("USER\n", user);
     format!(
-        "# /etc/systemd/system/throng.service, by throng tune for {} connections.\n\
-         # As root, with this text in that file: systemctl daemon-reload && systemctl enable --now throng\n\
-         {elsewhere}\
+        "{head}\
          [Unit]\n\
          Description=Throng push server\n\
          After=network-online.target\n\
@@ -80,7 +137,7 @@ pub fn systemd_unit(advice: &Advice, binary: &Path) -> String {
          \n\
          [Service]\n\
          Type=notify\n\
-         ExecStart={program} serve --max-connections {connections} --data %S/throng \
+         ExecStart={program} serve {flags}--data %S/throng \
          --api-key-file %d/api.key\n\
          # Goes on as the binary and with the configuration that are there by now, and keeps every\n\
          # connection. To read the settings only: systemctl kill --signal=HUP throng\n\
@@ -97,9 +154,7 @@ pub fn systemd_unit(advice: &Advice, binary: &Path) -> String {
          TimeoutStartSec=300\n\
          TimeoutStopSec={stop_seconds}\n\
          \n\
-         # Settings: /etc/throng/throng.toml, if it is there (throng config --default makes one). The user\n\
-         # that the unit makes for itself reads it: mode 0644, and secrets elsewhere. Flags above win over\n\
-         # it. After a change: systemctl reload throng\n\
+         {readers}\
          # Clients reach 127.0.0.1:8000 only: put a proxy there, or set client.listen and, as long as\n\
          # nothing authenticates them, client.insecure.\n\
          ConfigurationDirectory=throng\n\
@@ -120,8 +175,7 @@ pub fn systemd_unit(advice: &Advice, binary: &Path) -> String {
          TasksMax={tasks}\n\
          \n{sandbox}\n\
          [Install]\n\
-         WantedBy=multi-user.target\n",
-        count(connections)
+         WantedBy=multi-user.target\n"
     )
 }
 
@@ -135,7 +189,7 @@ const ELSEWHERE: &str = "\
 /// @system-service holds both, and RestrictNamespaces checks only the flags for namespaces.
 const SANDBOX: &str = "\
 # What the server doesn't need is taken from it. @system-service holds io_uring and unshare(2).
-DynamicUser=yes
+USER
 UMask=0077
 NoNewPrivileges=yes
 # For a port below 1024, CAP_NET_BIND_SERVICE here and in AmbientCapabilities=.
@@ -202,6 +256,19 @@ mod tests {
         assert!(unit.contains("ProtectHome=read-only\n") && unit.contains(ELSEWHERE));
         assert!(!systemd_unit(&advice, Path::new("/opt/throng")).contains(ELSEWHERE));
         assert!(systemd_unit(&advice, Path::new("/tmp/throng")).contains("PrivateTmp=no\n"));
+    }
+
+    #[test]
+    fn the_unit_of_a_package_has_a_user_and_leaves_settings_to_their_file() {
+        let unit = package_unit(Path::new("/usr/bin/throng"));
+        for line in [
+            "ExecStart=/usr/bin/throng serve --data %S/throng --api-key-file %d/api.key\n",
+            "User=throng\nGroup=throng\nUMask=0077\n",
+            "LimitNOFILE=1048576\n",
+        ] {
+            assert!(unit.contains(line), "{line} is not in\n{unit}");
+        }
+        assert!(!unit.contains("DynamicUser") && !unit.contains("USER"), "{unit}");
     }
 
     #[test]

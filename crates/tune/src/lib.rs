@@ -26,7 +26,7 @@ pub use advice::{Advice, Bound, advise};
 pub use apply::{Applied, apply};
 pub use cgroup::Cgroup;
 pub use estimate::{Estimate, cost};
-pub use files::{sysctl_drop_in, systemd_unit};
+pub use files::{package_unit, sysctl_drop_in, systemd_unit};
 pub use finding::{Finding, Level, Remedy, Sysctl};
 pub use host::Host;
 pub use probe::IoUring;

@@ -4,6 +4,7 @@ pub mod completions;
 pub mod config;
 #[cfg(feature = "flood")]
 pub mod flood;
+pub mod health;
 pub mod key;
 pub mod man;
 pub mod parent;

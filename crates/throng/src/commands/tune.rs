@@ -10,6 +10,11 @@ use crate::error::CommandError;
 
 /// Prints the advice, or applies it. The exit status says whether the connections fit.
 pub fn run(args: &Tune) -> Result<(), CommandError> {
+    if let (true, Some(binary)) = (args.package, &args.binary) {
+        // It depends on nothing of this host.
+        let _ = std::io::stdout().write_all(tune::package_unit(binary).as_bytes());
+        return Ok(());
+    }
     let want = Want { both_ends: args.both_ends, ..Want::new(args.connections) };
     let host = Host::read();
     let advice = tune::advise(&host, &want);

@@ -15,6 +15,7 @@ case "$1 $2" in
 "top "*) [[ "$*" == *http* ]] || set -- "$@" "http://$(cat "$RUN/admin")" ;;
 "flood "*) [[ "$*" == *--admin* || "$*" == *--help* ]] || set -- "$@" --admin "http://$(cat "$RUN/admin")" ;;
 "upgrade "*) [[ "$*" == *--admin* || "$*" == *--help* ]] || set -- "$@" --admin "http://$(cat "$RUN/admin")" ;;
+"health "*) [[ "$*" == *--admin* || "$*" == *--help* ]] || set -- "$@" --admin "http://$(cat "$RUN/admin")" ;;
 "store backup") [[ "$*" == *--admin* || "$*" == *--from* ]] || set -- "$@" --admin "http://$(cat "$RUN/admin")" ;;
 "subscriptions import" | "subscriptions list" | "subscriptions followers") [[ "$*" == *--admin* ]] || set -- "$@" --admin "http://$(cat "$RUN/admin")" ;;
 "store backup") [[ "$*" == *--admin* || "$*" == *--from* ]] || set -- "$@" --admin "http://$(cat "$RUN/admin")" ;;
