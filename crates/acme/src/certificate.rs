@@ -3,6 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
+use zeroize::Zeroizing;
 
 /// A certificate can't be made, for a host is no name that certificates have.
 #[derive(Debug, thiserror::Error)]
@@ -17,16 +18,22 @@ pub struct CertificateError {
 ///
 /// # Errors
 /// When a host is no DNS name.
-pub fn self_signed(hosts: &[String]) -> Result<String, CertificateError> {
+pub fn self_signed(hosts: &[String]) -> Result<Zeroizing<String>, CertificateError> {
     signed(hosts, None)
 }
 
-/// The answer to a challenge: a certificate for this host with the digest of the key authorization (RFC 8737, 3).
-pub(crate) fn of_challenge(host: &str, digest: &[u8]) -> Result<String, CertificateError> {
+/// The reply to a challenge: a certificate for this host with the digest of the key authorization (RFC 8737, 3).
+pub(crate) fn of_challenge(
+    host: &str,
+    digest: &[u8],
+) -> Result<Zeroizing<String>, CertificateError> {
     signed(&[host.to_owned()], Some(digest))
 }
 
-fn signed(hosts: &[String], challenge: Option<&[u8]>) -> Result<String, CertificateError> {
+fn signed(
+    hosts: &[String],
+    challenge: Option<&[u8]>,
+) -> Result<Zeroizing<String>, CertificateError> {
     let make = || {
         let mut params = CertificateParams::new(hosts)?;
         params.distinguished_name = DistinguishedName::new();
@@ -35,13 +42,13 @@ fn signed(hosts: &[String], challenge: Option<&[u8]>) -> Result<String, Certific
         }
         let key = KeyPair::generate()?;
         let certificate = params.self_signed(&key)?;
-        Ok(pem("CERTIFICATE", certificate.der()) + &key_pem(&key))
+        Ok(Zeroizing::new(pem("CERTIFICATE", certificate.der()) + &key_pem(&key)))
     };
     make().map_err(|error| CertificateError { hosts: hosts.join(", "), error })
 }
 
 /// A new key in PEM, and a request for a certificate for these hosts in DER.
-pub(crate) fn request(hosts: &[String]) -> Result<(String, Vec<u8>), CertificateError> {
+pub(crate) fn request(hosts: &[String]) -> Result<(Zeroizing<String>, Vec<u8>), CertificateError> {
     let make = || {
         let mut params = CertificateParams::new(hosts)?;
         params.distinguished_name = DistinguishedName::new();
@@ -52,13 +59,13 @@ pub(crate) fn request(hosts: &[String]) -> Result<(String, Vec<u8>), Certificate
     make().map_err(|error| CertificateError { hosts: hosts.join(", "), error })
 }
 
-fn key_pem(key: &KeyPair) -> String {
-    pem("PRIVATE KEY", &key.serialize_der())
+fn key_pem(key: &KeyPair) -> Zeroizing<String> {
+    Zeroizing::new(pem("PRIVATE KEY", &Zeroizing::new(key.serialize_der())))
 }
 
 /// DER as text (RFC 7468).
 fn pem(label: &str, der: &[u8]) -> String {
-    let text = STANDARD.encode(der);
+    let text = Zeroizing::new(STANDARD.encode(der));
     let mut pem = format!("-----BEGIN {label}-----\n");
     for line in text.as_bytes().chunks(64) {
         pem.extend(line.iter().copied().map(char::from));

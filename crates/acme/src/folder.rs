@@ -5,8 +5,15 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
+use crate::schedule::Schedule;
+
 /// The largest file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The file with what is known of orders.
+const STATE: &str = "orders.json";
 
 /// A folder with an account and a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +25,30 @@ pub struct Folder(PathBuf);
 pub struct FolderError {
     path: PathBuf,
     error: String,
+}
+
+/// What the folder says of orders.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrderState {
+    /// The authority and the hosts that the schedule is of.
+    pub directory: String,
+    /// See `directory`.
+    pub hosts: Vec<String>,
+    /// The authority that signed the certificate in the folder.
+    pub certificate_of: Option<String>,
+    /// When the next order begins.
+    pub schedule: Schedule,
+}
+
+impl OrderState {
+    /// Continues with this authority and these hosts. Others than before are ordered without delay.
+    pub fn continue_with(&mut self, directory: &str, hosts: &[String]) {
+        if self.directory != directory || self.hosts != hosts {
+            self.directory = directory.to_owned();
+            self.hosts = hosts.to_vec();
+            self.schedule = Schedule::default();
+        }
+    }
 }
 
 impl Folder {
@@ -46,8 +77,37 @@ impl Folder {
         }
     }
 
+    /// What was stored of orders; the default if there is nothing, or nothing that can be read.
+    pub fn order_state(&self) -> OrderState {
+        let text = files::read_text(&self.0.join(STATE), FILE_BYTES_MAX).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
+    /// Stores what is known of orders. Before an order this also shows that the folder can be written.
+    ///
+    /// # Errors
+    /// When it can't.
+    pub fn store_order_state(&self, state: &OrderState) -> Result<(), FolderError> {
+        let path = self.0.join(STATE);
+        let json = serde_json::to_string(state);
+        let json =
+            json.map_err(|error| FolderError { path: path.clone(), error: error.to_string() })?;
+        self.store(&path, &json)
+    }
+
     pub(crate) fn store_account(&self, json: &str) -> Result<(), FolderError> {
         self.store(&self.account_file(), json)
+    }
+
+    /// Removes an account that is of no use any more.
+    pub(crate) fn remove_account(&self) -> Result<(), FolderError> {
+        let path = self.account_file();
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(FolderError { path, error: error.to_string() })
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn store_certificate(&self, pem: &str) -> Result<(), FolderError> {
@@ -120,6 +180,30 @@ mod tests {
         assert_eq!(mode(folder.account_file()), 0o600);
         assert_eq!(mode(dir.path().join("a/b")), 0o700);
         assert_eq!(fs::read_dir(dir.path().join("a/b")).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn other_hosts_and_another_authority_are_ordered_without_delay() {
+        let dir = Scratch::new("state");
+        let folder = Folder::new(dir.path());
+        let mut state = folder.order_state();
+        assert_eq!(state, OrderState::default());
+        let hosts = ["a.example".to_owned()];
+        state.continue_with("https://a", &hosts);
+        state.schedule.on_begun(1_000);
+        state.certificate_of = Some("https://a".into());
+        folder.store_order_state(&state).unwrap();
+        let mut state = folder.order_state();
+        state.continue_with("https://a", &hosts);
+        assert!(!state.schedule.is_due(None, 1_000), "the next process waits as well");
+        for (directory, hosts) in [("https://b", &hosts[..]), ("https://a", &[])] {
+            let mut state = state.clone();
+            state.continue_with(directory, hosts);
+            assert!(state.schedule.is_due(None, 1_000));
+            assert_eq!(state.certificate_of.as_deref(), Some("https://a"));
+        }
+        fs::write(dir.path().join(STATE), "{").unwrap();
+        assert_eq!(folder.order_state(), OrderState::default());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! port 443 of each host and finds there a certificate that only the owner of the account can make.
 //!
 //! - [`Schedule`]: when a certificate is ordered, and how long a failed order waits. It knows no clock and no files.
-//! - [`Folder`]: the files that outlive the process: the account with its key, and the certificate with its key.
+//! - [`Folder`]: the files that outlive the process: the account with its key, the certificate with its key, and the schedule.
 //! - [`obtain`]: orders a certificate and stores it.
 //! - [`self_signed`]: what a server shows until it has a certificate.
 //!
@@ -17,9 +17,6 @@ mod order;
 mod schedule;
 
 pub use certificate::{CertificateError, self_signed};
-pub use folder::{Folder, FolderError};
+pub use folder::{Folder, FolderError, OrderState};
 pub use order::{AcmeError, Challenges, Order, obtain};
 pub use schedule::{Schedule, Validity};
-
-/// The protocol that an authority offers in the handshake of a challenge (RFC 8737, 6.2).
-pub const ALPN: &[u8] = b"acme-tls/1";

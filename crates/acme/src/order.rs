@@ -8,6 +8,11 @@ use instant_acme::{
     NewOrder, OrderStatus, RetryPolicy,
 };
 
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
 use crate::certificate::{self, CertificateError};
 use crate::folder::{Folder, FolderError};
 use crate::http::Http;
@@ -15,15 +20,15 @@ use crate::http::Http;
 /// How long an authority may check challenges, and how long it may sign.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What answers challenges at the port with TLS.
+/// What replies to challenges at the port with TLS.
 pub trait Challenges: Sync {
-    /// Handshakes that offer [`ALPN`](crate::ALPN) alone, for this host, get the certificate in this PEM from now on.
+    /// Handshakes of an authority (RFC 8737) for this host get the certificate in this PEM from now on.
     ///
     /// # Errors
     /// Why the PEM can't be used.
     fn set(&self, host: &str, pem: &str) -> Result<(), String>;
 
-    /// Ends that for all hosts.
+    /// Handshakes of an authority get no certificate of a challenge any more.
     fn clear(&self);
 }
 
@@ -58,10 +63,13 @@ pub enum AcmeError {
     },
     /// The authority did not find the answer to a challenge.
     #[error(
-        "the authority could not verify a host: port 443 of each of tls.acme_hosts must lead to client.listen_tls, past \
-         any proxy that ends TLS (status {0})"
+        "the authority could not verify {0}: port 443 of each of tls.acme_hosts must lead to client.listen_tls, past any \
+         proxy that ends TLS"
     )]
     NotVerified(String),
+    /// The authority signed something else than a certificate.
+    #[error("the authority sent no certificate that can be read")]
+    NoCertificate,
     /// The authority offers no TLS-ALPN-01 for a host.
     #[error("the authority does not verify {0} by TLS-ALPN-01")]
     NoChallenge(String),
@@ -82,17 +90,47 @@ pub enum AcmeError {
 /// # Errors
 /// When the authority refuses or can't be reached, or the folder can't be written.
 pub async fn obtain(order: &Order, challenges: &dyn Challenges) -> Result<(), AcmeError> {
-    let result = run(order, challenges).await;
+    let result = place(order, challenges).await;
     challenges.clear();
     result
 }
 
-async fn run(wanted: &Order, challenges: &dyn Challenges) -> Result<(), AcmeError> {
-    let account = account(wanted).await?;
-    let hosts: Vec<Identifier> = wanted.hosts.iter().cloned().map(Identifier::Dns).collect();
-    let order = account.new_order(&NewOrder::new(&hosts)).await;
-    let mut order = order.map_err(|error| refused("an order", &error))?;
-    let mut authorizations = order.authorizations();
+async fn place(order: &Order, challenges: &dyn Challenges) -> Result<(), AcmeError> {
+    let account = account(order).await?;
+    let hosts: Vec<Identifier> = order.hosts.iter().cloned().map(Identifier::Dns).collect();
+    let placed = account.new_order(&NewOrder::new(&hosts)).await;
+    if placed.as_ref().err().is_some_and(is_account_gone) {
+        // The next order makes a new one.
+        order.folder.remove_account()?;
+    }
+    let mut placed = placed.map_err(|error| refused("an order", &error))?;
+    reply_to_challenges(&mut placed, challenges).await?;
+    let patience = RetryPolicy::new().timeout(PATIENCE);
+    let status = placed.poll_ready(&patience).await;
+    let status = status.map_err(|error| refused("a challenge", &error))?;
+    if status != OrderStatus::Ready {
+        return Err(AcmeError::NotVerified(why_not_verified(&mut placed).await));
+    }
+    let (key, request) = certificate::request(&order.hosts)?;
+    let signed = placed.finalize_csr(&request).await;
+    signed.map_err(|error| refused("the certificate", &error))?;
+    let chain = placed.poll_certificate(&patience).await;
+    let chain = chain.map_err(|error| refused("the certificate", &error))?;
+    let certificates = CertificateDer::pem_slice_iter(chain.as_bytes());
+    if certificates.filter_map(Result::ok).count() == 0 {
+        return Err(AcmeError::NoCertificate);
+    }
+    let pem = Zeroizing::new(format!("{}\n{}", chain.trim_end(), *key));
+    order.folder.store_certificate(&pem)?;
+    Ok(())
+}
+
+/// Shows the reply to the challenge of each host that is not verified yet.
+async fn reply_to_challenges(
+    placed: &mut instant_acme::Order,
+    challenges: &dyn Challenges,
+) -> Result<(), AcmeError> {
+    let mut authorizations = placed.authorizations();
     while let Some(authorization) = authorizations.next().await {
         let mut authorization = authorization.map_err(|error| refused("an order", &error))?;
         if authorization.status == AuthorizationStatus::Valid {
@@ -106,19 +144,23 @@ async fn run(wanted: &Order, challenges: &dyn Challenges) -> Result<(), AcmeErro
         challenges.set(&host, &pem).map_err(AcmeError::Challenge)?;
         challenge.set_ready().await.map_err(|error| refused("a challenge", &error))?;
     }
-    let patience = RetryPolicy::new().timeout(PATIENCE);
-    let status = order.poll_ready(&patience).await;
-    let status = status.map_err(|error| refused("a challenge", &error))?;
-    if status != OrderStatus::Ready {
-        return Err(AcmeError::NotVerified(format!("{status:?}").to_lowercase()));
-    }
-    let (key, request) = certificate::request(&wanted.hosts)?;
-    let signed = order.finalize_csr(&request).await;
-    signed.map_err(|error| refused("the certificate", &error))?;
-    let chain = order.poll_certificate(&patience).await;
-    let chain = chain.map_err(|error| refused("the certificate", &error))?;
-    wanted.folder.store_certificate(&(chain + &key))?;
     Ok(())
+}
+
+/// The hosts that the authority did not verify, with its words.
+async fn why_not_verified(placed: &mut instant_acme::Order) -> String {
+    let mut reasons = Vec::new();
+    let mut authorizations = placed.authorizations();
+    while let Some(Ok(mut authorization)) = authorizations.next().await {
+        let host = authorization.identifier().to_string();
+        let Ok(state) = authorization.refresh().await else { continue };
+        let errors = state.challenges.iter().filter_map(|challenge| challenge.error.as_ref());
+        reasons.extend(errors.map(|error| format!("{host} ({error})")));
+    }
+    match reasons.is_empty() {
+        true => "a host".into(),
+        false => reasons.join(", "),
+    }
 }
 
 /// The account in the folder if it is one of this authority, or a new one.
@@ -126,14 +168,17 @@ async fn account(order: &Order) -> Result<Account, AcmeError> {
     let http = Http::new(order.trusted.as_deref()).map_err(AcmeError::Client)?;
     let builder = Account::builder_with_http(Box::new(http));
     if let Some(json) = order.folder.account()? {
-        let stored = serde_json::from_str::<(String, AccountCredentials)>(&json);
-        match stored {
-            Ok((directory, credentials)) if directory == order.directory => {
-                let account = builder.from_credentials(credentials).await;
-                return account.map_err(|error| refused("the account", &error));
+        match serde_json::from_str::<StoredAccount>(&json) {
+            Ok(stored) if stored.directory == order.directory => {
+                let account = builder.from_credentials(stored.credentials).await;
+                let account = account.map_err(|error| refused("the account", &error))?;
+                return match stored.contacts == order.contacts {
+                    true => Ok(account),
+                    false => with_contacts(account, order, &json).await,
+                };
             }
             Ok(_) => {
-                tracing::info!("an account is made, for the stored one is of another authority")
+                tracing::info!("an account is made, for the stored one is of another authority");
             }
             Err(error) => {
                 tracing::warn!(%error, "an account is made, for the stored one can't be read");
@@ -148,10 +193,42 @@ async fn account(order: &Order) -> Result<Account, AcmeError> {
     };
     let created = builder.create(&new, order.directory.clone(), None).await;
     let (account, credentials) = created.map_err(|error| refused("the account", &error))?;
-    let json = serde_json::to_string(&(&order.directory, &credentials));
-    let json = json.map_err(|error| AcmeError::Client(error.to_string()))?;
-    order.folder.store_account(&json)?;
+    store_account(order, credentials)?;
     Ok(account)
+}
+
+/// An account in the folder.
+#[derive(Serialize, Deserialize)]
+struct StoredAccount {
+    directory: String,
+    contacts: Vec<String>,
+    credentials: AccountCredentials,
+}
+
+fn store_account(order: &Order, credentials: AccountCredentials) -> Result<(), AcmeError> {
+    let (directory, contacts) = (order.directory.clone(), order.contacts.clone());
+    let json = serde_json::to_string(&StoredAccount { directory, contacts, credentials });
+    let json = json.map_err(|error| AcmeError::Client(error.to_string()))?;
+    order.folder.store_account(&Zeroizing::new(json))?;
+    Ok(())
+}
+
+/// Tells the authority where the operator is reached from now on.
+async fn with_contacts(account: Account, order: &Order, json: &str) -> Result<Account, AcmeError> {
+    let contacts: Vec<&str> = order.contacts.iter().map(String::as_str).collect();
+    let updated = account.update_contacts(&contacts).await;
+    updated.map_err(|error| refused("the contacts of the account", &error))?;
+    let stored = serde_json::from_str::<StoredAccount>(json);
+    let stored = stored.map_err(|error| AcmeError::Client(error.to_string()))?;
+    store_account(order, stored.credentials)?;
+    Ok(account)
+}
+
+/// The authority does not know the account any more (RFC 8555, 6.7).
+const ACCOUNT_GONE: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
+
+fn is_account_gone(error: &Error) -> bool {
+    matches!(error, Error::Api(problem) if problem.r#type.as_deref() == Some(ACCOUNT_GONE))
 }
 
 fn refused(step: &'static str, error: &Error) -> AcmeError {

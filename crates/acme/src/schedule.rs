@@ -1,9 +1,15 @@
 //! When a certificate is ordered.
 
+use serde::{Deserialize, Serialize};
+
 /// The time until an order that failed is repeated, in seconds. It doubles with each failure in a row, up to the maximum:
 /// authorities allow about five failures an hour.
 const RETRY_SECONDS: u64 = 300;
 const RETRY_SECONDS_MAX: u64 = 6 * 3_600;
+
+/// After an order that succeeded, none begins for so many seconds, or a third of the certificate's time: authorities sign few
+/// certificates for the same hosts.
+const REST_SECONDS: u64 = 3_600;
 
 /// The time in which a certificate is valid, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,8 +20,15 @@ pub struct Validity {
     pub not_after: u64,
 }
 
-/// When a certificate is ordered next.
-#[derive(Clone, Debug, Default)]
+impl Validity {
+    /// The whole time, in seconds.
+    pub fn seconds(self) -> u64 {
+        self.not_after.saturating_sub(self.not_before)
+    }
+}
+
+/// When a certificate is ordered next. It is stored, so that a process that ends and begins again does not order each time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schedule {
     failures: u32,
     /// No order begins before this second since 1970.
@@ -23,18 +36,19 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Whether a certificate is ordered now. `current` is the validity of the certificate that is there, if it has all
-    /// hosts: a third of its time before the end it is renewed, which leaves weeks for what may go wrong.
+    /// Whether a certificate is ordered now. `current` is the validity of the certificate that is there, if it is of this
+    /// authority and has all hosts: a third of its time before the end it is renewed, which leaves weeks for what may go
+    /// wrong.
     pub fn is_due(&self, current: Option<Validity>, now: u64) -> bool {
-        let is_wanted = current.is_none_or(|Validity { not_before, not_after }| {
-            let lifetime = not_after.saturating_sub(not_before);
-            now.saturating_add(lifetime / 3) >= not_after
+        let is_missing_or_old = current.is_none_or(|validity| {
+            now.saturating_add(validity.seconds() / 3) >= validity.not_after
         });
-        is_wanted && now >= self.not_before
+        is_missing_or_old && now >= self.not_before
     }
 
-    /// An order failed. Returns the seconds until the next one may begin.
-    pub fn on_failed(&mut self, now: u64) -> u64 {
+    /// An order begins. It counts as one that fails until it succeeds. Returns the seconds until the next one may begin
+    /// then.
+    pub fn on_begun(&mut self, now: u64) -> u64 {
         let seconds = RETRY_SECONDS.saturating_mul(1 << self.failures.min(16));
         let seconds = seconds.min(RETRY_SECONDS_MAX);
         self.failures = self.failures.saturating_add(1);
@@ -42,9 +56,15 @@ impl Schedule {
         seconds
     }
 
-    /// An order succeeded, or other hosts are wanted.
-    pub fn reset(&mut self) {
-        *self = Schedule::default();
+    /// An order gave a certificate that is valid for so many seconds.
+    pub fn on_succeeded(&mut self, now: u64, seconds: u64) {
+        self.failures = 0;
+        self.not_before = now.saturating_add(REST_SECONDS.min(seconds / 3));
+    }
+
+    /// How many orders in a row have failed, or are under way.
+    pub fn failures(&self) -> u32 {
+        self.failures
     }
 }
 
@@ -77,7 +97,7 @@ mod tests {
         let mut now = 1_000;
         let mut waits = Vec::new();
         for _ in 0..40 {
-            let seconds = schedule.on_failed(now);
+            let seconds = schedule.on_begun(now);
             assert!(!schedule.is_due(None, now + seconds - 1));
             now += seconds;
             assert!(schedule.is_due(None, now));
@@ -85,10 +105,21 @@ mod tests {
         }
         assert_eq!(waits[..5], [300, 600, 1_200, 2_400, 4_800]);
         assert_eq!(waits[39], RETRY_SECONDS_MAX);
-        schedule.on_failed(now);
-        schedule.reset();
-        assert!(schedule.is_due(None, now));
-        assert_eq!(schedule.on_failed(now), 300);
-        assert_eq!(schedule.on_failed(u64::MAX), 600);
+        schedule.on_succeeded(now, 90 * DAY);
+        assert_eq!(schedule.failures(), 0);
+        assert_eq!(schedule.on_begun(now), 300);
+        assert_eq!(schedule.on_begun(u64::MAX), 600);
+    }
+
+    /// Whatever becomes of a certificate, there are few orders.
+    #[test]
+    fn an_order_that_changed_nothing_is_not_repeated_at_once() {
+        let mut schedule = Schedule::default();
+        schedule.on_begun(1_000);
+        schedule.on_succeeded(1_000, 90 * DAY);
+        assert!(!schedule.is_due(None, 1_000 + REST_SECONDS - 1));
+        assert!(schedule.is_due(None, 1_000 + REST_SECONDS));
+        schedule.on_succeeded(1_000, 30);
+        assert!(!schedule.is_due(None, 1_009) && schedule.is_due(None, 1_010));
     }
 }

@@ -124,7 +124,7 @@ settings! {
     client: Client {
         /// Where clients connect without TLS; "" is nowhere, if client.listen_tls is somewhere.
         listen: Option<SocketAddr> = Fixed, OptionalAddress, r#""127.0.0.1:8000""#;
-        /// Where clients connect through TLS, usually at port 443; "" is nowhere. It needs tls.certificate_file.
+        /// Where clients connect through TLS, usually at port 443; "" is nowhere. It needs a certificate ([tls]).
         listen_tls: Option<SocketAddr> = Fixed, OptionalAddress, r#""""#;
         /// Let clients connect from other machines although nothing authenticates them: any of them may read any topic and be any user.
         insecure: bool = Fixed, Bool, "false";
@@ -150,7 +150,7 @@ settings! {
     admin: Admin {
         /// Where applications and operators connect.
         listen: SocketAddr = Fixed, Address, r#""127.0.0.1:8001""#;
-        /// Where they connect through TLS, besides; "" is nowhere. It needs tls.certificate_file, and requests no certificates of clients.
+        /// Where they connect through TLS, besides; "" is nowhere. It needs a certificate ([tls]), and requests none of clients.
         listen_tls: Option<SocketAddr> = Fixed, OptionalAddress, r#""""#;
         /// The key that applications and operators send as Authorization: Bearer, at least 16 characters; it may be used for everything. Beyond loopback there must be this one or one of [[keys]].
         api_key: String = Secret, Text, r#""""#;
@@ -244,7 +244,7 @@ settings! {
     mqtt: Mqtt {
         /// Where MQTT clients connect, usually at port 1883; "" is nowhere, and there is no MQTT at all.
         listen: Option<SocketAddr> = Fixed, OptionalAddress, r#""""#;
-        /// Where MQTT clients connect through TLS, usually at port 8883, with or without mqtt.listen; "" is nowhere. It needs tls.certificate_file.
+        /// Where MQTT clients connect through TLS, usually at port 8883, with or without mqtt.listen; "" is nowhere. It needs a certificate ([tls]).
         listen_tls: Option<SocketAddr> = Fixed, OptionalAddress, r#""""#;
         /// The longest time between two packets of a client: one of MQTT 5 that has a longer keep-alive, or 0, is told this one instead; one of MQTT 3 keeps its own, and its 0 is without end. 0 leaves it to all of them.
         keep_alive_seconds_max: u64 = Live, Number(0, KEEP_ALIVE_MAX), "1800";

@@ -1,5 +1,6 @@
 //! What the server's TLS certificates say, for the metrics, and what the admin port accepts connections by.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::ServerConfig;
@@ -9,13 +10,32 @@ use rustls::ServerConfig;
 pub struct Certificate {
     /// Its first host, or what else it is for.
     pub name: String,
-    /// The last second in which it is valid, since 1970.
+    /// The last second in which it is valid, since 1970; 0 if the server has signed it itself, for want of another.
     pub not_after: u64,
+    /// From this second on it is time to renew it.
+    pub renew_at: u64,
 }
 
 /// The certificates of the server, as they are now.
 #[derive(Debug, Default)]
-pub struct Certificates(RwLock<Current>);
+pub struct Certificates {
+    current: RwLock<Current>,
+    orders: [AtomicU64; 2],
+}
+
+/// How an order of a certificate ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OrderResult {
+    /// The authority signed it.
+    Signed,
+    /// There is none.
+    Failed,
+}
+
+impl OrderResult {
+    pub(crate) const ALL: [(OrderResult, &'static str); 2] =
+        [(OrderResult::Signed, "signed"), (OrderResult::Failed, "failed")];
+}
 
 #[derive(Debug, Default)]
 struct Current {
@@ -27,16 +47,26 @@ impl Certificates {
     /// Replaces all of them. The admin port accepts connections by `config` from now on; open ones stay.
     pub fn set(&self, certificates: Vec<Certificate>, config: Arc<ServerConfig>) {
         let current = Current { certificates, config: Some(config) };
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = current;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
     }
 
     /// All of them.
     pub fn get(&self) -> Vec<Certificate> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).certificates.clone()
+        self.current.read().unwrap_or_else(PoisonError::into_inner).certificates.clone()
+    }
+
+    /// Counts an order of a certificate.
+    pub fn count_order(&self, result: OrderResult) {
+        self.orders[result as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many orders ended so.
+    pub(crate) fn orders(&self, result: OrderResult) -> u64 {
+        self.orders[result as usize].load(Ordering::Relaxed)
     }
 
     /// What the admin port accepts connections by.
     pub(crate) fn config(&self) -> Option<Arc<ServerConfig>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).config.clone()
+        self.current.read().unwrap_or_else(PoisonError::into_inner).config.clone()
     }
 }

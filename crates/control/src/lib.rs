@@ -44,7 +44,7 @@ mod upgrade;
 pub mod webhook;
 
 pub use api::{REVOCATIONS, access, of_shards, openapi};
-pub use certificates::{Certificate, Certificates};
+pub use certificates::{Certificate, Certificates, OrderResult};
 pub use http::access::{Access, AccessSettings, ApiKey, SignIns};
 pub use http::admission::{ConnectionLimits, Connections};
 pub use http::gate::Gate;

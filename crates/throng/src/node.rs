@@ -34,8 +34,14 @@ impl Access {
         let key = sources::api_key(self.api_key_file.as_deref())?;
         let pem = self.ca.as_deref().map(|path| files::read_text(path, CA_BYTES_MAX));
         let pem = pem.transpose().map_err(|error| CommandError::Usage(format!("--ca {error}")))?;
+        if pem.is_some() && !url.starts_with("https://") {
+            let message = "--ca is for TLS: write https:// in the node's URL, or leave --ca out";
+            return Err(CommandError::Usage(message.into()));
+        }
         let trust = pem.as_deref().map_or(Trust::System, Trust::Pem);
-        let target = Target::parse(url, key, trust);
-        target.map_err(|error| CommandError::Usage(format!("{error:#}")))
+        Target::parse(url, key, trust).map_err(|error| {
+            let file = self.ca.as_deref().map(|path| format!("--ca {}: ", path.display()));
+            CommandError::Usage(format!("{}{error:#}", file.unwrap_or_default()))
+        })
     }
 }

@@ -67,7 +67,7 @@ impl TimeProvider for Callbacks {
 impl ResolvesServerCert for Callbacks {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.recorded().server_name = hello.server_name().map(str::to_owned);
-        self.identities.certificate_for(&hello)
+        self.identities.choose_certificate(&hello)
     }
 }
 

@@ -69,12 +69,7 @@ impl Identity {
         let certificate = certificate.ok_or(IdentityError::Chain(PemError::NoCertificate))?;
         let key = crypto_provider().key_provider.load_private_key(key);
         let key = key.map_err(|_| IdentityError::KeyKind)?;
-        // rustls can't compare the keys of a certificate with a critical extension that it does not know, such as that of
-        // a challenge.
-        let matches_key = |der| {
-            let result = CertifiedKey::new(vec![der], Arc::clone(&key)).keys_match();
-            !matches!(result, Err(rustls::Error::InconsistentKeys(_)))
-        };
+        let matches_key = |der| CertifiedKey::new(vec![der], Arc::clone(&key)).keys_match().is_ok();
         match chain.iter().position(|der| matches_key(der.clone())) {
             Some(0) => {}
             Some(index) => return Err(IdentityError::Order(index + 1)),
@@ -121,13 +116,21 @@ pub(crate) fn crypto_provider() -> CryptoProvider {
 pub struct AlpnChallenges(Arc<RwLock<HashMap<String, Arc<CertifiedKey>>>>);
 
 /// The protocol that an authority offers, alone, to see the reply (RFC 8737, 6.2).
-pub(crate) const CHALLENGE_ALPN: &[u8] = b"acme-tls/1";
+pub const CHALLENGE_ALPN: &[u8] = b"acme-tls/1";
 
 impl AlpnChallenges {
-    /// Shows this certificate to who verifies this host.
-    pub fn set(&self, host: &str, identity: &Identity) {
-        let certified = Arc::clone(&identity.certified);
-        self.write().insert(host.to_ascii_lowercase(), certified);
+    /// An authority that verifies this host gets the certificate in this PEM, which has its key, too. Nothing compares the
+    /// two: rustls can't read a certificate with the critical extension of a challenge.
+    ///
+    /// # Errors
+    /// When something is missing or damaged.
+    pub fn set(&self, host: &str, pem: &[u8]) -> Result<(), IdentityError> {
+        let chain = pem::certificates(pem).map_err(IdentityError::Chain)?;
+        let key = pem::key(pem).map_err(IdentityError::Key)?;
+        let key = crypto_provider().key_provider.load_private_key(key);
+        let key = key.map_err(|_| IdentityError::KeyKind)?;
+        self.write().insert(host.to_ascii_lowercase(), Arc::new(CertifiedKey::new(chain, key)));
+        Ok(())
     }
 
     /// Ends all challenges.
@@ -189,7 +192,7 @@ impl Identities {
     }
 
     /// The certificate for a client: the reply to a challenge, or that of an identity.
-    pub(crate) fn certificate_for(&self, hello: &ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+    pub(crate) fn choose_certificate(&self, hello: &ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let is_challenge = hello.alpn().is_some_and(|mut offered| {
             offered.next() == Some(CHALLENGE_ALPN) && offered.next().is_none()
         });
@@ -220,7 +223,7 @@ impl Identities {
 
 impl ResolvesServerCert for Identities {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.certificate_for(&hello)
+        self.choose_certificate(&hello)
     }
 }
 

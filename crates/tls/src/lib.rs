@@ -47,7 +47,7 @@ pub use alert::Alert;
 pub use certificate::{Certificate, Name};
 pub use handshake::{Established, HANDSHAKE_BYTES_MAX, Handshake, Progress};
 pub use handshake_error::{HandshakeError, HandshakeErrorKind};
-pub use identity::{AlpnChallenges, Identity, IdentityError};
+pub use identity::{AlpnChallenges, CHALLENGE_ALPN, Identity, IdentityError};
 pub use pem::PemError;
 pub use records::{
     EXPORT_BYTES_MAX, ImportError, KEY_BLOCKS_MAX, Opened, RECORD_BYTES_MAX, RECORD_DATA_BYTES_MAX,

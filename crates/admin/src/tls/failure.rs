@@ -67,12 +67,10 @@ impl fmt::Display for TlsFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             TlsFailure::UnknownAuthority => {
-                "no trusted authority signed the server's certificate: name the file of the one that did with --ca, \
-                 or accept any certificate with --insecure-tls"
+                "no trusted authority signed the server's certificate: name the file of the one that did with --ca"
             }
             TlsFailure::OtherName => {
-                "the server's certificate is for another host: write the target as the certificate names it, or \
-                 accept any certificate with --insecure-tls"
+                "the server's certificate is for another host: write the target as the certificate names it"
             }
             TlsFailure::Expired => {
                 "the server's certificate has expired: renew it, unless this machine's clock is wrong"

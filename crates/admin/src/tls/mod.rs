@@ -109,7 +109,7 @@ fn system(provider: Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>> {
     ensure!(
         !roots.is_empty(),
         "this machine has no list of trusted authorities (Debian: apt install ca-certificates): name the server's \
-         with --ca FILE, or accept any certificate with --insecure-tls"
+         with --ca FILE"
     );
     Ok(WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build()?)
 }

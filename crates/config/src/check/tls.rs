@@ -119,6 +119,12 @@ fn acme(config: &Config, checks: &mut Checks<'_>) {
         "the account and the certificate must outlive the process: set tls.acme_dir, or store.data"
             .into()
     });
+    let is_required = tls.client_certificates == ClientCertificates::Required;
+    checks.require(&["tls.acme_hosts", "tls.client_certificates"], !is_required, || {
+        "the authority that verifies hosts has no certificate: set tls.client_certificates = \"optional\", or get the \
+         certificate by another program"
+            .into()
+    });
     let is_https = tls.acme_directory.starts_with("https://");
     checks.require(&["tls.acme_directory"], is_https, || {
         format!("{:?} is no https:// URL", tls.acme_directory)

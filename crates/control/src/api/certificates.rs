@@ -24,10 +24,12 @@ pub(crate) struct CertificateList {
 struct CertificateState {
     /// Its first host, or its common name.
     name: String,
-    /// The last second in which it is valid, since 1970.
+    /// The last second in which it is valid, since 1970; 0 if the server has signed it itself, for want of another.
     not_after: u64,
     /// Whole days until then; 0 in its last day, and when it has expired.
     days_left: u64,
+    /// It is time to renew it: it ends within 14 days, or a quarter of its time.
+    ends_soon: bool,
 }
 
 /// The TLS certificates of this node as it uses them now, and the days that they are still valid.
@@ -36,6 +38,7 @@ struct CertificateState {
 pub(crate) async fn certificates(State(node): State<Arc<Node>>) -> Json<CertificateList> {
     let now = unix_us() / 1_000_000;
     let state = |certificate: crate::Certificate| CertificateState {
+        ends_soon: now >= certificate.renew_at,
         days_left: certificate.not_after.saturating_sub(now) / DAY,
         name: certificate.name,
         not_after: certificate.not_after,

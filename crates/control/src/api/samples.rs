@@ -38,7 +38,7 @@ pub(crate) async fn live(
                        /api/samples or /metrics now and then";
         Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_readers", message)
     })?;
-    if let Some(Extension(ConnectInfo(On(peer, _)))) = on {
+    if let Some(Extension(ConnectInfo(On(peer, ..)))) = on {
         peer.set_stream();
     }
     let (newest, access) = (monitor.newest.clone(), monitor.node.access.clone());

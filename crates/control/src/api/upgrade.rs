@@ -63,7 +63,7 @@ pub(crate) async fn begin(
         return Err(Rejection::new(StatusCode::NOT_IMPLEMENTED, "no_upgrade", message));
     };
     upgrader.begin(request)?;
-    if let Some(Extension(ConnectInfo(On(peer, _)))) = on {
+    if let Some(Extension(ConnectInfo(On(peer, ..)))) = on {
         peer.set_stream();
     }
     let reader = Reader { progress: upgrader.progress(), last_sent: None, is_over: false };

@@ -4,12 +4,14 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::Extension;
+use axum::extract::{ConnectInfo, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use url::{Host, Url};
 
 use crate::http::host::host_name;
+use crate::http::listener::On;
 use crate::node::Node;
 
 const CSS: &str = "text/css; charset=utf-8";
@@ -66,9 +68,20 @@ pub(crate) fn file(kind: &'static str, text: &'static str) -> Response {
 }
 
 /// The page.
-pub(crate) async fn page(State(node): State<Arc<Node>>, request: HeaderMap) -> Response {
+pub(crate) async fn page(
+    State(node): State<Arc<Node>>,
+    on: Option<Extension<ConnectInfo<On>>>,
+    request: HeaderMap,
+) -> Response {
     let host = request.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
-    let client_url = client_url(&node.client_url, host);
+    // From a page that came by TLS a browser connects by TLS alone.
+    let has_tls = on.is_some_and(|Extension(ConnectInfo(On(.., has_tls)))| has_tls);
+    let url = match (&node.client_url, &node.client_url_tls) {
+        (Some(_), Some(tls)) if has_tls => tls.as_str(),
+        (Some(url), _) | (None, Some(url)) => url,
+        (None, None) => "",
+    };
+    let client_url = client_url(url, host);
     let text = include_str!("page/index.html").replace("{{CLIENT_URL}}", &client_url);
     (headers("text/html; charset=utf-8", &client_url), text).into_response()
 }

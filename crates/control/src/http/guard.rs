@@ -71,7 +71,7 @@ pub(crate) async fn guard<S: Served + ?Sized>(
     if let Some(caller) = caller {
         if let Some(name) = caller.name() {
             Span::current().record("key", name);
-            if let Some(ConnectInfo(On(peer, _))) = request.extensions().get() {
+            if let Some(ConnectInfo(On(peer, ..))) = request.extensions().get() {
                 peer.set_keyed();
             }
         }

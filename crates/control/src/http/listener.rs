@@ -70,8 +70,8 @@ impl Bounded {
     }
 
     /// The next connection, until another process takes them.
-    async fn next(&mut self) -> io::Result<Arrived> {
-        if let Some(listener) = &self.listener {
+    async fn next(&mut self) -> io::Result<Accepted> {
+        while let Some(listener) = &self.listener {
             let tls = self.tls.as_ref();
             let accept_tls = async {
                 match tls {
@@ -82,14 +82,17 @@ impl Bounded {
             tokio::select! {
                 accepted = listener.accept() => {
                     let (stream, address) = accepted?;
-                    return Ok(Arrived { stream, address, tls: None });
+                    return Ok(Accepted { stream, address, tls: None });
                 }
                 accepted = accept_tls => {
                     let (stream, address) = accepted?;
                     let tls = tls.and_then(|(_, certificates)| certificates.config());
-                    return Ok(Arrived { stream, address, tls });
+                    // Without a certificate nothing is said there, least of all in plain.
+                    if tls.is_some() {
+                        return Ok(Accepted { stream, address, tls });
+                    }
                 }
-                () = self.gate.forwarded() => {}
+                () = self.gate.forwarded() => break,
             }
         }
         (self.listener, self.tls) = (None, None);
@@ -98,7 +101,7 @@ impl Bounded {
 }
 
 /// A connection that was accepted.
-struct Arrived {
+struct Accepted {
     stream: TcpStream,
     address: SocketAddr,
     /// What a port with TLS accepts it by.
@@ -111,7 +114,7 @@ impl Listener for Bounded {
 
     async fn accept(&mut self) -> (Timed, SocketAddr) {
         loop {
-            let Arrived { stream, address, tls } = match self.next().await {
+            let Accepted { stream, address, tls } = match self.next().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::debug!(%error, "the admin port can't accept");
@@ -150,13 +153,14 @@ impl Listener for Bounded {
     }
 }
 
-/// For requests: the connection that they came on, and the peer's address.
+/// For requests: the connection that they came on, the peer's address, and whether the connection has TLS.
 #[derive(Clone)]
-pub(crate) struct On(pub Arc<Peer>, pub SocketAddr);
+pub(crate) struct On(pub Arc<Peer>, pub SocketAddr, pub bool);
 
 impl Connected<IncomingStream<'_, Bounded>> for On {
     fn connect_info(stream: IncomingStream<'_, Bounded>) -> Self {
-        On(stream.io().permit.peer.clone(), *stream.remote_addr())
+        let Timed { permit, stream: socket, .. } = stream.io();
+        On(permit.peer.clone(), *stream.remote_addr(), socket.has_tls())
     }
 }
 
@@ -209,6 +213,11 @@ impl Timed {
             self.peer().sent();
             return poll;
         }
+        self.stuck(context)
+    }
+
+    /// The client does not take what was written. With TLS that shows only when it is flushed.
+    fn stuck<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         self.peer().set_stuck();
         self.waits(context)
     }
@@ -264,11 +273,17 @@ impl AsyncWrite for Timed {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        match Pin::new(&mut self.stream).poll_flush(context) {
+            Poll::Pending => self.stuck(context),
+            ready => ready,
+        }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        match Pin::new(&mut self.stream).poll_shutdown(context) {
+            Poll::Pending => self.stuck(context),
+            ready => ready,
+        }
     }
 }
 

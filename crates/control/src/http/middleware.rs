@@ -54,7 +54,7 @@ pub(crate) async fn surround(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let peer = request.extensions().get().map(|ConnectInfo(On(_, peer))| *peer);
+    let peer = request.extensions().get().map(|ConnectInfo(On(_, peer, _))| *peer);
     let origin = peer.map(|peer| Origin::of(peer, request.headers(), access.ring().proxies()));
     if let Some(origin) = origin {
         request.extensions_mut().insert(origin);
@@ -135,7 +135,7 @@ async fn pass(gate: &Arc<Gate>, on: Option<&On>, request: Request, next: Next) -
             Some(to) => (request, to),
         }
     } else {
-        let peer = on.map(|On(peer, _)| &**peer);
+        let peer = on.map(|On(peer, ..)| &**peer);
         let is_whole = request.body().is_end_stream();
         let mut was_paused = false;
         // That it waits is no fault of its own, whatever it has sent.
@@ -160,5 +160,5 @@ async fn pass(gate: &Arc<Gate>, on: Option<&On>, request: Request, next: Next) -
         }
     };
     // Rare and large: each call would carry it along.
-    Box::pin(forward(request, on.map(|On(_, address)| *address), &to.0, to.1)).await
+    Box::pin(forward(request, on.map(|On(_, address, _)| *address), &to.0, to.1)).await
 }

@@ -113,7 +113,7 @@ async fn read_body(
         bytes.extend_from_slice(&piece);
     };
     // What follows is the server's work, or waits for that.
-    if let Some(ConnectInfo(On(peer, _))) = parts.extensions.get() {
+    if let Some(ConnectInfo(On(peer, ..))) = parts.extensions.get() {
         peer.body_arrived();
     }
     if let Some(arrival) = arrival

@@ -20,6 +20,8 @@ pub(super) enum Socket {
     Plain(TcpStream),
     Handshake(Box<Accept<TcpStream>>),
     Tls(Box<TlsStream<TcpStream>>),
+    /// The handshake failed.
+    Failed,
 }
 
 impl Socket {
@@ -29,6 +31,11 @@ impl Socket {
             Some(config) => Socket::Handshake(Box::new(TlsAcceptor::from(config).accept(stream))),
             None => Socket::Plain(stream),
         }
+    }
+
+    /// Whether TLS encrypts the connection, or will.
+    pub fn has_tls(&self) -> bool {
+        !matches!(self, Socket::Plain(_))
     }
 
     /// Writes the reply to a connection that there is no place for, as far as a new socket takes it: `reply`, or an alert
@@ -45,6 +52,7 @@ impl Socket {
                 Ok(stream) => *self = Socket::Tls(Box::new(stream)),
                 Err(error) => {
                     tracing::debug!(%error, "a TLS handshake at the admin port failed");
+                    *self = Socket::Failed;
                     return Poll::Ready(Err(error));
                 }
             }
@@ -53,6 +61,7 @@ impl Socket {
             Socket::Plain(stream) => Poll::Ready(Ok(Pin::new(stream))),
             Socket::Tls(stream) => Poll::Ready(Ok(Pin::new(&mut **stream))),
             Socket::Handshake(_) => Poll::Pending,
+            Socket::Failed => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
 }
@@ -94,13 +103,19 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_open(context))?.poll_flush(context)
+        // Only a read performs the handshake.
+        match &*self {
+            Socket::Handshake(_) | Socket::Failed => Poll::Ready(Ok(())),
+            Socket::Plain(_) | Socket::Tls(_) => {
+                ready!(self.poll_open(context))?.poll_flush(context)
+            }
+        }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         // A handshake that is not done ends with the socket.
         match &*self {
-            Socket::Handshake(_) => Poll::Ready(Ok(())),
+            Socket::Handshake(_) | Socket::Failed => Poll::Ready(Ok(())),
             Socket::Plain(_) | Socket::Tls(_) => {
                 ready!(self.poll_open(context))?.poll_shutdown(context)
             }

@@ -18,6 +18,7 @@ use super::histogram::merged;
 use super::kernel;
 use super::limited::limited;
 use super::process;
+use crate::certificates::OrderResult;
 use crate::node::Node;
 use crate::webhook::{ErrorKind, ForwardStats, UrlStats};
 
@@ -300,6 +301,11 @@ impl Reading {
         }
         let rows: Labelled =
             ends.into_iter().map(|(name, end)| ("name", name, end as f64)).collect();
+        let orders = OrderResult::ALL.map(|(result, name)| {
+            ("result", name.to_owned(), self.0.certificates.orders(result) as f64)
+        });
+        let help = "Certificates that the server has ordered from an authority";
+        counters(encoder, "tls_certificate_orders", help, None, orders.into())?;
         let help = "The end of the server's certificates, since 1970";
         gauges(encoder, "tls_certificate_expiry", help, Some(Unit::Seconds), rows)
     }

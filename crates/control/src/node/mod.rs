@@ -37,8 +37,10 @@ pub struct Node<S: ?Sized = dyn Shards> {
     pub shared: Arc<shard::Shared>,
     /// When the node's clock began.
     pub started: Instant,
-    /// Where clients connect, for the page: `http://127.0.0.1:8000`.
-    pub client_url: String,
+    /// Where clients connect without TLS, for the page: `http://127.0.0.1:8000`.
+    pub client_url: Option<String>,
+    /// Where they connect by TLS.
+    pub client_url_tls: Option<String>,
     /// The largest body of a request, in bytes.
     pub body_bytes_max: usize,
     /// Who is connected to the admin port.

@@ -145,6 +145,7 @@ impl Shard {
             }
             Ok(Header::Whole { taken, .. }) => taken,
             Err(error) => {
+                self.engine.metrics().tls_handshakes[HandshakeResult::Failed as usize].add(1);
                 self.on_handshake_failed(slot, &error);
                 return Reading::Stopped;
             }
@@ -211,8 +212,16 @@ impl Shard {
     }
 
     fn on_established(&mut self, slot: u32, established: Established) -> Reading {
-        let Established { mut records, mut unread, is_resumed, client_certificate, .. } =
+        let Established { mut records, mut unread, is_resumed, client_certificate, alpn, .. } =
             established;
+        if alpn.as_deref() == Some(tls::CHALLENGE_ALPN) {
+            // An authority has seen what it came for. The protocol carries no data (RFC 8737, 4).
+            let mut out = Vec::new();
+            records.close(&mut out);
+            self.send_sealed(slot, &out);
+            self.engine.on_lost(slot);
+            return Reading::Stopped;
+        }
         if let Some(certificate) = client_certificate {
             match self.tls.user(slot, &certificate) {
                 Ok(Some(user)) => self.engine.on_certificate(slot, user),

@@ -296,7 +296,9 @@ impl Server {
         let mut seen = Vec::new();
         for line in lines.by_ref().map(|line| line.unwrap()) {
             // An empty line is behind those of the ports.
-            if line.is_empty() && seen.len() > 1 {
+            let is_last = line.is_empty()
+                && seen.iter().any(|line: &String| line.trim_start().starts_with("applications"));
+            if is_last {
                 break;
             }
             seen.push(line);

@@ -10,6 +10,9 @@ use crate::support::*;
 
 const HOST: &str = "push.example.com";
 
+/// The log's words for an order that failed.
+const FAILED: &str = "there is no new certificate";
+
 /// A name server for Pebble, by which each host is this machine. It lives as long as the process.
 fn name_server() -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -126,9 +129,14 @@ impl Node {
 
     /// Has the server order certificates there from now on.
     fn order_at(&self, authority: &Authority, directory: &str) {
+        self.order(authority, directory, "acme");
+    }
+
+    /// As [`Node::order_at`], with this folder for the account and the certificate.
+    fn order(&self, authority: &Authority, directory: &str, folder: &str) {
         let more = format!(
             "acme_hosts = [\"{HOST}\", \"b.example.com\"]\nacme_directory = {directory:?}\nacme_terms_agreed = true\n\
-             acme_contacts = [\"mailto:ops@example.com\"]\nacme_dir = \"acme\"\nacme_ca_file = {:?}\n",
+             acme_contacts = [\"mailto:ops@example.com\"]\nacme_dir = {folder:?}\nacme_ca_file = {:?}\n",
             authority.path("ca.pem")
         );
         self.folder.write("throng.toml", &(self.config.clone() + &more));
@@ -141,11 +149,21 @@ impl Node {
 
     /// Waits until the log has a text.
     fn until_logged(&self, text: &str) {
-        const FAILED: &str = "there is no new certificate";
         self.server.until(text, |_| {
             let log = self.log();
             assert!(text == FAILED || !log.contains(FAILED), "{log}");
             log.contains(text)
+        });
+    }
+
+    /// Waits until clients get such a certificate, while no order fails.
+    fn until_certificate(&self, what: &str, is_so: impl Fn(&str) -> bool) {
+        let failures = |log: &str| log.matches(FAILED).count();
+        let before = failures(&self.log());
+        self.server.until(what, |_| {
+            let log = self.log();
+            assert_eq!(failures(&log), before, "{log}");
+            is_so(&self.certificate())
         });
     }
 
@@ -197,10 +215,7 @@ fn a_certificate_is_renewed_before_its_end() {
     node.until_logged("the new certificate is in use");
     let first = node.certificate();
     let mut member = node.server.listen("/sse?topic=news");
-    node.server.until("another one is there", |_| {
-        let second = node.certificate();
-        second.contains("Pebble") && second != first
-    });
+    node.until_certificate("another one is there", |it| it.contains("Pebble") && it != first);
     node.server.publish("news", "still here".into());
     assert_eq!(member.data(), "still here");
 }
@@ -218,4 +233,46 @@ fn an_authority_that_is_away_is_tried_again() {
     // It signs for itself meanwhile.
     assert!(node.certificate().contains(HOST), "{}", node.certificate());
     assert_eq!(node.server.get("/healthz").0, 200);
+}
+
+/// Nothing is ordered that could not be stored.
+#[test]
+fn a_folder_that_cannot_be_written_is_found_before_the_order() {
+    let authority = Authority::new();
+    let node = Node::start(&authority);
+    let pebble = Pebble::start(&authority, node.folder.path(), node.tls_port(), 86_400);
+    // A folder in the place of a file.
+    std::fs::create_dir_all(node.folder.path().join("bad/orders.json")).unwrap();
+    node.order(&authority, &pebble.directory, "bad");
+    node.until_logged("there is no new certificate");
+    assert!(node.log().contains("bad/orders.json: "), "{}", node.log());
+    // Another folder is another schedule.
+    node.order_at(&authority, &pebble.directory);
+    node.until_certificate("there is one", |it| it.contains("Pebble"));
+    let failed = "throng_tls_certificate_orders_total{result=\"failed\"}";
+    let signed = "throng_tls_certificate_orders_total{result=\"signed\"}";
+    assert_eq!((node.server.metric(failed), node.server.metric(signed)), (1.0, 1.0));
+}
+
+#[test]
+fn another_authority_gets_an_order_at_once_and_a_damaged_file_changes_nothing() {
+    let authority = Authority::new();
+    let node = Node::start(&authority);
+    let port = node.tls_port();
+    let first = Pebble::start(&authority, node.folder.path(), port, 86_400);
+    node.order_at(&authority, &first.directory);
+    node.until_certificate("the first is there", |it| it.contains("Pebble"));
+    let certificate = node.certificate();
+    let path = node.folder.path().join("acme/certificate.pem");
+    let pem = std::fs::read(&path).unwrap();
+    std::fs::write(&path, "nonsense").unwrap();
+    node.until_logged("the certificates stay as they were");
+    assert_eq!(node.certificate(), certificate);
+    std::fs::remove_file(&path).unwrap();
+    node.until_logged("the certificate is gone");
+    assert_eq!(node.certificate(), certificate);
+    std::fs::write(&path, pem).unwrap();
+    let second = Pebble::start(&authority, node.folder.path(), port, 86_400);
+    node.order_at(&authority, &second.directory);
+    node.until_certificate("the second is there", |it| it.contains("Pebble") && it != certificate);
 }

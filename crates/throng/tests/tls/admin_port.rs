@@ -169,3 +169,17 @@ fn clients_may_have_a_port_with_tls_alone() {
     let (_, page) = text(server.admin, "GET", "/", None, "");
     assert!(page.contains(&format!("https://{address}")), "{page}");
 }
+
+#[test]
+fn the_page_that_came_by_tls_connects_by_tls() {
+    let authority = Authority::new();
+    let (server, admin) = with_admin_tls(&authority, &[]);
+    let by_tls = format!("https://{}", server.client_tls.unwrap());
+    let page = request(&authority, admin, "GET /", "");
+    assert!(page.contains(&by_tls), "{page}");
+    let (_, page) = text(server.admin, "GET", "/", None, "");
+    assert!(
+        !page.contains(&by_tls) && page.contains(&format!("http://{}", server.client)),
+        "{page}"
+    );
+}

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::support::{Client, acceptor, client, connect, server, settings};
+use super::support::{Client, Signed, acceptor, client, connect, server, settings};
 use crate::identity::CHALLENGE_ALPN;
 use crate::{Acceptor, AlpnChallenges, HandshakeErrorKind, Settings};
 
@@ -12,13 +12,17 @@ fn offering(protocols: &[&[u8]]) -> Client {
     Client::new(&Arc::new(config), "localhost")
 }
 
+fn pem_of(signed: &Signed) -> Vec<u8> {
+    [signed.chain_pem(), signed.key_pem()].concat()
+}
+
 #[test]
-fn who_offers_the_protocol_alone_gets_the_reply() {
+fn an_authority_that_offers_the_protocol_alone_gets_the_reply() {
     let challenges = AlpnChallenges::default();
     let acceptor =
         Acceptor::new(Settings { challenges: challenges.clone(), ..settings() }).unwrap();
     let reply = server(&["localhost"]);
-    challenges.set("LocalHost", &reply.identity());
+    challenges.set("LocalHost", &pem_of(&reply)).unwrap();
     let certificate_of = |protocols: &[&[u8]]| {
         let mut client = offering(protocols);
         let established = connect(&acceptor, &mut client, &[]).unwrap();
@@ -32,7 +36,7 @@ fn who_offers_the_protocol_alone_gets_the_reply() {
     assert!(!certificate_of(&[]).1);
     // Another host is not being verified.
     challenges.clear();
-    challenges.set("other.example", &reply.identity());
+    challenges.set("other.example", &pem_of(&reply)).unwrap();
     assert!(!certificate_of(&[CHALLENGE_ALPN]).1);
 }
 
@@ -41,6 +45,7 @@ fn without_a_challenge_the_protocol_is_not_spoken() {
     let error = connect(&acceptor(), &mut offering(&[CHALLENGE_ALPN]), &[]).unwrap_err();
     assert_eq!(error.kind, HandshakeErrorKind::Alpn);
     let challenges = AlpnChallenges::default();
-    challenges.set("a.example", &server(&["a.example"]).identity());
+    challenges.set("a.example", &pem_of(&server(&["a.example"]))).unwrap();
+    assert!(challenges.set("b.example", b"nonsense").is_err());
     assert_eq!(format!("{challenges:?}"), "[\"a.example\"]");
 }

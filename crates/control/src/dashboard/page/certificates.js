@@ -4,10 +4,13 @@
 import * as api from './api.js';
 import { card, every, fill, h, text } from './dom.js';
 
-/** A certificate that ends sooner, in days, must be renewed. */
-const SOON = 14;
+const days = left => (left === 1 ? '1 day' : `${left} days`);
 
-const days = left => (left === 1 ? '1 day' : `${left} days`) + (left < SOON ? ': renew it' : '');
+/** What is left of a certificate, and what to do. */
+const words = ({ not_after: end, days_left: left, ends_soon: soon }) =>
+  (end === 0 ? 'none yet' : soon ? `${days(left)}: renew it` : days(left));
+
+const title = end => (end === 0 ? 'The server has signed it itself, until an authority does' : `Valid until ${new Date(end * 1000).toLocaleString()}`);
 
 export function certificates() {
   const rows = h('dl.figures');
@@ -22,8 +25,7 @@ export function certificates() {
       note.hidden = true;
       const names = list.map(({ name }) => name);
       fill(rows, names.join(), () => names.map(name => h('div', {}, h('dt', {}, name), h('dd'))));
-      list.forEach(({ days_left: left, not_after: end }, at) =>
-        text(rows.children[at].lastChild, days(left), `Valid until ${new Date(end * 1000).toLocaleString()}`));
+      list.forEach((certificate, at) => text(rows.children[at].lastChild, words(certificate), title(certificate.not_after)));
     } catch (error) {
       if (error.name === 'AbortError') return;
       text(note, error.message);

@@ -126,7 +126,7 @@ async fn as_sent(
         return Rejection::new(StatusCode::FORBIDDEN, "bad_host", message).into_response();
     };
     let peer = connections.peer_elsewhere(address.ip());
-    request.extensions_mut().insert(ConnectInfo(On(peer, address)));
+    request.extensions_mut().insert(ConnectInfo(On(peer, address, false)));
     next.run(request).await
 }
 
@@ -153,7 +153,7 @@ mod tests {
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).unwrap();
         let router = Router::new().fallback(async |request: Request| {
-            let ConnectInfo(On(_, address)) = request.extensions().get().unwrap();
+            let ConnectInfo(On(_, address, _)) = request.extensions().get().unwrap();
             let headers = request.headers();
             assert!(headers.get(PEER).is_none() && headers.get("keep-alive").is_none());
             let head =

@@ -233,11 +233,8 @@ impl Start<'_> {
             done: Box::new(move || signals_handle.close()),
         };
         let upgrade = Upgrade::new(passes_on, came);
-        let client_url = match (client, client_tls) {
-            (Some(client), _) => format!("http://{client}"),
-            (None, Some(client)) => format!("https://{client}"),
-            (None, None) => String::new(),
-        };
+        let client_url = client.map(|port| format!("http://{port}"));
+        let client_url_tls = client_tls.map(|port| format!("https://{port}"));
         let saved = store.clone().map(storage::SavedSubscriptions);
         let keep_subscriptions = saved.map(|saved| Arc::new(saved) as Arc<dyn SubscriptionStore>);
         let node = control::Node {
@@ -248,6 +245,7 @@ impl Start<'_> {
             shared: shared.clone(),
             started,
             client_url,
+            client_url_tls,
             body_bytes_max: settings::clamped(config.admin.body_bytes_max),
             connections: connections.clone(),
             access: access.clone(),

@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use acme::Validity;
 use config::{ClientUser, Config, TlsVersion};
 use shard::{CertificateUser, TlsSettings};
-use tls::{Acceptor, AlpnChallenges, ClientCertificates, Identity, TicketKeys, Version};
+use tls::{Acceptor, ClientCertificates, Identity, Version};
 
 use super::renewal::AcmeConfig;
-use super::{DAY, FILE_BYTES_MAX, unix_s};
+use super::{DAY, FILE_BYTES_MAX, LoadContext, unix_s};
 
 /// The table of the certificate that clients get who name no other host.
 const FIRST: &str = "tls";
@@ -36,21 +35,13 @@ pub(super) struct TlsConfig {
     pub(super) acme: Option<AcmeConfig>,
 }
 
-/// What files don't have.
-pub(super) struct Given<'a> {
-    pub ticket_keys: &'a TicketKeys,
-    pub challenges: &'a AlpnChallenges,
-    /// What a host of ACME shows until there is a certificate, in PEM.
-    pub placeholder: Option<&'a str>,
-    /// The certificates that the server has now. One that has expired since is no reason to reject what else changes.
-    pub in_use: &'a [tls::Certificate],
-}
-
-/// What was read.
-pub(super) struct Loaded {
+/// Certificates that were read.
+pub(super) struct LoadedCertificates {
     pub settings: TlsSettings,
-    /// Until when the certificate of ACME is valid; `None` if there is none for all hosts.
-    pub ordered: Option<Validity>,
+    /// The certificate of ACME, if there is any.
+    pub ordered: Option<tls::Certificate>,
+    /// The position of the one that the server has signed itself, among all.
+    pub placeholder: Option<usize>,
 }
 
 /// When a file was changed, and its size; `None` if it is not there.
@@ -114,31 +105,40 @@ impl TlsConfig {
     }
 
     /// Reads the files, and makes what shards accept connections by.
-    pub(super) fn load(&self, given: &Given<'_>) -> Result<Loaded, String> {
+    pub(super) fn load(&self, context: &LoadContext<'_>) -> Result<LoadedCertificates, String> {
         let mut identities = Vec::with_capacity(self.pairs.len() + 1);
         for pair in &self.pairs {
             let identity = pair.read()?;
-            pair.check_time(identity.certificate(), given.in_use)?;
+            pair.check_time(identity.certificate(), context.in_use)?;
             identities.push(identity);
         }
-        let mut ordered = None;
+        let (mut ordered, mut placeholder) = (None, None);
         if let Some(acme) = &self.acme {
-            let (identity, validity) = acme.identity(given.placeholder)?;
             // Behind that of `tls.certificate_file`, before those of further hosts.
             let has_first = self.pairs.first().is_some_and(|pair| pair.setting == FIRST);
-            identities.insert(usize::from(has_first), identity);
-            ordered = validity;
+            let position = usize::from(has_first);
+            let identity = match acme.stored(context)? {
+                Some(identity) => {
+                    ordered = Some(identity.certificate().clone());
+                    identity
+                }
+                None => {
+                    placeholder = Some(position);
+                    acme.placeholder(context)?
+                }
+            };
+            identities.insert(position, identity);
         }
         let settings = tls::Settings {
             identities,
             version_min: self.version_min,
             client_certificates: self.client_certificates()?,
-            ticket_keys: given.ticket_keys.clone(),
-            challenges: given.challenges.clone(),
+            ticket_keys: context.ticket_keys.clone(),
+            challenges: context.challenges.clone(),
         };
         let acceptor = Acceptor::new(settings).map_err(|error| format!("tls: {error}"))?;
         let settings = TlsSettings { acceptor, certificate_user: self.certificate_user };
-        Ok(Loaded { settings, ordered })
+        Ok(LoadedCertificates { settings, ordered, placeholder })
     }
 }
 

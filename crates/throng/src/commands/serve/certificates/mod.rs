@@ -10,13 +10,13 @@ use std::time::Duration;
 use config::Config;
 use control::Certificate;
 use shard::TlsContext;
-use tls::{Acceptor, AlpnChallenges, TicketKeys};
+use tls::{AlpnChallenges, TicketKeys};
 
 use crate::error::CommandError;
 
 use super::settings;
 
-use self::files::{Given, Loaded, Stamp, TlsConfig};
+use self::files::{LoadedCertificates, Stamp, TlsConfig};
 use self::renewal::AcmeState;
 
 pub(super) use self::part::{NoTicketsPart, TicketsPart};
@@ -27,7 +27,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// How often the files are compared with what was read.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 
-/// A certificate that ends within this time is logged as a warning, once a day.
+/// A certificate that ends within this time, or within a quarter of its own, is logged as a warning, once a day.
 const WARN_SECONDS: u64 = 14 * DAY;
 
 const DAY: u64 = 86_400;
@@ -42,6 +42,19 @@ struct State {
     /// When a certificate that ends soon was logged, in seconds since 1970.
     warned_s: u64,
     acme: AcmeState,
+}
+
+/// What a server has besides the files of its configuration.
+struct LoadContext<'a> {
+    ticket_keys: &'a TicketKeys,
+    challenges: &'a AlpnChallenges,
+    /// What the hosts of ACME show until there is a certificate, in PEM.
+    placeholder: Option<&'a str>,
+    /// The certificates that the server has now; none at the start. One that has expired since is no reason to reject what
+    /// else changes.
+    in_use: &'a [tls::Certificate],
+    /// One of them is of ACME.
+    has_ordered: bool,
 }
 
 /// The certificates of a server.
@@ -69,19 +82,19 @@ impl Certificates {
         let stamps = tls_config.stamps();
         let (challenges, mut acme) = (AlpnChallenges::default(), AcmeState::default());
         acme.prepare(tls_config.acme.as_ref()).map_err(CommandError::Usage)?;
-        let given = Given {
+        let context = LoadContext {
             ticket_keys: &ticket_keys,
             challenges: &challenges,
             placeholder: acme.placeholder(),
             in_use: &[],
+            has_ordered: false,
         };
-        let Loaded { settings: first, ordered } =
-            tls_config.load(&given).map_err(CommandError::Usage)?;
-        acme.current = ordered;
+        let first = tls_config.load(&context).map_err(CommandError::Usage)?;
+        acme.current = first.ordered.clone();
         let shown = Arc::new(control::Certificates::default());
-        show(&shown, &first.acceptor).map_err(CommandError::Usage)?;
+        report(&shown, &first).map_err(CommandError::Usage)?;
         let handshakes_max = settings::handshakes(config);
-        let context = TlsContext::new(first, handshakes_max.div_ceil(shards.max(1)));
+        let context = TlsContext::new(first.settings, handshakes_max.div_ceil(shards.max(1)));
         let state = State { tls_config, stamps, ticket_keys, error: None, warned_s: 0, acme };
         let state = Mutex::new(state);
         Ok(Some(Arc::new(Certificates { context, shown, challenges, state })))
@@ -139,7 +152,8 @@ impl Certificates {
         }
         if now >= state.warned_s + DAY {
             for certificate in self.shown.get() {
-                if certificate.not_after <= now + WARN_SECONDS {
+                // The server replaces its own, and says so if it can't.
+                if certificate.not_after > 0 && now >= certificate.renew_at {
                     state.warned_s = now;
                     let seconds = certificate.not_after.saturating_sub(now);
                     let days = seconds / DAY;
@@ -156,16 +170,21 @@ impl Certificates {
         state.acme.prepare(tls_config.acme.as_ref())?;
         let in_use: Vec<tls::Certificate> =
             self.context.settings().acceptor.certificates().cloned().collect();
-        let given = Given {
+        // Another folder has another certificate.
+        let folder =
+            |config: &TlsConfig| config.acme.as_ref().map(|acme| acme.order.folder.clone());
+        let is_same_folder = folder(&tls_config) == folder(&state.tls_config);
+        let context = LoadContext {
             ticket_keys: &state.ticket_keys,
             challenges: &self.challenges,
             placeholder: state.acme.placeholder(),
             in_use: &in_use,
+            has_ordered: is_same_folder && state.acme.current.is_some(),
         };
-        let Loaded { settings, ordered } = tls_config.load(&given)?;
-        show(&self.shown, &settings.acceptor)?;
-        self.context.set(settings);
-        state.acme.current = ordered;
+        let loaded = tls_config.load(&context)?;
+        report(&self.shown, &loaded)?;
+        self.context.set(loaded.settings);
+        state.acme.current = loaded.ordered;
         (state.tls_config, state.stamps, state.error, state.warned_s) =
             (tls_config, stamps, None, 0);
         Ok(())
@@ -177,20 +196,23 @@ impl Certificates {
 }
 
 /// Reports what the certificates say, and has the admin port accept connections by them.
-fn show(shown: &control::Certificates, acceptor: &Acceptor) -> Result<(), String> {
+fn report(shown: &control::Certificates, loaded: &LoadedCertificates) -> Result<(), String> {
+    let acceptor = &loaded.settings.acceptor;
     let config = acceptor.stream_config(&[b"http/1.1"]).map_err(|error| format!("tls: {error}"))?;
-    shown.set(certificates(acceptor), Arc::new(config));
-    Ok(())
-}
-
-/// What the certificates say, for people.
-fn certificates(acceptor: &Acceptor) -> Vec<Certificate> {
-    let shown = |certificate: &tls::Certificate| {
+    let shown_as = |(position, certificate): (usize, &tls::Certificate)| {
         let names = certificate.names.iter().map(ToString::to_string);
         let name = names.chain(certificate.common_name.clone()).next().unwrap_or_default();
-        Certificate { name, not_after: certificate.not_after }
+        if loaded.placeholder == Some(position) {
+            return Certificate { name, not_after: 0, renew_at: 0 };
+        }
+        let not_after = certificate.not_after;
+        let seconds = not_after.saturating_sub(certificate.not_before);
+        let renew_at = not_after.saturating_sub(WARN_SECONDS.min(seconds / 4));
+        Certificate { name, not_after, renew_at }
     };
-    acceptor.certificates().map(shown).collect()
+    let certificates = acceptor.certificates().enumerate().map(shown_as).collect();
+    shown.set(certificates, Arc::new(config));
+    Ok(())
 }
 
 fn unix_s() -> u64 {

@@ -1,17 +1,16 @@
 //! The certificate that the server orders itself, by ACME.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use acme::{Challenges, Folder, Order, Schedule, Validity};
+use acme::{Challenges, Folder, Order, OrderState, Validity};
 use config::Config;
-use tls::{AlpnChallenges, Identity};
+use control::OrderResult;
+use tls::{AlpnChallenges, Certificate, Identity};
+use zeroize::Zeroizing;
 
-use super::{Certificates, FILE_BYTES_MAX, unix_s};
-
-/// How often the schedule is consulted.
-const CHECK_EVERY: Duration = Duration::from_secs(5);
+use super::{CHECK_EVERY, Certificates, FILE_BYTES_MAX, LoadContext, unix_s};
 
 /// What the configuration says of ACME.
 #[derive(Clone, PartialEq, Eq)]
@@ -24,11 +23,10 @@ pub(super) struct AcmeConfig {
 /// What the process knows of its orders.
 #[derive(Default)]
 pub(super) struct AcmeState {
-    pub schedule: Schedule,
-    /// The certificate that is there for all hosts.
-    pub current: Option<Validity>,
+    /// The certificate that is in use, whichever authority signed it.
+    pub current: Option<Certificate>,
     /// Hosts, and the PEM that they show until they have a certificate.
-    placeholder: Option<(Vec<String>, String)>,
+    placeholder: Option<(Vec<String>, Zeroizing<String>)>,
 }
 
 impl AcmeConfig {
@@ -60,34 +58,46 @@ impl AcmeConfig {
         Ok(Order { trusted, ..self.order.clone() })
     }
 
-    /// The certificate in the folder, and until when it is valid if it is for all hosts. Without one, the placeholder.
-    pub fn identity(
-        &self,
-        placeholder: Option<&str>,
-    ) -> Result<(Identity, Option<Validity>), String> {
+    /// The certificate in the folder; `None` if the server must do without.
+    ///
+    /// # Errors
+    /// When a running server can't read it, or has one already that is no longer there.
+    pub fn stored(&self, context: &LoadContext<'_>) -> Result<Option<Identity>, String> {
         let path = self.order.folder.certificate_file();
-        match files::read_text(&path, FILE_BYTES_MAX) {
-            Ok(pem) => match Identity::from_pem(pem.as_bytes(), pem.as_bytes()) {
-                Ok(identity) => {
-                    let validity = self.validity(identity.certificate());
-                    return Ok((identity, validity));
-                }
-                Err(error) => {
-                    tracing::warn!(path = %path.display(), %error, "a new certificate is ordered");
-                }
-            },
-            Err(_) if !path.exists() => {}
-            Err(error) => tracing::warn!(%error, "a new certificate is ordered"),
+        let read = || -> Result<Option<Identity>, String> {
+            let found = std::fs::metadata(&path);
+            if found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+                return match context.has_ordered {
+                    true => Err(format!("{}: the certificate is gone", path.display())),
+                    false => Ok(None),
+                };
+            }
+            let pem = files::read_text(&path, FILE_BYTES_MAX).map_err(|error| error.to_string())?;
+            let pem = Zeroizing::new(pem);
+            let identity = Identity::from_pem(pem.as_bytes(), pem.as_bytes());
+            identity.map(Some).map_err(|error| format!("{}: {error}", path.display()))
+        };
+        match read() {
+            Err(error) if context.in_use.is_empty() => {
+                tracing::warn!(error, "a new certificate is ordered");
+                Ok(None)
+            }
+            result => result,
         }
-        let pem = placeholder.ok_or("tls.acme_hosts: there is no certificate yet")?;
-        let identity = Identity::from_pem(pem.as_bytes(), pem.as_bytes());
-        Ok((identity.map_err(|error| format!("tls.acme_hosts: {error}"))?, None))
     }
 
-    fn validity(&self, certificate: &tls::Certificate) -> Option<Validity> {
+    /// What the server shows without a certificate.
+    pub fn placeholder(&self, context: &LoadContext<'_>) -> Result<Identity, String> {
+        let pem = context.placeholder.unwrap_or_default().as_bytes();
+        Identity::from_pem(pem, pem).map_err(|error| format!("tls.acme_hosts: {error}"))
+    }
+
+    /// The time of a certificate that makes an order needless: it is of this authority, and has all hosts.
+    fn validity(&self, certificate: &Certificate, orders: &OrderState) -> Option<Validity> {
+        let is_of_authority = orders.certificate_of.as_ref() == Some(&self.order.directory);
         let has_all = self.order.hosts.iter().all(|host| certificate.hosts().any(|it| it == host));
         let (not_before, not_after) = (certificate.not_before, certificate.not_after);
-        has_all.then_some(Validity { not_before, not_after })
+        (is_of_authority && has_all).then_some(Validity { not_before, not_after })
     }
 }
 
@@ -99,7 +109,6 @@ impl AcmeState {
             let pem = acme::self_signed(&order.hosts);
             let pem = pem.map_err(|error| format!("tls.acme_hosts: {error}"))?;
             self.placeholder = Some((order.hosts.clone(), pem));
-            self.schedule.reset();
         }
         Ok(())
     }
@@ -114,9 +123,7 @@ struct Replies<'a>(&'a AlpnChallenges);
 
 impl Challenges for Replies<'_> {
     fn set(&self, host: &str, pem: &str) -> Result<(), String> {
-        let identity = Identity::from_pem(pem.as_bytes(), pem.as_bytes());
-        self.0.set(host, &identity.map_err(|error| error.to_string())?);
-        Ok(())
+        self.0.set(host, pem.as_bytes()).map_err(|error| error.to_string())
     }
 
     fn clear(&self) {
@@ -125,12 +132,14 @@ impl Challenges for Replies<'_> {
 }
 
 /// Begins to order certificates when it is time, on a thread that ends with the process.
-pub(super) fn watch(certificates: &Arc<Certificates>) -> std::io::Result<()> {
+pub(super) fn watch(certificates: &Arc<Certificates>) -> io::Result<()> {
     let certificates = certificates.clone();
     let thread = std::thread::Builder::new().name("acme".into());
     thread.spawn(move || {
+        // What the folder says is read once for each configuration: only this thread changes it.
+        let mut orders = None;
         loop {
-            renew(&certificates);
+            renew(&certificates, &mut orders);
             std::thread::sleep(CHECK_EVERY);
         }
     })?;
@@ -138,38 +147,71 @@ pub(super) fn watch(certificates: &Arc<Certificates>) -> std::io::Result<()> {
 }
 
 /// Orders a certificate if it is time.
-fn renew(certificates: &Certificates) {
+fn renew(certificates: &Certificates, orders: &mut Option<(Folder, OrderState)>) {
     let state = certificates.state();
     let Some(acme) = state.tls_config.acme.clone() else { return };
-    let is_due = state.acme.schedule.is_due(state.acme.current, unix_s());
+    let current = state.acme.current.clone();
     drop(state);
-    if !is_due {
+    let folder = &acme.order.folder;
+    if orders.as_ref().is_none_or(|(of, _)| of != folder) {
+        *orders = Some((folder.clone(), folder.order_state()));
+    }
+    let Some((_, orders)) = orders else { return };
+    orders.continue_with(&acme.order.directory, &acme.order.hosts);
+    let current = current.and_then(|certificate| acme.validity(&certificate, orders));
+    if !orders.schedule.is_due(current, unix_s()) {
         return;
     }
+    let retry_seconds = orders.schedule.on_begun(unix_s());
     let hosts = acme.order.hosts.join(", ");
     tracing::info!(hosts, directory = acme.order.directory, "a certificate is ordered");
-    let result = order(&acme, &certificates.challenges);
-    let mut state = certificates.state();
-    match result {
+    match obtain(&acme, certificates, orders) {
         Ok(()) => {
-            state.acme.schedule.reset();
-            let tls_config = state.tls_config.clone();
-            match certificates.read(&mut state, tls_config) {
-                Ok(()) => tracing::info!(hosts, "the new certificate is in use"),
-                Err(error) => tracing::error!(error, "the new certificate can't be used"),
-            }
+            certificates.shown.count_order(OrderResult::Signed);
+            use_ordered(certificates, &hosts);
         }
         Err(error) => {
-            let retry_seconds = state.acme.schedule.on_failed(unix_s());
+            certificates.shown.count_order(OrderResult::Failed);
             tracing::error!(hosts, error, retry_seconds, "there is no new certificate");
         }
     }
 }
 
-fn order(acme: &AcmeConfig, challenges: &AlpnChallenges) -> Result<(), String> {
+/// Orders a certificate. What is known of orders is stored before and after, so that each process respects the schedule.
+fn obtain(
+    acme: &AcmeConfig,
+    certificates: &Certificates,
+    orders: &mut OrderState,
+) -> Result<(), String> {
+    let folder = &acme.order.folder;
+    folder.store_order_state(orders).map_err(|error| error.to_string())?;
     let order = acme.order()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
-    let obtained = runtime.block_on(::acme::obtain(&order, &Replies(challenges)));
-    obtained.map_err(|error| error.to_string())
+    let obtained = runtime.block_on(::acme::obtain(&order, &Replies(&certificates.challenges)));
+    obtained.map_err(|error| error.to_string())?;
+    let pem = files::read_text(&folder.certificate_file(), FILE_BYTES_MAX).map(Zeroizing::new);
+    let pem = pem.map_err(|error| error.to_string())?;
+    let identity = Identity::from_pem(pem.as_bytes(), pem.as_bytes());
+    let identity =
+        identity.map_err(|error| format!("the certificate of the authority: {error}"))?;
+    let certificate = identity.certificate();
+    let seconds = certificate.not_after.saturating_sub(certificate.not_before);
+    orders.schedule.on_succeeded(unix_s(), seconds);
+    orders.certificate_of = Some(acme.order.directory.clone());
+    folder.store_order_state(orders).map_err(|error| error.to_string())
+}
+
+/// Reads the new certificate.
+fn use_ordered(certificates: &Certificates, hosts: &str) {
+    let mut state = certificates.state();
+    let tls_config = state.tls_config.clone();
+    match certificates.read(&mut state, tls_config) {
+        Ok(()) => tracing::info!(hosts, "the new certificate is in use"),
+        Err(error) => {
+            tracing::error!(error, "the new certificate can't be used yet");
+            // The other thread tries again.
+            state.error = Some(error);
+        }
+    }
 }

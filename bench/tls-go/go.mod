@@ -1,0 +1,3 @@
+module tls-go
+
+go 1.24
