@@ -60,6 +60,7 @@ pages! {
     security: "docs/security.md",
     access: "docs/access.md",
     tls: "docs/tls.md",
+    proxies: "docs/proxies.md",
     load_testing: "docs/load-testing.md",
     benchmarks: "docs/benchmarks.md",
     architecture: "docs/architecture.md",

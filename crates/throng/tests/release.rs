@@ -142,6 +142,37 @@ fn the_image_is_a_layout_of_oci_and_its_binary_serves() {
     serves(&binary);
 }
 
+/// All files below a folder.
+fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => files(&path, found),
+            false => found.push(path),
+        }
+    }
+}
+
+/// What the chart and the examples name is a setting of this server.
+#[test]
+fn each_variable_in_ops_is_a_setting() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut paths = vec![root.join("docs/install.md")];
+    files(&root.join("ops"), &mut paths);
+    let variable = regex::Regex::new(r"\bTHRONG_([A-Z]+)_([A-Z_]+)\b").unwrap();
+    let mut seen = 0;
+    for path in paths {
+        let text = fs::read_to_string(&path).unwrap();
+        for found in variable.captures_iter(&text) {
+            let key = format!("{}.{}", &found[1], &found[2]).to_lowercase();
+            let is_setting = config::SETTINGS.iter().any(|setting| setting.key == key);
+            assert!(is_setting, "{}: {}", path.display(), &found[0]);
+            seen += 1;
+        }
+    }
+    assert!(seen > 20, "{seen}");
+}
+
 fn run_bytes(command: &mut Command) -> Vec<u8> {
     let output = output_within(command);
     assert!(output.status.success(), "{command:?}");
