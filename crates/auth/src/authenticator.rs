@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use model::Name;
+use model::{CodedError, ErrorCode, Name};
 
 use crate::{Grants, Principal, Source, TokenMark};
 
@@ -130,11 +130,11 @@ pub enum TokenError {
 
 impl TokenError {
     /// Its name for programs.
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> ErrorCode {
         match self {
-            TokenError::Expired => "token_expired",
-            TokenError::Revoked => "token_revoked",
-            TokenError::KeysComing | TokenError::KeysUnavailable => "keys_unavailable",
+            TokenError::Expired => ErrorCode::TokenExpired,
+            TokenError::Revoked => ErrorCode::TokenRevoked,
+            TokenError::KeysComing | TokenError::KeysUnavailable => ErrorCode::KeysUnavailable,
             TokenError::Malformed(_)
             | TokenError::Algorithm
             | TokenError::UnknownKey
@@ -142,7 +142,13 @@ impl TokenError {
             | TokenError::NotYet
             | TokenError::Issuer
             | TokenError::Audience
-            | TokenError::Claim(_) => "invalid_token",
+            | TokenError::Claim(_) => ErrorCode::InvalidToken,
         }
+    }
+}
+
+impl From<TokenError> for CodedError {
+    fn from(error: TokenError) -> Self {
+        CodedError::new(error.code(), error.to_string())
     }
 }

@@ -1,5 +1,7 @@
 //! Why something may not be done.
 
+use model::{CodedError, ErrorCode};
+
 /// Why something may not be done. The text says what happened, whose fault it is and what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Deny {
@@ -79,27 +81,29 @@ impl Deny {
     ];
 
     /// Its name for programs.
-    pub fn code(self) -> &'static str {
+    pub fn code(self) -> ErrorCode {
         match self {
-            Deny::AnotherUser => "bad_topic",
-            Deny::NoPresence => "no_presence",
-            Deny::NotItsUser => "no_user",
+            Deny::AnotherUser => ErrorCode::BadTopic,
+            Deny::NoPresence => ErrorCode::NoPresence,
+            Deny::NotItsUser => ErrorCode::NoUser,
             Deny::JoinRefused
             | Deny::JoinUndecided
             | Deny::PublishRefused
             | Deny::PublishUndecided
             | Deny::PublishOwn
             | Deny::PublishSystem
-            | Deny::LoginRefused => "forbidden",
-            Deny::NotGranted => "not_granted",
-            Deny::OutOfScope => "insufficient_scope",
+            | Deny::LoginRefused => ErrorCode::Forbidden,
+            Deny::NotGranted => ErrorCode::NotGranted,
+            Deny::OutOfScope => ErrorCode::InsufficientScope,
         }
     }
 
     /// What a Phoenix client is told as the reason: its applications compare some of these texts.
     pub fn phoenix_reason(self) -> String {
         match self {
-            Deny::JoinRefused | Deny::JoinUndecided | Deny::NotGranted => "unauthorized".into(),
+            Deny::JoinRefused | Deny::JoinUndecided | Deny::NotGranted => {
+                ErrorCode::Unauthorized.to_string()
+            }
             Deny::PublishRefused | Deny::PublishUndecided => Deny::PublishOwn.to_string(),
             Deny::AnotherUser
             | Deny::PublishOwn
@@ -109,5 +113,11 @@ impl Deny {
             | Deny::LoginRefused
             | Deny::OutOfScope => self.to_string(),
         }
+    }
+}
+
+impl From<Deny> for CodedError {
+    fn from(error: Deny) -> Self {
+        CodedError::new(error.code(), error.to_string())
     }
 }

@@ -41,7 +41,7 @@ pub enum LoginRule {
 /// // No rule lets clients publish.
 /// let decision = policy.decide(&alice, Action::Publish, &policy.topic("news"));
 /// let Decision::Deny(deny) = decision else { panic!("{decision:?}") };
-/// assert_eq!(deny.code(), "forbidden");
+/// assert_eq!(deny.code(), model::ErrorCode::Forbidden);
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Policy {

@@ -258,7 +258,7 @@ fn a_permit_says_what_the_rule_says_of_the_topic() {
 /// Clients compare codes, and some Phoenix applications reasons: they never change.
 #[test]
 fn refusals_say_what_they_always_said() {
-    let text = |deny: Deny| (deny.code(), deny.to_string());
+    let text = |deny: Deny| (deny.code().text(), deny.to_string());
     assert_eq!(
         text(Deny::JoinRefused),
         (

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use model::{Name, Position, Publication};
+use model::{CodedError, ErrorCode, Name, Position, Publication};
 
 /// What to publish, and how.
 #[derive(Clone, Debug)]
@@ -90,15 +90,21 @@ pub enum PublishError {
 
 impl PublishError {
     /// The code for programs.
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> ErrorCode {
         match self {
-            PublishError::Overloaded => "overloaded",
-            PublishError::StoreBusy => "store_busy",
-            PublishError::StoreFailed(_) => "store_failed",
-            PublishError::StoreDamaged(_) => "store_damaged",
-            PublishError::Newer(_) => "newer_message",
-            PublishError::NoHistory => "no_history",
-            PublishError::KeyRequired => "key_required",
+            PublishError::Overloaded => ErrorCode::Overloaded,
+            PublishError::StoreBusy => ErrorCode::StoreBusy,
+            PublishError::StoreFailed(_) => ErrorCode::StoreFailed,
+            PublishError::StoreDamaged(_) => ErrorCode::StoreDamaged,
+            PublishError::Newer(_) => ErrorCode::NewerMessage,
+            PublishError::NoHistory => ErrorCode::NoHistory,
+            PublishError::KeyRequired => ErrorCode::KeyRequired,
         }
+    }
+}
+
+impl From<PublishError> for CodedError {
+    fn from(error: PublishError) -> Self {
+        CodedError::new(error.code(), error.to_string())
     }
 }

@@ -13,6 +13,7 @@ use super::ws::Ws;
 use super::{
     Client, ClientError, Event, Goodbye, Head, PENDING_BYTES_MAX, Request, closing, recovery,
 };
+use model::ErrorCode;
 use model::event::STATE_COMPLETE;
 use protocol::json;
 use protocol::phoenix::{
@@ -27,7 +28,7 @@ const HEARTBEAT_REF: &str = "0";
 
 /// The reasons that Phoenix and Throng give when they refuse a join. Others are the application's own.
 const REJECTIONS: [&str; 5] = [
-    "unauthorized",
+    ErrorCode::Unauthorized.text(),
     "too many channels joined",
     "unmatched topic",
     "join crashed",

@@ -1,5 +1,5 @@
 //! Writes the pages of `docs/` that follow from the code: the settings, the calls of the API, who may
-//! call what, the limits, the command line, every `unsafe`. `cargo run -p docs` writes them; a test fails when they are
+//! call what, the limits, the errors, the command line, every `unsafe`. `cargo run -p docs` writes them; a test fails when they are
 //! not what the code says.
 //!
 //! What people write on these pages stands in the Markdown files beside this one.
@@ -11,6 +11,7 @@ mod api;
 mod checklist;
 mod command_line;
 mod configuration;
+mod errors;
 #[cfg(test)]
 mod imports;
 mod limits;
@@ -27,12 +28,13 @@ use std::process::ExitCode;
 const COMMAND: &str = "cargo run -p docs";
 
 /// The pages by name.
-fn pages() -> Result<[(&'static str, String); 7], String> {
+fn pages() -> Result<[(&'static str, String); 8], String> {
     Ok([
         ("configuration.md", whole(&configuration::page())),
         ("api.md", whole(&api::page(&control::openapi(), include_str!("api.md"))?)),
         ("security.md", checklist::within("security.md")?),
         ("access.md", whole(&access::page())),
+        ("errors.md", whole(&errors::page())),
         ("limits.md", whole(&limits::page()?)),
         ("command-line.md", whole(&command_line::page(throng::command()))),
         ("internals/unsafe.md", whole(&unsafe_code::page()?)),

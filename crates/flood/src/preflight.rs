@@ -3,6 +3,7 @@
 
 use admin::{Http, encoded};
 use anyhow::{Result, ensure};
+use model::ErrorCode;
 
 use crate::AGENT;
 use crate::args::Common;
@@ -23,7 +24,7 @@ pub fn check(setup: &Setup, common: &Common) -> Result<()> {
         let path = format!("/api/history/{}?limit=1", encoded(topic));
         // Any other answer shows in the run, or is another server's.
         match http.request("GET", &path, "application/json", "") {
-            Ok((404, body)) => admin::refusal(404, &body).starts_with("no_history"),
+            Ok((404, body)) => admin::refusal(404, &body).starts_with(ErrorCode::NoHistory.text()),
             _ => false,
         }
     };

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use broker::PublishError;
+use model::{CodedError, ErrorCode};
 
 /// Why the history does not answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,12 +25,12 @@ pub enum HistoryError {
 
 impl HistoryError {
     /// Its name for programs.
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> ErrorCode {
         match self {
-            HistoryError::Busy => "store_busy",
-            HistoryError::Unavailable(_) => "store_failed",
-            HistoryError::Damaged(_) => "store_damaged",
-            HistoryError::NoHistory => "no_history",
+            HistoryError::Busy => ErrorCode::StoreBusy,
+            HistoryError::Unavailable(_) => ErrorCode::StoreFailed,
+            HistoryError::Damaged(_) => ErrorCode::StoreDamaged,
+            HistoryError::NoHistory => ErrorCode::NoHistory,
         }
     }
 
@@ -39,6 +40,12 @@ impl HistoryError {
             HistoryError::NoHistory | HistoryError::Damaged(_) => true,
             HistoryError::Busy | HistoryError::Unavailable(_) => false,
         }
+    }
+}
+
+impl From<HistoryError> for CodedError {
+    fn from(error: HistoryError) -> Self {
+        CodedError::new(error.code(), error.to_string())
     }
 }
 
@@ -84,13 +91,19 @@ pub enum AcknowledgeError {
 
 impl AcknowledgeError {
     /// Its name for programs.
-    pub fn code(self) -> &'static str {
+    pub fn code(self) -> ErrorCode {
         match self {
-            AcknowledgeError::NotAcknowledged => "not_acknowledged",
-            AcknowledgeError::Epoch => "epoch_changed",
-            AcknowledgeError::Ahead => "bad_id",
-            AcknowledgeError::NoUser => "no_user",
-            AcknowledgeError::NotGranted => "not_granted",
+            AcknowledgeError::NotAcknowledged => ErrorCode::NotAcknowledged,
+            AcknowledgeError::Epoch => ErrorCode::EpochChanged,
+            AcknowledgeError::Ahead => ErrorCode::BadId,
+            AcknowledgeError::NoUser => ErrorCode::NoUser,
+            AcknowledgeError::NotGranted => ErrorCode::NotGranted,
         }
+    }
+}
+
+impl From<AcknowledgeError> for CodedError {
+    fn from(error: AcknowledgeError) -> Self {
+        CodedError::new(error.code(), error.to_string())
     }
 }

@@ -1,6 +1,8 @@
 //! Why a connection ends: one table for the WebSocket close codes, the metrics' labels and the
 //! advice to the client.
 
+use crate::ErrorCode;
+
 /// Why a connection was closed. The discriminant indexes metrics arrays, and stays for good: connections
 /// that are handed over name it. New ones come last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,28 +84,28 @@ impl CloseReason {
         CloseReason::TakenOver,
     ];
 
-    /// The label in metrics and in the last line of an HTTP stream.
+    /// The label in metrics and in the last line of an HTTP stream. It is the code of the error where there is one.
     pub fn name(self) -> &'static str {
         match self {
             CloseReason::ByClient => "client",
             CloseReason::Lost => "lost",
             CloseReason::Replied => "answered",
-            CloseReason::ByApplication => "application",
-            CloseReason::Drain => "drain",
+            CloseReason::ByApplication => ErrorCode::ByApplication.text(),
+            CloseReason::Drain => ErrorCode::Drain.text(),
             CloseReason::SlowConsumer => "slow_consumer",
-            CloseReason::RequestTimeout => "request_timeout",
+            CloseReason::RequestTimeout => ErrorCode::RequestTimeout.text(),
             CloseReason::Idle => "idle",
             CloseReason::Silent => "silent",
-            CloseReason::BadRequest => "bad_request",
+            CloseReason::BadRequest => ErrorCode::BadRequest.text(),
             CloseReason::ProtocolError => "protocol_error",
             CloseReason::InvalidPayload => "invalid_payload",
             CloseReason::TooBig => "too_big",
-            CloseReason::Overloaded => "overloaded",
+            CloseReason::Overloaded => ErrorCode::Overloaded.text(),
             CloseReason::Internal => "internal",
-            CloseReason::Unauthorized => "unauthorized",
-            CloseReason::TokenExpired => "token_expired",
-            CloseReason::TokenRevoked => "token_revoked",
-            CloseReason::RateLimited => "rate_limited",
+            CloseReason::Unauthorized => ErrorCode::Unauthorized.text(),
+            CloseReason::TokenExpired => ErrorCode::TokenExpired.text(),
+            CloseReason::TokenRevoked => ErrorCode::TokenRevoked.text(),
+            CloseReason::RateLimited => ErrorCode::RateLimited.text(),
             CloseReason::TakenOver => "taken_over",
         }
     }

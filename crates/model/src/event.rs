@@ -6,15 +6,13 @@
 //! `heartbeat`, `welcome`, `close` and `reply` are names like any other.
 
 use crate::name::check_name;
+use crate::{CodedError, ErrorCode};
 
 /// The name of the event by which Server-Sent Events tell what was recovered.
 pub const RECOVERY: &str = "recovery";
 
 /// The name of the event that says that the state of a compacted topic is complete.
 pub const STATE_COMPLETE: &str = "state_complete";
-
-/// The code of the error that refuses a name that is reserved.
-pub const RESERVED: &str = "reserved_event";
 
 /// How a reserved name is known.
 #[derive(Clone, Copy)]
@@ -35,22 +33,22 @@ const OWN: [(Own, &str); 7] = [
 ];
 
 /// Checks the name of an event that somebody wants to publish: a name as [`check_name`] has it that
-/// is not reserved. Nobody checks the server's own messages here. The error is its code and its
-/// message.
-pub fn check_event(event: &str) -> Result<(), (&'static str, String)> {
-    check_name(event).map_err(|error| ("bad_event", error.to_string()))?;
-    match own(event) {
-        None => Ok(()),
-        Some((Own::Name(name), why)) => {
-            Err((RESERVED, format!("the event {name} can't be published: {why}")))
-        }
+/// is not reserved. Nobody checks the server's own messages here.
+///
+/// # Errors
+/// `bad_event` where it is no name, `reserved_event` where it is reserved.
+pub fn check_event(event: &str) -> Result<(), CodedError> {
+    check_name(event).map_err(|error| CodedError::new(ErrorCode::BadEvent, error))?;
+    let message = match own(event) {
+        None => return Ok(()),
+        Some((Own::Name(name), why)) => format!("the event {name} can't be published: {why}"),
         Some((Own::Prefix(prefix), why)) => {
-            let message = format!(
+            format!(
                 "the event {event} can't be published, as none that begins with {prefix}: {why}"
-            );
-            Err((RESERVED, message))
+            )
         }
-    }
+    };
+    Err(CodedError::new(ErrorCode::ReservedEvent, message))
 }
 
 /// Whether an event's name is reserved: only the server's own messages have such.
@@ -95,7 +93,7 @@ mod tests {
             assert!(!is_reserved(event));
         }
         for bad in ["", "a\nb", "a\rb", "a\0", "\u{85}"] {
-            assert_eq!(check_event(bad).unwrap_err().0, "bad_event", "{bad:?}");
+            assert_eq!(check_event(bad).unwrap_err().code, ErrorCode::BadEvent, "{bad:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What Throng talks about: names, positions, messages, rules and close reasons. No codec, no I/O.
+//! What Throng talks about: names, positions, messages, rules, errors and close reasons. No codec, no I/O.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
@@ -6,6 +6,7 @@
 pub mod close;
 pub mod connection;
 pub mod envelope;
+pub mod error_code;
 pub mod event;
 pub mod filter;
 pub mod message;
@@ -22,6 +23,7 @@ pub mod topic;
 pub use close::CloseReason;
 pub use connection::{ConnectionId, ConnectionIdError};
 pub use envelope::{Encoding, Encodings, Envelope, FilterKey};
+pub use error_code::{Blame, CodedError, ErrorCode, ErrorRow, Remedy, ReplyCode};
 pub use message::{Attributes, Data, Message, Publication, Retention};
 pub use name::Name;
 pub use node::NodeId;

@@ -26,7 +26,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{Epoch, Position};
+use crate::{Epoch, ErrorCode, Position};
 
 /// The most topics that a [`Frontier`] may name in a token.
 pub const BEHIND_MAX: usize = 256;
@@ -121,9 +121,9 @@ impl RecoveryGap {
     /// The reason's name for clients: `epoch_changed`, `too_old` or `no_history`.
     pub fn name(self) -> &'static str {
         match self {
-            RecoveryGap::Epoch => "epoch_changed",
+            RecoveryGap::Epoch => ErrorCode::EpochChanged.text(),
             RecoveryGap::TooOld => "too_old",
-            RecoveryGap::NoHistory => "no_history",
+            RecoveryGap::NoHistory => ErrorCode::NoHistory.text(),
         }
     }
 }

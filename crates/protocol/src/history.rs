@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use crate::json;
 use crate::request::PageRequest;
 use model::name::{check_name, check_topic, personal};
-use model::{Data, Message, Name, Position, Since, SinceError, TopicKind};
+use model::{CodedError, Data, ErrorCode, Message, Name, Position, Since, SinceError, TopicKind};
 
 /// Messages in a page where the client names no limit.
 pub const PAGE_MESSAGES: usize = 100;
@@ -39,7 +39,7 @@ impl PageRequest {
     ///
     /// # Errors
     /// The code, and a message that says what is invalid.
-    pub fn read(fields: PageFields<'_>) -> Result<Self, (&'static str, String)> {
+    pub fn read(fields: PageFields<'_>) -> Result<Self, CodedError> {
         let PageFields { topic, user, since, limit, reverse } = fields;
         let topic = match (topic, user) {
             (Some(topic), _) => {
@@ -47,41 +47,51 @@ impl PageRequest {
                     Some(own) => check_name(own),
                     None => check_topic(topic),
                 };
-                checked.map_err(|error| ("bad_topic", error.to_string()))?;
+                checked.map_err(|error| CodedError::new(ErrorCode::BadTopic, error))?;
                 Name::from(topic)
             }
             (None, Some(user)) => {
-                check_name(user).map_err(|error| ("bad_user", error.to_string()))?;
+                check_name(user).map_err(|error| CodedError::new(ErrorCode::BadUser, error))?;
                 personal(user)
             }
             (None, None) => {
                 let message = "say whose history: topic, or user for what was sent to a user";
-                return Err(("no_topic", message.into()));
+                return Err(CodedError::new(ErrorCode::NoTopic, message));
             }
         };
         let since = since.filter(|since| !since.is_empty()).map(str::parse::<Since>).transpose();
-        let since = since.map_err(|error: SinceError| ("bad_since", error.to_string()))?;
+        let since = since
+            .map_err(|error: SinceError| CodedError::new(ErrorCode::BadSince, error.to_string()))?;
         if reverse && since.as_ref().is_some_and(|since| since.token().is_none()) {
             let message = "start and last:N go forwards: leave since or reverse out";
-            return Err(("bad_since", message.into()));
+            return Err(CodedError::new(ErrorCode::BadSince, message));
         }
         let limit = limit.unwrap_or(PAGE_MESSAGES as u64);
         let limit =
             usize::try_from(limit).ok().filter(|limit| (1..=PAGE_MESSAGES_MAX).contains(limit));
-        let wrong = || ("bad_limit", format!("limit is a number from 1 to {PAGE_MESSAGES_MAX}"));
+        let wrong = || {
+            CodedError::new(
+                ErrorCode::BadLimit,
+                format!("limit is a number from 1 to {PAGE_MESSAGES_MAX}"),
+            )
+        };
         Ok(PageRequest { topic, since, reverse, limit: limit.ok_or_else(wrong)? })
     }
 }
 
 /// The limit as the JSON text of a command has it.
-pub(crate) fn limit(json: &str) -> Result<u64, (&'static str, String)> {
-    json.parse()
-        .map_err(|_| ("bad_limit", format!("limit is a number from 1 to {PAGE_MESSAGES_MAX}")))
+pub(crate) fn limit(json: &str) -> Result<u64, CodedError> {
+    json.parse().map_err(|_| {
+        CodedError::new(
+            ErrorCode::BadLimit,
+            format!("limit is a number from 1 to {PAGE_MESSAGES_MAX}"),
+        )
+    })
 }
 
 /// `reverse` as the JSON text of a command has it.
-pub(crate) fn reverse(json: &str) -> Result<bool, (&'static str, String)> {
-    json.parse().map_err(|_| ("bad_reverse", "reverse is true or false".to_string()))
+pub(crate) fn reverse(json: &str) -> Result<bool, CodedError> {
+    json.parse().map_err(|_| CodedError::new(ErrorCode::BadReverse, "reverse is true or false"))
 }
 
 /// A page, but for its messages.
@@ -266,7 +276,7 @@ mod tests {
     #[test]
     fn requested_parameters_are_checked() {
         let fields = PageFields { topic: Some("t"), ..PageFields::default() };
-        let code = |fields| PageRequest::read(fields).unwrap_err().0;
+        let code = |fields| PageRequest::read(fields).unwrap_err().code;
         let whole = PageRequest::read(fields).unwrap();
         assert_eq!((whole.since, whole.limit, whole.reverse), (None, PAGE_MESSAGES, false));
         let own = PageFields { topic: None, user: Some("al"), ..fields };

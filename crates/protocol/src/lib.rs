@@ -44,7 +44,7 @@ pub use mqtt_settings::MqttSettings;
 pub use peer::Peer;
 pub use protocol::{
     Capabilities, Delivery, Listener, Liveness, Protocol, ProtocolRef, Protocols, Read, Reader,
-    Recognised, ReplyResult, Speaker, encoded,
+    Recognised, ReplyError, ReplyResult, Speaker, encoded,
 };
 pub use request::Request;
 pub use settings::{File, Settings};

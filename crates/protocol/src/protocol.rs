@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use auth::Principal;
-use model::{CloseReason, ConnectionId, Encoding, Envelope, Message, ResumeToken};
+use model::{
+    CloseReason, CodedError, ConnectionId, Encoding, Envelope, ErrorCode, Message, ResumeToken,
+};
 
 use crate::http::{Endpoint, Method, Rejection, Route};
 use crate::peer::Peer;
@@ -182,8 +184,7 @@ pub trait Protocol: Sync {
     /// Appends a heartbeat, which keeps an idle connection alive; nothing where the server sends none.
     fn heartbeat(&self, _out: &mut Vec<u8>) {}
 
-    /// Appends the answer to a request with an id of the client's own: a JSON object, or the code and
-    /// the message of an error.
+    /// Appends the answer to a request with an id of the client's own: a JSON object, or an error.
     fn reply(&self, _id: &str, _result: ReplyResult<'_>, _codecs: &mut Codecs, _out: &mut Vec<u8>) {
     }
 
@@ -284,8 +285,30 @@ impl Capabilities {
 
 impl dyn Protocol {}
 
-/// What a request came to: a JSON object, or the code and the message of an error.
-pub type ReplyResult<'a> = Result<&'a str, (&'a str, &'a str)>;
+/// What a request came to: a JSON object, or an error.
+pub type ReplyResult<'a> = Result<&'a str, ReplyError<'a>>;
+
+/// An error as it is written to a client: Throng's own, or the application's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplyError<'a> {
+    /// The code, for programs.
+    pub code: &'a str,
+    /// The message, for people.
+    pub message: &'a str,
+}
+
+impl<'a> ReplyError<'a> {
+    /// An error with this code and this message.
+    pub fn new(code: ErrorCode, message: &'a str) -> Self {
+        ReplyError { code: code.text(), message }
+    }
+}
+
+impl<'a> From<&'a CodedError> for ReplyError<'a> {
+    fn from(CodedError { code, message }: &'a CodedError) -> Self {
+        ReplyError::new(*code, message)
+    }
+}
 
 /// How messages come to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -409,8 +432,8 @@ pub struct Read {
     pub taken: usize,
     /// What they ask for, if that is more than the answer that is in `out` already.
     pub request: Option<Request>,
-    /// A command that has its reply in `out` already: the code of its error, or "" without one.
-    pub replied: Option<&'static str>,
+    /// A command that has its reply in `out` already, with the code of its error.
+    pub replied: Option<Result<(), ErrorCode>>,
     /// Something was read that had come before: there may be more of that.
     pub again: bool,
 }

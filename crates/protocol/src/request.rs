@@ -6,8 +6,8 @@ use std::sync::Arc;
 use auth::{Consent, Grants, Permit, Principal};
 use model::name::{check_name, check_topic};
 use model::{
-    CloseReason, ConnectionId, Encoding, Name, Position, Publication, ResumeRequest, ResumeToken,
-    Since, TopicKind,
+    CloseReason, CodedError, ConnectionId, Encoding, ErrorCode, Name, Position, Publication,
+    ResumeRequest, ResumeToken, Since, TopicKind,
 };
 
 use crate::http::Rejection;
@@ -397,23 +397,26 @@ impl Acknowledgement {
         user: Option<&str>,
         topic: Option<&str>,
         id: Option<&str>,
-    ) -> Result<Self, (&'static str, String)> {
+    ) -> Result<Self, CodedError> {
         if let Some(error) = user.and_then(|user| check_name(user).err()) {
-            return Err(("bad_user", error.into()));
+            return Err(CodedError::new(ErrorCode::BadUser, error));
         }
         let own = topic.and_then(|topic| TopicKind::of(topic).user());
         let checked = match (own, topic) {
             (Some(own), _) if user.is_some_and(|user| user != own) => {
-                return Err(("bad_topic", "this is another user's own topic".into()));
+                return Err(CodedError::new(
+                    ErrorCode::BadTopic,
+                    "this is another user's own topic",
+                ));
             }
             (Some(own), _) => check_name(own),
             (None, Some(topic)) => check_topic(topic),
             (None, None) => Ok(()),
         };
-        checked.map_err(|error| ("bad_topic", error.into()))?;
+        checked.map_err(|error| CodedError::new(ErrorCode::BadTopic, error))?;
         let message = "say which message was the last one: its id as it came, like 5f3a91c2:1042";
         let token = id.and_then(|id| id.parse::<ResumeToken>().ok());
-        let token = token.ok_or_else(|| ("bad_id", message.into()))?;
+        let token = token.ok_or_else(|| CodedError::new(ErrorCode::BadId, message))?;
         Ok(Acknowledgement {
             user: user.or(own).map(Name::from),
             topic: topic.filter(|_| own.is_none()).map(Name::from),

@@ -45,7 +45,8 @@ pub fn standard() -> &'static Protocols {
 
 #[cfg(test)]
 mod tests {
-    use model::event::{RECOVERY, RESERVED, STATE_COMPLETE, check_event};
+    use model::ErrorCode;
+    use model::event::{RECOVERY, STATE_COMPLETE, check_event};
 
     use super::*;
     use crate::phoenix;
@@ -69,9 +70,9 @@ mod tests {
             "presence_count",
             "chan_reply_7",
         ] {
-            let (code, message) = check_event(event).unwrap_err();
-            assert_eq!(code, RESERVED);
-            assert!(message.contains(event), "{message}");
+            let error = check_event(event).unwrap_err();
+            assert_eq!(error.code, ErrorCode::ReservedEvent);
+            assert!(error.message.contains(event), "{error}");
         }
         let mut out = Vec::new();
         Sse { json: false }.recovery(b"{}", &mut crate::Codecs::new(6, 64), &mut out);

@@ -14,7 +14,6 @@ use std::path::{Component, Path, PathBuf};
 
 use markdown::Page;
 use page::Counts;
-use regex::Regex;
 
 /// The pages, as tests: each has a server and a folder of its own.
 macro_rules! pages {
@@ -150,44 +149,6 @@ fn links_lead_somewhere() {
         }
     }
     assert!(wrong.is_empty(), "these lead nowhere:\n{}", wrong.join("\n"));
-}
-
-/// The codes of errors in the sources of these crates, all of which docs/errors.md explains.
-#[test]
-fn every_error_code_is_explained() {
-    let root = root();
-    let page = std::fs::read_to_string(root.join("docs/errors.md")).unwrap();
-    // A rejection names its code in its first text; commands of /ws have theirs in pairs.
-    let code = Regex::new(
-        r#"(?:Rejection::new|bad_request)\(\s*[^"]{0,80}?"([a-z_]+)"|"((?:bad|too_many|not)_[a-z_]+)""#,
-    );
-    let (code, mut found) = (code.unwrap(), BTreeSet::new());
-    for of in ["protocol", "control", "engine", "history", "model"] {
-        let mut folders = vec![root.join("crates").join(of).join("src")];
-        while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(folder).unwrap() {
-                let path = entry.unwrap().path();
-                let name = path.file_name().unwrap().to_str().unwrap();
-                if name.contains("test") || name == "simulation" {
-                    continue;
-                }
-                if path.is_dir() {
-                    folders.push(path);
-                    continue;
-                }
-                let text = std::fs::read(&path).unwrap();
-                let text = String::from_utf8_lossy(&text);
-                let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
-                for codes in code.captures_iter(text) {
-                    let code = codes.get(1).or(codes.get(2)).unwrap();
-                    found.insert(code.as_str().to_owned());
-                }
-            }
-        }
-    }
-    assert!(found.len() > 50, "{found:?}");
-    found.retain(|code| !page.contains(&format!("`{code}`")));
-    assert!(found.is_empty(), "docs/errors.md has no {found:?}");
 }
 
 /// Without `..`.

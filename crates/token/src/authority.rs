@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use auth::{Authenticator, Grants, TokenError, TopicToken, Verified};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use model::ErrorCode;
 use serde::Deserialize;
 
 use crate::claims::{Claims, Expected};
@@ -54,7 +55,12 @@ pub struct Stats {
 }
 
 /// The codes of all errors.
-const CODES: [&str; 4] = ["invalid_token", "token_expired", "token_revoked", "keys_unavailable"];
+const CODES: [ErrorCode; 4] = [
+    ErrorCode::InvalidToken,
+    ErrorCode::TokenExpired,
+    ErrorCode::TokenRevoked,
+    ErrorCode::KeysUnavailable,
+];
 
 impl Stats {
     /// Tokens that counted.
@@ -63,7 +69,7 @@ impl Stats {
     }
 
     /// Tokens that did not, by the code of the error.
-    pub fn rejected(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub fn rejected(&self) -> impl Iterator<Item = (ErrorCode, u64)> {
         CODES.into_iter().zip(self.rejected.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 

@@ -9,12 +9,14 @@ use std::sync::LazyLock;
 
 use auth::{Action, Consent, Principal};
 use model::name::{check_name, check_topic};
-use model::{CloseReason, Data, Encoding, Message, Name, Publication, ResumeRequest};
+use model::{
+    CloseReason, CodedError, Data, Encoding, ErrorCode, Message, Name, Publication, ResumeRequest,
+};
 use protocol::request::{Acknowledgement, Open, ReplyTo, Request, Subscribe};
 use protocol::{
     Capabilities, Codecs, Delivery, Liveness, Protocol, Protocols, Read, Reader, Recognised,
 };
-use protocol::{ReplyResult, Settings};
+use protocol::{ReplyError, ReplyResult, Settings};
 
 static PROTOCOLS: LazyLock<Protocols> = LazyLock::new(|| protocol::standard().clone().with(&Line));
 
@@ -26,7 +28,7 @@ fn main() -> ExitCode {
 struct Line;
 
 /// What a line leads to; an error is its code and a text that helps to correct it.
-type Outcome = Result<Request, (&'static str, String)>;
+type Outcome = Result<Request, CodedError>;
 
 /// What the first line of a connection begins with.
 const HELLO: &[u8] = b"HELLO";
@@ -65,9 +67,10 @@ impl Protocol for Line {
         };
         let line = String::from_utf8_lossy(&bytes[..end]);
         let (command, rest) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
-        let request = outcome(reader, command, rest.trim(), out).map_err(|(code, message)| {
-            out.extend_from_slice(format!("ERR {command} {code} {message}\n").as_bytes());
-        });
+        let request =
+            outcome(reader, command, rest.trim(), out).map_err(|CodedError { code, message }| {
+                out.extend_from_slice(format!("ERR {command} {code} {message}\n").as_bytes());
+            });
         Read { taken: end + 1, request: request.ok(), ..Read::MORE }
     }
 
@@ -83,7 +86,7 @@ impl Protocol for Line {
     fn reply(&self, id: &str, result: ReplyResult<'_>, _codecs: &mut Codecs, out: &mut Vec<u8>) {
         let line = match result {
             Ok(object) => format!("OK {id} {object}\n"),
-            Err((code, message)) => format!("ERR {id} {code} {message}\n"),
+            Err(ReplyError { code, message }) => format!("ERR {id} {code} {message}\n"),
         };
         out.extend_from_slice(line.as_bytes());
     }
@@ -105,19 +108,19 @@ impl Protocol for Line {
 fn outcome(reader: &Reader<'_>, command: &str, rest: &str, out: &mut Vec<u8>) -> Outcome {
     let (topic, behind) = rest.split_once(' ').unwrap_or((rest, ""));
     let (name, id): (Name, Box<str>) = (topic.into(), command.into());
-    let decide = |action| -> Result<Consent, (&'static str, String)> {
-        check_topic(topic).map_err(|error| ("bad_topic", error.to_string()))?;
+    let decide = |action| -> Result<Consent, CodedError> {
+        check_topic(topic).map_err(|error| CodedError::new(ErrorCode::BadTopic, error))?;
         let policy = &reader.settings.policy;
         let decision = policy.decide(&(reader.speaker)(), action, &policy.topic(topic));
-        decision.undenied().map_err(|deny| (deny.code(), deny.to_string()))
+        Ok(decision.undenied()?)
     };
     match (reader.open, command) {
         (false, "HELLO") => {
             let users: Vec<Name> = rest.split_whitespace().map(Name::from).collect();
             let checked = users.iter().try_for_each(|user| check_name(user));
-            checked.map_err(|error| ("bad_user", error.to_string()))?;
+            checked.map_err(|error| CodedError::new(ErrorCode::BadUser, error))?;
             if users.len() > reader.settings.topics_per_connection_max {
-                return Err(("too_many_topics", "these are too many users".into()));
+                return Err(CodedError::new(ErrorCode::TooManyTopics, "these are too many users"));
             }
             out.extend_from_slice(format!("OK HELLO {}\n", reader.id).as_bytes());
             let (principal, encoding) = (Principal::anonymous(users), Line.encoding());
@@ -133,7 +136,10 @@ fn outcome(reader: &Reader<'_>, command: &str, rest: &str, out: &mut Vec<u8>) ->
         (true, "PUB") => {
             let consent = decide(Action::Publish)?;
             if behind.len() > reader.settings.message_bytes_max {
-                return Err(("message_too_large", "the message is too large".into()));
+                return Err(CodedError::new(
+                    ErrorCode::MessageTooLarge,
+                    "the message is too large",
+                ));
             }
             let publication = Publication::new(topic, Data::Text(behind.into()));
             Ok(Request::Publish { publication, consent, to: ReplyTo::Id(id) })
@@ -143,6 +149,9 @@ fn outcome(reader: &Reader<'_>, command: &str, rest: &str, out: &mut Vec<u8>) ->
             Ok(Request::Acknowledge { acknowledgement, to: ReplyTo::Id(id), principal: None })
         }
         (true, "QUIT") => Ok(Request::Close(CloseReason::ByClient)),
-        _ => Err(("bad_command", "say HELLO first; then SUB, UNSUB, PUB, ACK, QUIT".into())),
+        _ => {
+            let message = "say HELLO first; then SUB, UNSUB, PUB, ACK, QUIT";
+            Err(CodedError::new(ErrorCode::BadCommand, message))
+        }
     }
 }

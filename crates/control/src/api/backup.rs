@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use model::ErrorCode;
 use serde::{Deserialize, Serialize};
 use store::{BackupError, Store};
 use utoipa::ToSchema;
@@ -73,11 +73,11 @@ pub(crate) async fn begin(
              a letter or digit: the node makes the copy under this name in {} (store.backups)",
             dir.display()
         );
-        return Err(Rejection::bad_request("bad_backup", message));
+        return Err(Rejection::new(ErrorCode::BadBackup, message));
     }
     let epoch = getrandom::u32().map_err(|error| {
         let message = format!("the system has no randomness for the epoch of the copy: {error}");
-        Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
+        Rejection::new(ErrorCode::Overloaded, message)
     })?;
     store.begin_backup(&dir.join(name), epoch)?;
     Ok(Json(BackupState::of(store)))
@@ -95,7 +95,7 @@ fn store_of(node: &Node) -> Result<&Store, Rejection> {
     node.store.as_ref().ok_or_else(|| {
         let message =
             "this node has no store, all is in its memory: start it with --data DIR (store.data)";
-        Rejection::new(StatusCode::CONFLICT, "no_store", message)
+        Rejection::new(ErrorCode::NoStore, message)
     })
 }
 
@@ -122,13 +122,13 @@ impl BackupState {
 
 impl From<BackupError> for Rejection {
     fn from(error: BackupError) -> Self {
-        let (status, code) = match error {
-            BackupError::Running { .. } => (StatusCode::CONFLICT, "backup_running"),
-            BackupError::Exists { .. } => (StatusCode::CONFLICT, "backup_exists"),
-            BackupError::Busy => (StatusCode::SERVICE_UNAVAILABLE, "store_busy"),
-            BackupError::Closed => (StatusCode::SERVICE_UNAVAILABLE, "going_down"),
+        let code = match error {
+            BackupError::Running { .. } => ErrorCode::BackupRunning,
+            BackupError::Exists { .. } => ErrorCode::BackupExists,
+            BackupError::Busy => ErrorCode::StoreBusy,
+            BackupError::Closed => ErrorCode::GoingDown,
         };
-        Rejection::new(status, code, error.to_string())
+        Rejection::new(code, error.to_string())
     }
 }
 

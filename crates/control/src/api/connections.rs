@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use model::name::{check_name, check_topic};
-use model::{CloseReason, ConnectionId};
+use model::{CloseReason, ConnectionId, ErrorCode};
 use serde::{Deserialize, Serialize};
 use shard::Target;
 use utoipa::ToSchema;
@@ -94,7 +94,7 @@ impl Disconnect {
         let close = CloseReason::ByApplication;
         let replies = match (&self.user, &self.connection) {
             (Some(user), None) => {
-                check_name(user).map_err(|error| Rejection::bad_request("bad_user", error))?;
+                check_name(user).map_err(|error| Rejection::new(ErrorCode::BadUser, error))?;
                 node.request_all(|reply| {
                     let target = Target::User(user.as_str().into());
                     shard::Command::Disconnect { target, close, reply }
@@ -102,8 +102,8 @@ impl Disconnect {
             }
             (None, Some(connection)) => {
                 let id: ConnectionId = connection.parse().map_err(|_| {
-                    Rejection::bad_request(
-                        "bad_connection",
+                    Rejection::new(
+                        ErrorCode::BadConnection,
                         "a connection's name has the form 5f3a91c2-0-12-345",
                     )
                 })?;
@@ -118,8 +118,8 @@ impl Disconnect {
                 }
             }
             _ => {
-                return Err(Rejection::bad_request(
-                    "bad_request",
+                return Err(Rejection::new(
+                    ErrorCode::BadRequest,
                     "say either a user or a connection",
                 ));
             }
@@ -130,8 +130,8 @@ impl Disconnect {
 
 impl Membership {
     pub fn start(&self, node: &Node, subscribe: bool) -> Result<PendingCount, Rejection> {
-        check_name(&self.user).map_err(|error| Rejection::bad_request("bad_user", error))?;
-        check_topic(&self.topic).map_err(|error| Rejection::bad_request("bad_topic", error))?;
+        check_name(&self.user).map_err(|error| Rejection::new(ErrorCode::BadUser, error))?;
+        check_topic(&self.topic).map_err(|error| Rejection::new(ErrorCode::BadTopic, error))?;
         Ok(PendingCount::Membership(node.request_all(|reply| {
             let (user, topic) = (self.user.as_str().into(), self.topic.as_str().into());
             if subscribe {

@@ -6,8 +6,8 @@ use ::history::AcknowledgeError;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use model::Position;
 use model::name::{PERSONAL, check_name, check_topic, personal};
+use model::{CodedError, ErrorCode, Position};
 use serde::{Deserialize, Serialize};
 use shard::Command;
 use utoipa::{IntoParams, ToSchema};
@@ -58,11 +58,11 @@ pub(crate) async fn acknowledge(
 ) -> Result<Json<Cursor>, Rejection> {
     let topic = topic(&body.user, body.topic)?;
     let id = body.id.parse::<Position>();
-    let id = id.map_err(|error| Rejection::bad_request("bad_id", error.to_string()))?;
+    let id = id.map_err(|error| Rejection::new(ErrorCode::BadId, error.to_string()))?;
     let history = node.history();
     let offset = history.acknowledge(&body.user, &topic, id).map_err(|error| match error {
         AcknowledgeError::Epoch => Rejection::epoch_changed(history.epoch()),
-        error => Rejection::bad_request(error.code(), error.to_string()),
+        error => CodedError::from(error).into(),
     })?;
     for shard in 0..node.shards.count() {
         // The user's open connections have capacity for more.
@@ -95,8 +95,7 @@ pub(crate) async fn cursor(
     let topic = topic(&user, query.topic)?;
     let history = node.history();
     if history.rule(&topic).is_none_or(|rule| rule.acknowledge.is_none()) {
-        let error = AcknowledgeError::NotAcknowledged;
-        return Err(Rejection::bad_request(error.code(), error.to_string()));
+        return Err(CodedError::from(AcknowledgeError::NotAcknowledged).into());
     }
     Ok(Json(Cursor::new(history, user, topic)))
 }
@@ -112,17 +111,17 @@ impl Cursor {
 
 /// A topic that the user may acknowledge: any but another user's own.
 fn topic(user: &str, topic: Option<String>) -> Result<String, Rejection> {
-    check_name(user).map_err(|error| Rejection::bad_request("bad_user", error))?;
+    check_name(user).map_err(|error| Rejection::new(ErrorCode::BadUser, error))?;
     let own = personal(user);
     match topic {
         None => Ok(own.into()),
         Some(topic) if topic == own => Ok(topic),
-        Some(topic) if topic.starts_with(PERSONAL) => Err(Rejection::bad_request(
-            "bad_topic",
+        Some(topic) if topic.starts_with(PERSONAL) => Err(Rejection::new(
+            ErrorCode::BadTopic,
             "this is another user's own topic, which only that user acknowledges",
         )),
         Some(topic) => check_topic(&topic)
-            .map_err(|error| Rejection::bad_request("bad_topic", error))
+            .map_err(|error| Rejection::new(ErrorCode::BadTopic, error))
             .map(|()| topic),
     }
 }

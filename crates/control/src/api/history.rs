@@ -9,7 +9,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use broker::PublishError;
-use model::{Position, Since};
+use model::{ErrorCode, Position, Since};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -145,17 +145,17 @@ pub(crate) async fn page(
 fn no_history() -> Rejection {
     let message = "nothing is kept of this topic: the configuration has no [[topics]] table for it \
                    with history_messages_max (for a user's own topic: inbox.enabled)";
-    Rejection::new(StatusCode::NOT_FOUND, "no_history", message)
+    Rejection::with_status(StatusCode::NOT_FOUND, ErrorCode::NoHistory, message)
 }
 
 /// Where a `since` has a page begin.
 fn from(history: &dyn History, since: &str, reverse: bool) -> Result<PageFrom, Rejection> {
     let since = since.parse::<Since>();
-    let since = since.map_err(|error| Rejection::bad_request("bad_since", error.to_string()))?;
+    let since = since.map_err(|error| Rejection::new(ErrorCode::BadSince, error.to_string()))?;
     match since {
         Since::Start | Since::Last(_) if reverse => {
             let message = "start and last:N go forwards: leave since or reverse out";
-            Err(Rejection::bad_request("bad_since", message))
+            Err(Rejection::new(ErrorCode::BadSince, message))
         }
         Since::Start => Ok(PageFrom::End),
         Since::Last(messages) => Ok(PageFrom::Newest(messages as usize)),
@@ -196,11 +196,11 @@ async fn read_page(
     page.map_err(|error| match error {
         HistoryReplyError::NotTaken(_) => {
             let message = "too many read from the store already: try again after a second";
-            Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "store_busy", message)
+            Rejection::new(ErrorCode::StoreBusy, message)
         }
         HistoryReplyError::Late => {
             let message = "the disk did not answer in 20 seconds: try again later";
-            Rejection::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message)
+            Rejection::new(ErrorCode::Timeout, message)
         }
         HistoryReplyError::Gone => Rejection::going_down(),
         HistoryReplyError::Error(error) => PublishError::from(error).into(),
@@ -236,8 +236,8 @@ async fn reply<T: Send + 'static>(
 
 /// `/api/history` was the path of the node's samples once: callers from then learn the new one.
 pub(crate) async fn without_topic() -> Rejection {
-    Rejection::bad_request(
-        "no_topic",
+    Rejection::new(
+        ErrorCode::NoTopic,
         "say whose history: /api/history/{topic}; the samples of the last 15 minutes are at \
          /api/samples",
     )
@@ -285,13 +285,13 @@ pub(crate) async fn delete(
         HistoryReplyError::Late => {
             let message = "the disk did not answer in 20 seconds: the history may be deleted or \
                            not; do it again later, which does no harm";
-            Rejection::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message)
+            Rejection::new(ErrorCode::Timeout, message)
         }
         HistoryReplyError::Gone => Rejection::going_down(),
         HistoryReplyError::NotTaken(error) | HistoryReplyError::Error(error) => {
             let error = PublishError::from(error);
             let message = format!("the history is not deleted from the disk: {error}");
-            Rejection::new(StatusCode::SERVICE_UNAVAILABLE, error.code(), message)
+            Rejection::new(error.code(), message)
         }
     })?;
     Ok(Json(Deleted { topic, deleted: true, through }))

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use model::ConnectionId;
 use model::name::check_name;
+use model::{ConnectionId, ErrorCode};
 use serde::{Deserialize, Serialize};
 use shard::{Command, LoggedIn, LoginError, Reply};
 use utoipa::ToSchema;
@@ -60,10 +60,10 @@ impl Identity {
         node: &Node,
         command: impl Fn(ConnectionId, &str, LoginReply) -> Command,
     ) -> Result<LoggedIn, Rejection> {
-        check_name(&self.user).map_err(|error| Rejection::bad_request("bad_user", error))?;
+        check_name(&self.user).map_err(|error| Rejection::new(ErrorCode::BadUser, error))?;
         let connection: ConnectionId = self.connection.parse().map_err(|_| {
             let message = "a connection's name has the form 5f3a91c2-0-12-345";
-            Rejection::bad_request("bad_connection", message)
+            Rejection::new(ErrorCode::BadConnection, message)
         })?;
         let shard = usize::from(connection.shard);
         if shard >= node.shards.count() {
@@ -78,11 +78,13 @@ impl Identity {
 
 impl From<LoginError> for Rejection {
     fn from(error: LoginError) -> Self {
-        let status = match error {
-            LoginError::NoConnection => StatusCode::NOT_FOUND,
-            LoginError::TooManyTopics | LoginError::NotLoggedIn => StatusCode::CONFLICT,
-        };
-        Rejection::new(status, error.code(), error.to_string())
+        let (code, message) = (error.code(), error.to_string());
+        match error {
+            LoginError::TooManyTopics => {
+                Rejection::with_status(StatusCode::CONFLICT, code, message)
+            }
+            LoginError::NoConnection | LoginError::NotLoggedIn => Rejection::new(code, message),
+        }
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use model::Name;
 use model::name::{check_name, personal};
+use model::{ErrorCode, Name};
 use serde::{Deserialize, Serialize};
 use sessions::Place;
 use shard::{Command, ConnectionInfo};
@@ -148,7 +148,7 @@ pub(crate) async fn user(
     QueryParams(query): QueryParams<MembersQuery>,
 ) -> Result<Json<User>, Rejection> {
     let user = path_name(name)?;
-    check_name(&user).map_err(|error| Rejection::bad_request("bad_user", error))?;
+    check_name(&user).map_err(|error| Rejection::new(ErrorCode::BadUser, error))?;
     let (count, connections) = some_members(&node, personal(&user), &query).await?;
     Ok(Json(User { user, count, connections }))
 }

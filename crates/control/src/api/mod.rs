@@ -37,9 +37,9 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Path;
-use axum::http::StatusCode;
 use axum::middleware;
 use calls::Calls;
+use model::ErrorCode;
 
 use crate::dashboard;
 use crate::http::Rejection;
@@ -164,11 +164,11 @@ pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
         .merge(monitor_calls().into_router().with_state(monitor))
         .fallback(async || {
             let message = "there is nothing here: see /api/openapi.json";
-            Rejection::new(StatusCode::NOT_FOUND, "not_found", message)
+            Rejection::new(ErrorCode::NotFound, message)
         })
         .method_not_allowed_fallback(async || {
             let message = "this path takes another method: see /api/openapi.json";
-            Rejection::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+            Rejection::new(ErrorCode::MethodNotAllowed, message)
         })
         .layer(middleware::from_fn_with_state(guarded, guard::<Node>))
         .layer(middleware::from_fn_with_state(around, surround))

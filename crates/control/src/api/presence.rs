@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use model::ErrorCode;
 use presence::{List, PresenceReply, Snapshot};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -45,7 +45,7 @@ pub(crate) async fn presence(
     if !has_presence {
         let message = "presence is off for this topic: the configuration has no [[topics]] table \
                        for it with presence = true";
-        return Err(Rejection::new(StatusCode::NOT_FOUND, "no_presence", message));
+        return Err(Rejection::new(ErrorCode::NoPresence, message));
     }
     let List { counts, users } = list(&*node.shared.presence, &topic).await?;
     let presences = users.map(Snapshot::into_json);

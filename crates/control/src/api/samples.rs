@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, State};
-use axum::http::{HeaderName, StatusCode, header};
+use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use futures_util::stream;
+use model::ErrorCode;
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use utoipa::ToSchema;
@@ -36,7 +37,7 @@ pub(crate) async fn live(
     let permit = monitor.readers.clone().try_acquire_owned().map_err(|_| {
         let message = "as many read the live figures as may (64): close a dashboard, or ask \
                        /api/samples or /metrics now and then";
-        Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_readers", message)
+        Rejection::new(ErrorCode::TooManyReaders, message)
     })?;
     if let Some(Extension(ConnectInfo(On(peer, ..)))) = on {
         peer.set_stream();

@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use model::ErrorCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -68,7 +69,7 @@ pub(crate) async fn sign_in(
     let signed_in = guard::check_sign_in(access, &headers).and_then(|()| {
         if !access.ring().requires_key() {
             let message = "this node asks for no key: nobody has to sign in";
-            return Err(Rejection::new(StatusCode::CONFLICT, "no_keys", message));
+            return Err(Rejection::new(ErrorCode::NoKeys, message));
         }
         access.sign_in(address, key.trim())
     });
@@ -76,7 +77,7 @@ pub(crate) async fn sign_in(
     caller.count();
     let seconds = access.ring().session().as_secs();
     let cookie = guard::session_cookie(&headers, &id, seconds)
-        .ok_or_else(|| Rejection::bad_request("bad_host", "the Host header is no host"))?;
+        .ok_or_else(|| Rejection::new(ErrorCode::BadHost, "the Host header is no host"))?;
     let session = Session::of(&caller, Some(seconds));
     Ok(([(header::SET_COOKIE, cookie)], Json(session)).into_response())
 }

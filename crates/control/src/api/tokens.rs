@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ::store::StoreError;
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use model::ErrorCode;
 use model::name::check_name;
 use serde::{Deserialize, Serialize};
 use token::{Revocation, Revoked, id_hash};
@@ -88,14 +88,14 @@ pub(crate) struct RevocationItem {
 impl Revoke {
     /// Which tokens it means.
     fn revoked(&self, now_s: u64) -> Result<Revoked, Rejection> {
-        let bad = |message: &'static str| Rejection::bad_request("bad_request", message);
+        let bad = |message: &'static str| Rejection::new(ErrorCode::BadRequest, message);
         match (&self.jti, &self.user, self.issued_before) {
             (Some(jti), None, None) if (1..=JTI_BYTES_MAX).contains(&jti.len()) => {
                 Ok(Revoked::Jti(jti.clone()))
             }
             (Some(_), None, None) => Err(bad("a jti has 1 to 256 bytes")),
             (None, Some(user), before) => {
-                check_name(user).map_err(|error| Rejection::bad_request("bad_user", error))?;
+                check_name(user).map_err(|error| Rejection::new(ErrorCode::BadUser, error))?;
                 let issued_before = before.unwrap_or(now_s);
                 Ok(Revoked::User { user: user.clone(), issued_before })
             }
@@ -120,23 +120,22 @@ pub(crate) async fn revoke(
         let live = node.live();
         (live.has_tokens, live.revocations_max, live.revocation_seconds)
     };
-    let conflict =
-        |code, message: &'static str| Rejection::new(StatusCode::CONFLICT, code, message);
     if !has_tokens {
-        return Err(conflict("no_tokens", "this server uses no tokens: [auth] configures them"));
+        let message = "this server uses no tokens: [auth] configures them";
+        return Err(Rejection::new(ErrorCode::NoTokens, message));
     }
     let now_s = unix_seconds();
     let revoked = revoke.revoked(now_s)?;
     let seconds = revoke.seconds.unwrap_or(default_s);
     if !(1..=SECONDS_MAX).contains(&seconds) {
         let message = "seconds is 1 to 316224000";
-        return Err(Rejection::bad_request("bad_request", message));
+        return Err(Rejection::new(ErrorCode::BadRequest, message));
     }
     let revocation = Revocation { revoked, until: now_s + seconds };
     if !node.revocations.add(&revocation, max) {
         let message = "as many revocations are remembered as may be (auth.revocations_max): raise it, or \
                        revoke all tokens that were issued before a time";
-        return Err(conflict("too_many_revocations", message));
+        return Err(Rejection::new(ErrorCode::TooManyRevocations, message));
     }
     let stored = store(&node, &revocation);
     let mut of_shards = of_shards(&revocation.revoked);
@@ -172,7 +171,7 @@ fn not_stored(error: &dyn std::error::Error) -> Rejection {
     let message = format!(
         "the tokens count no longer, but this could not be stored, and a restart would forget it: {error}"
     );
-    Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "not_stored", message)
+    Rejection::new(ErrorCode::NotStored, message)
 }
 
 /// Takes revocations that nobody needs any more out of the store.

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use axum::body::{Body as Streamed, Bytes};
 use axum::extract::{ConnectInfo, State};
-use axum::http::{HeaderName, StatusCode, header};
+use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use futures_util::stream;
+use model::ErrorCode;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -29,12 +30,12 @@ const LINE_MAX: Duration = Duration::from_secs(5);
 
 impl From<UpgradeRejection> for Rejection {
     fn from(error: UpgradeRejection) -> Self {
-        let (status, code) = match error {
-            UpgradeRejection::UnderWay => (StatusCode::CONFLICT, "upgrade_under_way"),
-            UpgradeRejection::Ending(_) => (StatusCode::SERVICE_UNAVAILABLE, "going_down"),
-            UpgradeRejection::Bad(_) => (StatusCode::BAD_REQUEST, "bad_upgrade"),
+        let code = match error {
+            UpgradeRejection::UnderWay => ErrorCode::UpgradeUnderWay,
+            UpgradeRejection::Ending(_) => ErrorCode::GoingDown,
+            UpgradeRejection::Bad(_) => ErrorCode::BadUpgrade,
         };
-        Rejection::new(status, code, error.to_string())
+        Rejection::new(code, error.to_string())
     }
 }
 
@@ -60,7 +61,7 @@ pub(crate) async fn begin(
 ) -> Result<Response, Rejection> {
     let Some(upgrader) = &node.upgrades.upgrader else {
         let message = "this server can't be upgraded while it runs: restart it";
-        return Err(Rejection::new(StatusCode::NOT_IMPLEMENTED, "no_upgrade", message));
+        return Err(Rejection::new(ErrorCode::NoUpgrade, message));
     };
     upgrader.begin(request)?;
     if let Some(Extension(ConnectInfo(On(peer, ..)))) = on {

@@ -7,10 +7,11 @@ use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use model::ErrorCode;
 use quotas::{Limits, Unit, Who};
 use tracing::Span;
 
-use super::access::{Access, BAD_KEY, COMMAND, Caller, RequiredScope, Ring, Table};
+use super::access::{Access, COMMAND, Caller, RequiredScope, Ring, Table};
 use super::admission::network;
 use super::listener::On;
 use super::origin::Origin;
@@ -60,7 +61,7 @@ pub(crate) async fn guard<S: Served + ?Sized>(
             Ok(caller) => caller,
             Err(rejection) => {
                 access.count(rejection.code);
-                if rejection.code == BAD_KEY
+                if rejection.code == ErrorCode::BadKey
                     && let Some(origin) = request.extensions().get::<Origin>()
                 {
                     guessed(&*served, *origin);
@@ -112,7 +113,7 @@ fn check(
         }
         let message = "without an API key this port answers to an IP address, localhost and the \
                        names of admin.hosts only: call it so, or configure a key (throng key new)";
-        return Err(Rejection::new(StatusCode::FORBIDDEN, "bad_host", message));
+        return Err(Rejection::with_status(StatusCode::FORBIDDEN, ErrorCode::BadHost, message));
     }
     if required_scope == RequiredScope::Nothing {
         return Ok(None);
@@ -126,7 +127,7 @@ fn check(
         let message = "a browser's session may change something only with the header \
                        X-Throng-Session, which shows that a page of this origin asks: send it, or \
                        a key as Authorization: Bearer";
-        return Err(Rejection::new(StatusCode::FORBIDDEN, "cross_origin", message));
+        return Err(Rejection::new(ErrorCode::CrossOrigin, message));
     }
     access.by_session(&ring, id).map(Some)
 }
@@ -134,8 +135,8 @@ fn check(
 /// The request's `Host`, if there is one and the request doesn't come from a page of another origin.
 fn own_host(headers: &HeaderMap) -> Result<&str, Rejection> {
     if headers.get_all(header::HOST).iter().count() > 1 {
-        return Err(Rejection::bad_request(
-            "bad_host",
+        return Err(Rejection::new(
+            ErrorCode::BadHost,
             "send one Host header: of several nobody knows which counts",
         ));
     }
@@ -150,7 +151,7 @@ fn own_host(headers: &HeaderMap) -> Result<&str, Rejection> {
         false => {
             let message =
                 "this request comes from a page of another origin: the API is for programs";
-            Err(Rejection::new(StatusCode::FORBIDDEN, "cross_origin", message))
+            Err(Rejection::new(ErrorCode::CrossOrigin, message))
         }
     }
 }
@@ -161,14 +162,14 @@ fn check_page(ring: &Ring, host: &str, headers: &HeaderMap) -> Result<(), Reject
     if !ring.knows(host) {
         let message = "a browser can be signed in only where this port is called by an IP address, \
                        localhost or a name of admin.hosts: add the name there";
-        return Err(Rejection::new(StatusCode::FORBIDDEN, "bad_host", message));
+        return Err(Rejection::with_status(StatusCode::FORBIDDEN, ErrorCode::BadHost, message));
     }
     match headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes) {
         None | Some(b"same-origin" | b"none") => Ok(()),
         Some(_) => {
             let message = "this request comes from a page of another origin, which can't use the \
                            session of this one";
-            Err(Rejection::new(StatusCode::FORBIDDEN, "cross_origin", message))
+            Err(Rejection::new(ErrorCode::CrossOrigin, message))
         }
     }
 }

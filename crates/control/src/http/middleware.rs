@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use axum::body::HttpBody;
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use model::ErrorCode;
 
 use super::Rejection;
 use super::access::Access;
@@ -86,7 +87,7 @@ async fn limit_time(request: Request, next: Next) -> Response {
         Err(_) => {
             let message = "the request did not arrive whole, or could not be done, in 30 seconds: \
                            part of a batch may be done";
-            Rejection::new(StatusCode::REQUEST_TIMEOUT, "request_timeout", message).into_response()
+            Rejection::new(ErrorCode::RequestTimeout, message).into_response()
         }
     }
 }
@@ -103,7 +104,7 @@ async fn track(gate: &Arc<Gate>, request: Request, next: Next) -> Response {
         true => {
             let message = "all connections of the admin port are busy (admin.connections_max, \
                            admin.connections_per_address_max): try again in a second";
-            let rejection = Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message);
+            let rejection = Rejection::new(ErrorCode::Overloaded, message);
             ([(header::CONNECTION, "close")], rejection).into_response()
         }
         false => pass(gate, Some(&on.0), request, next).await,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use model::{Epoch, Position};
+use model::{CodedError, Epoch, ErrorCode, Position};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -13,14 +13,14 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rejection {
     pub status: StatusCode,
-    pub code: &'static str,
+    pub code: ErrorCode,
     pub message: String,
     pub detail: Option<Detail>,
 }
 
-/// The code of the rejection that an answer stands for, for the log.
+/// The code of the rejection that a response stands for, for the log.
 #[derive(Clone, Copy)]
-pub(crate) struct ErrorCode(pub &'static str);
+pub(crate) struct RejectedWith(pub ErrorCode);
 
 /// What a program needs to call again in another way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,45 +61,48 @@ pub(crate) struct ErrorText {
 }
 
 impl Rejection {
-    /// A rejection with a code that doesn't change, and a message for people.
-    pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+    /// A rejection with the usual status of this code, and a message for people.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::BAD_REQUEST);
         Rejection { status, code, message: message.into(), detail: None }
     }
 
-    /// The caller sent what the call doesn't take.
-    pub fn bad_request(code: &'static str, message: impl Into<String>) -> Self {
-        Rejection::new(StatusCode::BAD_REQUEST, code, message)
+    /// A rejection with another status than the usual one.
+    pub fn with_status(status: StatusCode, code: ErrorCode, message: impl Into<String>) -> Self {
+        let is_known = code.row().statuses.contains(&status.as_u16());
+        debug_assert!(is_known, "{code} has no status {status}");
+        Rejection { status, code, message: message.into(), detail: None }
     }
 
     /// The shards have ended.
     pub fn going_down() -> Self {
         let message = "the server is going down: nothing was done; ask another node or try later";
-        Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "going_down", message)
+        Rejection::new(ErrorCode::GoingDown, message)
     }
 
     /// The node takes no new connections, for it is at its memory limit.
     pub fn memory_full() -> Self {
         let message = "the server is at its memory limit (limits.memory_bytes_max) and refuses new \
                        connections until it is below it again; those that it has are served";
-        Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "memory_full", message)
+        Rejection::new(ErrorCode::MemoryFull, message)
     }
 
     /// The node's store can't write. Callers need no key to see this, so it has no path.
     pub fn store_failed() -> Self {
         let message = "the store can't write, and clients that need it are refused until it can; the log \
                        and GET /api/stats say why; connections that are open are served";
-        Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "store_failed", message)
+        Rejection::new(ErrorCode::StoreFailed, message)
     }
 
     /// The call needs a key.
     pub fn no_key() -> Self {
         let message = "send an API key: Authorization: Bearer KEY";
-        Rejection::new(StatusCode::UNAUTHORIZED, "no_key", message)
+        Rejection::new(ErrorCode::NoKey, message)
     }
 
     /// The caller's key has not this scope.
     pub fn insufficient_scope(scope: &'static str, message: impl Into<String>) -> Self {
-        let rejection = Rejection::new(StatusCode::FORBIDDEN, "insufficient_scope", message);
+        let rejection = Rejection::new(ErrorCode::InsufficientScope, message);
         Rejection { detail: Some(Detail::Scope(scope)), ..rejection }
     }
 
@@ -108,13 +111,13 @@ impl Rejection {
         let seconds = wait.as_secs() + 1;
         let message =
             format!("too many sign-ins from this address have failed: try again in {seconds} s");
-        let rejection = Rejection::new(StatusCode::TOO_MANY_REQUESTS, "too_many_attempts", message);
+        let rejection = Rejection::new(ErrorCode::TooManyAttempts, message);
         Rejection { detail: Some(Detail::Wait(seconds)), ..rejection }
     }
 
     /// The caller's key has used more in a second than it may.
     pub fn rate_limited(wait: Duration, message: impl Into<String>) -> Self {
-        let rejection = Rejection::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message);
+        let rejection = Rejection::new(ErrorCode::RateLimited, message);
         Rejection { detail: Some(Detail::Wait(wait.as_secs() + 1)), ..rejection }
     }
 
@@ -122,20 +125,20 @@ impl Rejection {
     pub fn no_reply() -> Self {
         let message = "a shard is so busy that it did not answer in 5 seconds: what was asked may \
                        still be done; try again later";
-        Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "no_answer", message)
+        Rejection::new(ErrorCode::NoReply, message)
     }
 
     /// An id has another epoch than this one.
     pub fn epoch_changed(now: Epoch) -> Self {
         let message = "this id is of another numbering, from before the server's restart or of a \
                        topic without history: begin anew with what is kept now";
-        let rejection = Rejection::new(StatusCode::CONFLICT, "epoch_changed", message);
+        let rejection = Rejection::new(ErrorCode::EpochChanged, message);
         Rejection { detail: Some(Detail::Epoch(now)), ..rejection }
     }
 
     /// The topic has a newer message than the caller knew.
     pub fn newer_message(last: Position, message: impl Into<String>) -> Self {
-        let rejection = Rejection::new(StatusCode::CONFLICT, "newer_message", message);
+        let rejection = Rejection::new(ErrorCode::NewerMessage, message);
         Rejection { detail: Some(Detail::Last(last)), ..rejection }
     }
 
@@ -147,7 +150,7 @@ impl Rejection {
             Some(Detail::Scope(_) | Detail::Wait(_)) | None => (None, None),
         };
         ErrorBody {
-            error: ErrorText { code: self.code, message: self.message.clone(), last, epoch },
+            error: ErrorText { code: self.code.text(), message: self.message.clone(), last, epoch },
         }
     }
 }
@@ -155,11 +158,13 @@ impl Rejection {
 impl IntoResponse for Rejection {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.body())).into_response();
-        response.extensions_mut().insert(ErrorCode(self.code));
+        response.extensions_mut().insert(RejectedWith(self.code));
         let headers = response.headers_mut();
         let authenticate = match (self.status, self.detail) {
             // RFC 6750, 3.1: without an error where there was no key.
-            (StatusCode::UNAUTHORIZED, _) if self.code == "no_key" => Some("Bearer".to_owned()),
+            (StatusCode::UNAUTHORIZED, _) if self.code == ErrorCode::NoKey => {
+                Some("Bearer".to_owned())
+            }
             (StatusCode::UNAUTHORIZED, _) => Some("Bearer error=\"invalid_token\"".to_owned()),
             (_, Some(Detail::Scope(scope))) => {
                 Some(format!("Bearer error=\"insufficient_scope\", scope=\"{scope}\""))
@@ -178,5 +183,11 @@ impl IntoResponse for Rejection {
             headers.insert(header::RETRY_AFTER, wait);
         }
         response
+    }
+}
+
+impl From<CodedError> for Rejection {
+    fn from(CodedError { code, message }: CodedError) -> Self {
+        Rejection::new(code, message)
     }
 }

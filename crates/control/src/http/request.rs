@@ -8,9 +8,10 @@ use axum::body::{Body as Streamed, Bytes, HttpBody};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{ConnectInfo, FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::http::{HeaderMap, Uri, header};
 use futures_util::stream::{self, StreamExt};
 use http_body_util::BodyExt;
+use model::ErrorCode;
 use percent_encoding::percent_decode_str;
 use protocol::http::media;
 use serde::de::DeserializeOwned;
@@ -46,7 +47,7 @@ impl<T: DeserializeOwned, S: Served + ?Sized> FromRequest<Arc<S>> for OpenBody<T
         check_media(request.headers(), "application/json")?;
         let too_large = || {
             let message = format!("the body of this call is at most {OPEN_BODY_BYTES_MAX} bytes");
-            Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
+            Rejection::new(ErrorCode::BodyTooLarge, message)
         };
         let (parts, bytes) = read_body(request, OPEN_BODY_BYTES_MAX, too_large, |_| Ok(())).await?;
         charge(&parts, bytes.len(), &**served);
@@ -144,34 +145,33 @@ fn charge(parts: &Parts, bytes: usize, served: &(impl Served + ?Sized)) {
 }
 
 fn cut_short() -> Rejection {
-    Rejection::bad_request("bad_body", "the body did not arrive whole")
+    Rejection::new(ErrorCode::BadBody, "the body did not arrive whole")
 }
 
 fn too_large(max: usize) -> Rejection {
     let message = format!("the body is over {max} bytes (admin.body_bytes_max)");
-    Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
+    Rejection::new(ErrorCode::BodyTooLarge, message)
 }
 
 fn bodies_full() -> Rejection {
     let message = "the bodies of requests under way fill their memory (admin.bodies_bytes_max): \
                    try again in a second";
-    Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
+    Rejection::new(ErrorCode::Overloaded, message)
 }
 
 /// Checks that the body may be of the type that the call takes: [`media`].
 pub(crate) fn check_media(headers: &HeaderMap, expected: &str) -> Result<(), Rejection> {
     // What is no text is no type that anybody here takes.
     let said = headers.get(header::CONTENT_TYPE).map(|media| media.to_str().unwrap_or("?"));
-    media::expect(said, expected).map_err(|message| {
-        Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, media::BAD_MEDIA_TYPE, message)
-    })
+    media::expect(said, expected)
+        .map_err(|message| Rejection::new(ErrorCode::BadMediaType, message))
 }
 
 /// Reads a JSON object.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Rejection> {
     protocol::object::read(bytes).map_err(|error| {
-        let code = if error.is_data() { "bad_request" } else { "bad_json" };
-        Rejection::bad_request(code, format!("this is not what the call takes: {error}"))
+        let code = if error.is_data() { ErrorCode::BadRequest } else { ErrorCode::BadJson };
+        Rejection::new(code, format!("this is not what the call takes: {error}"))
     })
 }
 
@@ -185,11 +185,11 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for QueryParams<T> {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Rejection> {
         let query = parts.uri.query().unwrap_or_default();
         percent_decode_str(query).decode_utf8().map_err(|_| {
-            Rejection::bad_request("bad_query", "the query is not percent-encoded UTF-8")
+            Rejection::new(ErrorCode::BadQuery, "the query is not percent-encoded UTF-8")
         })?;
         match read::<T>(query) {
             Ok(params) => Ok(QueryParams(params)),
-            Err(error) => Err(Rejection::bad_request("bad_query", explained::<T>(query, error))),
+            Err(error) => Err(Rejection::new(ErrorCode::BadQuery, explained::<T>(query, error))),
         }
     }
 }
@@ -236,7 +236,7 @@ fn explained<T: DeserializeOwned>(query: &str, error: String) -> String {
 
 /// The name of a topic or user in a path.
 pub(crate) fn path_name(path: Result<Path<String>, PathRejection>) -> Result<String, Rejection> {
-    let Path(name) = path.map_err(|error| Rejection::bad_request("bad_path", error.body_text()))?;
+    let Path(name) = path.map_err(|error| Rejection::new(ErrorCode::BadPath, error.body_text()))?;
     Ok(name)
 }
 
@@ -250,5 +250,5 @@ pub(crate) fn checked_limit(
     if (1..=max).contains(&limit) {
         return Ok(limit);
     }
-    Err(Rejection::bad_request("bad_limit", format!("limit is from 1 to {max}")))
+    Err(Rejection::new(ErrorCode::BadLimit, format!("limit is from 1 to {max}")))
 }

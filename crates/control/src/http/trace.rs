@@ -14,7 +14,7 @@ use axum::response::Response;
 use tracing::{Instrument, Span, field};
 
 use super::origin::Origin;
-use super::rejection::ErrorCode;
+use super::rejection::RejectedWith;
 
 /// Names a request in its answer, and before that in the request where the caller or a proxy has
 /// named it.
@@ -89,7 +89,7 @@ impl Call {
 
     fn on_replied(&mut self, response: &Response) {
         self.has_replied = true;
-        let code = response.extensions().get().map(|ErrorCode(code)| *code);
+        let code = response.extensions().get().map(|RejectedWith(code)| code.text());
         let (status, duration_ms) = (response.status().as_u16(), self.duration_ms());
         tracing::debug!(parent: &self.span, status, code, duration_ms, "answered");
     }

@@ -51,6 +51,7 @@ fn check(response: WebhookResponse, expects: Expects) {
         }
         WebhookResponse::Error(refusal) => {
             let HookRefusal { status, code, message, response } = *refusal;
+            let code = code.text();
             json(&response);
             assert_eq!(status, 403);
             let plain =

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use model::name::{check_name, check_topic};
-use model::{Data, Name};
+use model::{Data, ErrorCode, Name, ReplyCode};
 use protocol::request::Admission;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -223,9 +223,6 @@ fn compact(raw: &RawValue) -> Box<str> {
     }
 }
 
-/// The code of a refusal for which the application has given none.
-const REFUSED: &str = "forbidden";
-
 /// A code of the application's, in bytes.
 pub(super) const CODE_BYTES_MAX: usize = 64;
 
@@ -245,7 +242,7 @@ fn refusal(response: Box<str>) -> HookRefusal {
     let message = message.filter(|message| message.len() <= MESSAGE_BYTES_MAX);
     HookRefusal {
         status: 403,
-        code: code.as_deref().unwrap_or(REFUSED).into(),
+        code: code.as_deref().map_or(ErrorCode::Forbidden.into(), ReplyCode::parse),
         message: message.as_deref().unwrap_or("the application refuses it").into(),
         response,
     }
@@ -365,7 +362,7 @@ mod tests {
             for expects in [Expects::Changes, Expects::Connect(9), Expects::Refresh] {
                 let response = read(body.as_bytes(), &[expects]).unwrap().remove(0).unwrap();
                 let WebhookResponse::Error(refusal) = response else { panic!("{reply}") };
-                assert_eq!((&*refusal.code, &*refusal.message), ("banned", "m"), "{reply}");
+                assert_eq!((refusal.code.text(), &*refusal.message), ("banned", "m"), "{reply}");
             }
         }
         for reply in [r#"{"error":true}"#, r#"{"error":""}"#, r#"{"error":{}}"#] {
@@ -410,10 +407,10 @@ mod tests {
     #[test]
     fn a_refusal_says_what_the_application_says_as_far_as_that_may_be_said() {
         let long = format!(r#"{{"message":"{}"}}"#, "x".repeat(MESSAGE_BYTES_MAX + 1));
-        let none = (REFUSED, "the application refuses it");
+        let none = ("forbidden", "the application refuses it");
         for (response, want) in [
             (r#"{"code":"muted_1","message":"be quiet"}"#, ("muted_1", "be quiet")),
-            (r#"{"reason":"members only"}"#, (REFUSED, "members only")),
+            (r#"{"reason":"members only"}"#, ("forbidden", "members only")),
             (r#"{"code":"No Code\r\n","message":1}"#, none),
             (r#"{"code":""}"#, none),
             (r#""members only""#, none),
@@ -423,7 +420,7 @@ mod tests {
             let body = format!(r#"{{"replies":[{{"status":"error","response":{response}}}]}}"#);
             let read = read(body.as_bytes(), &[Expects::Changes]).unwrap().remove(0).unwrap();
             let WebhookResponse::Error(refusal) = read else { panic!("{read:?}") };
-            assert_eq!((&*refusal.code, &*refusal.message), want, "{response}");
+            assert_eq!((refusal.code.text(), &*refusal.message), want, "{response}");
             assert_eq!((refusal.status, &*refusal.response), (403, response));
         }
     }

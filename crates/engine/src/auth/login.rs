@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 
 use model::name::personal;
-use model::{ConnectionId, Name, ResumeRequest};
+use model::{CodedError, ConnectionId, Name, ResumeRequest};
 use protocol::{Delivery, ProtocolRef};
 
 use crate::core::Core;
@@ -216,8 +216,8 @@ fn login_error(
     core: &mut Core,
     out: &mut Vec<u8>,
 ) {
-    let message = error.to_string();
-    protocol.reply(id, Err((error.code(), &message)), &mut core.codecs, out);
+    let error = CodedError::from(error);
+    protocol.reply(id, Err((&error).into()), &mut core.codecs, out);
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use auth::{Authenticator, Principal, TokenError, Verified};
 use model::name::personal;
-use model::{CloseReason, Name};
+use model::{CloseReason, CodedError, ErrorCode, Name};
 use protocol::json;
 use protocol::mqtt::ReasonCode;
 use protocol::phoenix::{Content, Status};
@@ -18,9 +18,7 @@ use crate::core::responses::{refuse, reply};
 use crate::engine::Engine;
 use crate::limits::quota::over_message;
 use crate::mqtt::author;
-
-/// A code and a message.
-type Refused = (&'static str, String);
+use protocol::ReplyError;
 
 impl Engine {
     /// The client gives a token.
@@ -29,9 +27,10 @@ impl Engine {
             return;
         };
         let done = match self.core.settings.session.auth.clone() {
-            None => {
-                Err(("no_tokens", "this server uses no tokens ([auth] configures them)".into()))
-            }
+            None => Err(CodedError::new(
+                ErrorCode::NoTokens,
+                "this server uses no tokens ([auth] configures them)",
+            )),
             Some(auth) => match self.take_token(slot, &*auth, &pending) {
                 Err(TokenRefused::KeysComing) => return self.wait_with(slot, pending, &*auth),
                 Err(TokenRefused::For(why)) => Err(why),
@@ -41,15 +40,13 @@ impl Engine {
         let entered = done.as_ref().map_or(&[][..], |(_, topics)| topics);
         match &pending.reply {
             ReplyTarget::Id(id) => {
-                let result = match &done {
-                    Ok((object, _)) => Ok(object.as_str()),
-                    Err((code, message)) => Err((*code, message.as_str())),
-                };
+                let result = done.as_ref().map(|(object, _)| object.as_str());
+                let result = result.map_err(ReplyError::from);
                 protocol.reply(id, result, &mut self.core.codecs, out);
             }
             ReplyTarget::Phoenix(message) => match &done {
                 Ok((object, _)) => reply(protocol, message, Status::Ok, Content::Json(object), out),
-                Err((_, why)) => refuse(protocol, message, why, out),
+                Err(error) => refuse(protocol, message, &error.phoenix_reason(), out),
             },
             ReplyTarget::MqttAuth(method) => {
                 if let Some(mqtt) = self.core.mqtt_protocol(slot) {
@@ -92,25 +89,28 @@ impl Engine {
 
     /// The connection is one of the token's users from now on, as if it had said so when it came: it may
     /// be in topics already, where no token is required. Gives the topics that it has entered.
-    fn connect_as(&mut self, slot: u32, verified: Verified) -> Result<Vec<Name>, Refused> {
+    fn connect_as(&mut self, slot: u32, verified: Verified) -> Result<Vec<Name>, CodedError> {
         let named = self.core.users(slot).next().is_some();
         // Nobody in particular whom the application has let in may still say who it is.
         let credentials = &self.core.credentials;
         if named || credentials.has(slot) && !credentials.is_by_hook(slot) {
             let message = "this connection has said who it is: refresh gives it a new token";
-            return Err(("already_connected", message.into()));
+            return Err(CodedError::new(ErrorCode::AlreadyConnected, message));
         }
         let max = self.core.settings.session.topics_per_connection_max;
         let topics = self.core.hub.count(slot) + self.core.joins.pending(slot);
         if topics + verified.users.len() > max {
-            return Err(("too_many_topics", protocol::data::too_many_topics(max)));
+            return Err(CodedError::new(
+                ErrorCode::TooManyTopics,
+                protocol::data::too_many_topics(max),
+            ));
         }
         let (users, quota) = (&verified.users, &mut self.rates.quota);
         let capacity_reached = self.core.capacity_reached(users, [].iter());
         let over =
             capacity_reached.or_else(|| quota.open(&self.core, slot, users, topics + users.len()));
         if let Some(limited) = over {
-            return Err((limited.code(), over_message(limited)));
+            return Err(CodedError::new(limited.code(), over_message(limited)));
         }
         if let Some(cold) = self.core.table.cold_mut(slot) {
             cold.stranger_since_s = None;
@@ -140,16 +140,16 @@ impl Engine {
 
     /// A new token takes the place of the one that the connection has. What it has entered stays: grants
     /// are looked at when something is asked for.
-    fn refresh(&mut self, slot: u32, verified: Verified) -> Result<(), Refused> {
+    fn refresh(&mut self, slot: u32, verified: Verified) -> Result<(), CodedError> {
         if !self.core.credentials.has(slot) {
             let message = "this connection has no token that a new one could take the place of: connect \
                            says who it is";
-            return Err(("not_connected", message.into()));
+            return Err(CodedError::new(ErrorCode::NotConnected, message));
         }
         if !self.core.users(slot).all(|user| verified.users.iter().any(|it| it == user)) {
             let message =
                 "the new token is not for all users of this connection: connect anew for others";
-            return Err(("not_your_user", message.into()));
+            return Err(CodedError::new(ErrorCode::NotYourUser, message));
         }
         // The connection goes on as the users that it has, though the token may be for more.
         let users = self.core.users(slot).map(Name::from).collect();
@@ -238,8 +238,8 @@ impl Engine {
 enum TokenRefused {
     /// Its keys are being fetched.
     KeysComing,
-    /// A code and a message.
-    For(Refused),
+    /// This error.
+    For(CodedError),
 }
 
 impl From<TokenError> for TokenRefused {
@@ -247,13 +247,13 @@ impl From<TokenError> for TokenRefused {
         if error == TokenError::KeysComing {
             return TokenRefused::KeysComing;
         }
-        TokenRefused::For((error.code(), error.to_string()))
+        TokenRefused::For(error.into())
     }
 }
 
-impl From<Refused> for TokenRefused {
-    fn from(refused: Refused) -> Self {
-        TokenRefused::For(refused)
+impl From<CodedError> for TokenRefused {
+    fn from(error: CodedError) -> Self {
+        TokenRefused::For(error)
     }
 }
 

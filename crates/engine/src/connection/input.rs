@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use model::CloseReason;
+use model::{CloseReason, ErrorCode};
 use protocol::http;
 
 use crate::connection::{Phase, Table};
@@ -69,7 +69,7 @@ impl Engine {
         let between = matches!(connection.phase(), Phase::Request | Phase::Idle);
         if between && self.core.speaks_first(slot) {
             let message = "the server holds as much unfinished input as it may (limits.input_bytes_max): try later";
-            let refused = http::Rejection::new(503, "overloaded", message);
+            let refused = http::Rejection::new(ErrorCode::Overloaded, message);
             let input = self.core.table.cold(slot).map_or(&[][..], |cold| &cold.input);
             let protocols = self.core.shared.protocols;
             http::reject_unread(protocols, input, &refused, http::Method::Post, &mut out);

@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use auth::Principal;
-use model::{CloseReason, TopicKind};
-use protocol::Listener;
+use model::{CloseReason, ErrorCode, TopicKind};
 use protocol::request::Entry;
+use protocol::{Listener, ReplyError};
 
 use crate::connection::peers::Arrival;
 use crate::connection::{Connection, Flag, Phase, Subscribing};
@@ -253,7 +253,8 @@ impl Engine {
         for Subscribing { id, .. } in &given_up {
             let message =
                 "the connection was to leave the topic before the application had answered";
-            protocol.reply(id, Err(("not_subscribed", message)), &mut core.codecs, out);
+            let error = ReplyError::new(ErrorCode::NotSubscribed, message);
+            protocol.reply(id, Err(error), &mut core.codecs, out);
         }
         core.table.trim(slot);
         !given_up.is_empty()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use minicbor::{Decode, Encode};
-use model::Name;
+use model::{Name, ReplyCode};
 use protocol::http::Rejection;
 use protocol::request::{Admission, ConnectDecision, Decisions, TopicDecision};
 
@@ -173,7 +173,7 @@ fn refusal(Rejection { status, code, message }: &Rejection) -> (u16, String, Str
 }
 
 fn rejection((status, code, message): (u16, String, String)) -> Rejection {
-    Rejection::new(status, code, message)
+    Rejection { status, code: ReplyCode::parse(&code), message: message.into() }
 }
 
 impl From<&ConnectDecision> for ConnectRecord {

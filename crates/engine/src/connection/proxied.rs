@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use model::CloseReason;
+use model::{CloseReason, ErrorCode};
 use protocol::http::Rejection;
 use proxies::{Header, parse_header};
 
@@ -63,7 +63,7 @@ impl Engine {
                     "{error}: the server awaits one from each address in client.trusted_proxies \
                      (client.proxy_header), so this proxy must send it"
                 );
-                let rejection = Rejection::new(400, "bad_proxy_header", message);
+                let rejection = Rejection::new(ErrorCode::BadProxyHeader, message);
                 let close = CloseReason::BadRequest;
                 if self.core.turn_away(slot, &[], &rejection, close, out) {
                     self.core.count_reply(&out[from..]);

@@ -1,6 +1,6 @@
 //! Answers to connections for which there is no capacity.
 
-use model::CloseReason;
+use model::{CloseReason, ErrorCode};
 use protocol::http::{self, Rejection};
 use protocol::{Listener, Protocols, Settings};
 
@@ -101,7 +101,7 @@ pub fn refused(refusal: Refusal) -> Rejection {
             "the server holds as many long-poll sessions as it may (limits.longpoll_sessions_max): try later"
         }
     };
-    Rejection::new(503, "overloaded", message)
+    Rejection::new(ErrorCode::Overloaded, message)
 }
 
 /// Appends the answer to a connection that is refused and whose request need not have come. Of one beyond

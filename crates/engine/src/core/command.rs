@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use auth::TokenMark;
 use broker::Delivery;
-use model::{CloseReason, ConnectionId, Name};
+use model::{CloseReason, CodedError, ConnectionId, ErrorCode, Name};
 use protocol::phoenix::ClientMessage;
 use sessions::{Author, Listing, Token};
 
@@ -446,11 +446,17 @@ pub enum LoginError {
 
 impl LoginError {
     /// Its name for programs.
-    pub fn code(self) -> &'static str {
+    pub fn code(self) -> ErrorCode {
         match self {
-            LoginError::NoConnection => "no_connection",
-            LoginError::TooManyTopics => "too_many_topics",
-            LoginError::NotLoggedIn => "not_logged_in",
+            LoginError::NoConnection => ErrorCode::NoConnection,
+            LoginError::TooManyTopics => ErrorCode::TooManyTopics,
+            LoginError::NotLoggedIn => ErrorCode::NotLoggedIn,
         }
+    }
+}
+
+impl From<LoginError> for CodedError {
+    fn from(error: LoginError) -> Self {
+        CodedError::new(error.code(), error.to_string())
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use model::CloseReason;
 use model::Encoding;
+use model::{CloseReason, ErrorCode};
 use quotas::Unit;
 
 /// A number that one thread changes and others may read at any time.
@@ -248,15 +248,15 @@ impl Limited {
     }
 
     /// The error's code of what the engine refuses for it.
-    pub(crate) fn code(self) -> &'static str {
+    pub(crate) fn code(self) -> ErrorCode {
         let codes = [
-            (Limited::UserConnections, "too_many_connections"),
-            (Limited::UserTopics, "too_many_topics"),
-            (Limited::AllTopics, "topics_full"),
-            (Limited::Presences, "presence_full"),
+            (Limited::UserConnections, ErrorCode::TooManyConnections),
+            (Limited::UserTopics, ErrorCode::TooManyTopics),
+            (Limited::AllTopics, ErrorCode::TopicsFull),
+            (Limited::Presences, ErrorCode::PresenceFull),
         ];
         let found = codes.iter().find(|(limited, _)| *limited == self);
-        found.map_or("rate_limited", |(_, code)| code)
+        found.map_or(ErrorCode::RateLimited, |(_, code)| *code)
     }
 
     /// The rate of a user, or else of an address.
@@ -274,15 +274,16 @@ impl Limited {
     }
 
     /// The limit behind an error's code, where it is one that the code alone tells.
-    pub(crate) fn of_code(code: &str) -> Option<Limited> {
-        Some(match code {
-            "too_many_topics" => Limited::Topics,
-            "message_too_large" | "body_too_large" => Limited::MessageBytes,
-            "head_too_large" => Limited::HeadBytes,
-            "uri_too_long" => Limited::UriBytes,
-            "too_many_headers" => Limited::HeaderLines,
-            _ => return None,
-        })
+    pub(crate) fn of_code(code: ErrorCode) -> Option<Limited> {
+        let limits = [
+            (ErrorCode::TooManyTopics, Limited::Topics),
+            (ErrorCode::MessageTooLarge, Limited::MessageBytes),
+            (ErrorCode::BodyTooLarge, Limited::MessageBytes),
+            (ErrorCode::HeadTooLarge, Limited::HeadBytes),
+            (ErrorCode::UriTooLong, Limited::UriBytes),
+            (ErrorCode::TooManyHeaders, Limited::HeaderLines),
+        ];
+        limits.iter().find(|(known, _)| *known == code).map(|(_, limited)| *limited)
     }
 }
 

@@ -2,11 +2,11 @@
 
 use auth::{Consent, Hook, Permit};
 use broker::{Options, Publish, PublishError};
-use model::{Name, Position, Publication, Qos};
+use model::{CodedError, ErrorCode, Name, Position, Publication, Qos};
 use protocol::mqtt::ReasonCode;
 use protocol::phoenix::{Content, Status};
 use protocol::request::Respond;
-use protocol::{ProtocolRef, data, http};
+use protocol::{ProtocolRef, ReplyError, data, http};
 
 use crate::connection::Phase;
 use crate::core::Core;
@@ -46,7 +46,8 @@ impl Engine {
     ) {
         let topic = &publication.topic;
         if let Some(why) = self.rates.publish_refusal(&mut self.core, slot, topic) {
-            http::publish_reply(&respond, Err((503, "overloaded", why.into())), out);
+            let error = CodedError::new(ErrorCode::Overloaded, why);
+            http::publish_reply(&respond, Err(error), out);
             return self.on_replied(slot, from, respond.keep_alive, out);
         }
         match consent {
@@ -54,7 +55,7 @@ impl Engine {
                 if !permit.durable && self.core.settings.forwards.of(topic).is_none() =>
             {
                 let topic = publication.topic.clone();
-                let published = self.core.publish(publication).map_err(refused);
+                let published = self.core.publish(publication).map_err(CodedError::from);
                 http::publish_reply(&respond, published, out);
                 self.on_replied(slot, from, respond.keep_alive, out);
                 self.rates.has_published(&mut self.core, slot, &topic);
@@ -233,7 +234,7 @@ impl Engine {
                 let too_large = data::too_large(bytes_max);
                 let why =
                     format!("the application's answer has no message that may be: {too_large}");
-                Box::new(Refusal::silent("unanswered", &why))
+                Box::new(Refusal::silent(ErrorCode::WithoutReply, &why))
             }
             Err(refusal) => refusal,
         };
@@ -341,10 +342,7 @@ impl Engine {
             ReplyTarget::Mqtt(ack) => {
                 let result = match &sent {
                     Sent::Published(Ok(_)) | Sent::Replied(_) => Ok(()),
-                    Sent::Published(Err(PublishError::KeyRequired)) => {
-                        Err(ReasonCode::ImplementationSpecificError)
-                    }
-                    Sent::Published(Err(_)) => Err(ReasonCode::QuotaExceeded),
+                    Sent::Published(Err(error)) => Err(error.code().into()),
                     Sent::Refused(_) => Err(ReasonCode::NotAuthorized),
                     Sent::Unforwarded(_, reason) => Err(*reason),
                 };
@@ -356,15 +354,15 @@ impl Engine {
                 let keep_alive = respond.keep_alive;
                 self.reply_late(slot, keep_alive, |out| match sent {
                     Sent::Published(result) => {
-                        http::publish_reply(&respond, result.map_err(refused), out);
+                        http::publish_reply(&respond, result.map_err(CodedError::from), out);
                     }
                     Sent::Replied(response) => {
                         http::json_reply(&respond, response.as_bytes(), out);
                     }
                     Sent::Refused(refusal) | Sent::Unforwarded(refusal, _) => {
                         let Refusal { status, code, message, .. } = *refusal;
-                        let (code, message) = (String::from(code), String::from(message));
-                        let rejection = http::Rejection::new(status, code, message);
+                        let message = message.into();
+                        let rejection = http::Rejection::by_application(status, code, message);
                         http::reject_to(&respond, &rejection, out);
                     }
                 });
@@ -411,20 +409,18 @@ impl Engine {
 
     fn reply_sent(&mut self, protocol: ProtocolRef, id: &str, sent: &Sent, out: &mut Vec<u8>) {
         let published;
-        let message;
+        let failed;
         let result = match sent {
             Sent::Published(Ok(id)) => {
                 published = protocol::json::published(*id);
                 Ok(published.as_str())
             }
             Sent::Published(Err(error)) => {
-                message = error.to_string();
-                Err((error.code(), message.as_str()))
+                failed = CodedError::new(error.code(), error.to_string());
+                Err((&failed).into())
             }
             Sent::Replied(response) => Ok(&**response),
-            Sent::Refused(refusal) | Sent::Unforwarded(refusal, _) => {
-                Err((&*refusal.code, &*refusal.message))
-            }
+            Sent::Refused(refusal) | Sent::Unforwarded(refusal, _) => Err(refusal.error()),
         };
         protocol.reply(id, result, &mut self.core.codecs, out);
     }
@@ -444,15 +440,7 @@ impl Engine {
                 http::json_reply(respond, body.as_bytes(), out);
             }
             Err(error) => {
-                let status = match error {
-                    history::AcknowledgeError::Epoch => 409,
-                    history::AcknowledgeError::NotGranted => 403,
-                    history::AcknowledgeError::NotAcknowledged
-                    | history::AcknowledgeError::Ahead
-                    | history::AcknowledgeError::NoUser => 400,
-                };
-                let refused = http::Rejection::new(status, error.code(), error.to_string());
-                http::reject_to(respond, &refused, out);
+                http::reject_to(respond, &CodedError::from(error).into(), out);
             }
         }
         self.on_replied(slot, from, respond.keep_alive, out);
@@ -466,11 +454,9 @@ impl Engine {
         done: Result<(Name, Position), history::AcknowledgeError>,
         out: &mut Vec<u8>,
     ) {
-        let reply = match done {
-            Ok((topic, position)) => Ok(acknowledged_json(&topic, position)),
-            Err(error) => Err((error.code(), error.to_string())),
-        };
-        let result = reply.as_deref().map_err(|(code, message)| (*code, message.as_str()));
+        let reply = done.map(|(topic, position)| acknowledged_json(&topic, position));
+        let reply = reply.map_err(CodedError::from);
+        let result = reply.as_deref().map_err(ReplyError::from);
         protocol.reply(id, result, &mut self.core.codecs, out);
     }
 }
@@ -541,10 +527,4 @@ impl Core {
             connection.phase() == Phase::Waiting && !longer
         })
     }
-}
-
-/// Why a publish by HTTP was refused: status, code and message.
-fn refused(error: PublishError) -> (u16, &'static str, String) {
-    let status = if error == PublishError::KeyRequired { 400 } else { 503 };
-    (status, error.code(), error.to_string())
 }

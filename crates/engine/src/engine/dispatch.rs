@@ -3,12 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use auth::Principal;
-use model::{CloseReason, Name};
+use model::{CloseReason, ErrorCode, Name};
 use protocol::request::{
     Authenticate, Decisions, Open, PageRequest, Pending, ReplyTo as To, Respond, Secret,
 };
 use protocol::websocket::Decoder;
-use protocol::{Delivery, ProtocolRef, Reader, Recognised, Request, http};
+use protocol::{Delivery, ProtocolRef, Reader, Recognised, ReplyError, Request, http};
 
 use crate::auth::principal::principal;
 use crate::connection::{Flag, PendingToken, Phase};
@@ -113,8 +113,8 @@ impl Engine {
                     return (if open { read.taken } else { bytes.len() }, read.again);
                 }
             }
-        } else if let Some(code) = read.replied {
-            self.was_replied(slot, code, out);
+        } else if let Some(result) = read.replied {
+            self.was_replied(slot, result, out);
         }
         (read.taken, read.again)
     }
@@ -176,7 +176,7 @@ impl Engine {
                 members_only: true,
                 to: To::Id(id),
             } if !self.core.hub.topics_of(slot).any(|name| *name == topic) => {
-                let refused = Err(("not_subscribed", NOT_SUBSCRIBED));
+                let refused = Err(ReplyError::new(ErrorCode::NotSubscribed, NOT_SUBSCRIBED));
                 protocol.reply(&id, refused, &mut self.core.codecs, out);
             }
             Request::Presence { topic, members_only: _, to } => {
@@ -331,7 +331,7 @@ impl Engine {
             return self.say_goodbye(slot, CloseReason::RequestTimeout);
         }
         let message = "the request did not arrive in time: send it whole, at once";
-        let refused = http::Rejection::new(408, "request_timeout", message);
+        let refused = http::Rejection::new(ErrorCode::RequestTimeout, message);
         http::reject(&refused, "", false, false, &mut out);
         self.core.count_reply(&out);
         self.close(slot, CloseReason::RequestTimeout, &out);
@@ -346,7 +346,8 @@ impl Core {
             // What is over a limit of its user is counted for that.
             if *class == b'4'
                 && reply.get(9..12) != Some(b"429")
-                && let Some(limited) = code_of(reply).and_then(Limited::of_code)
+                && let Some(limited) =
+                    code_of(reply).and_then(ErrorCode::parse).and_then(Limited::of_code)
             {
                 self.metrics.limited[limited as usize].add(1);
             }

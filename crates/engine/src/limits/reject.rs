@@ -1,12 +1,12 @@
 //! What is over a limit of its user or its address: told in the protocol's own words, and closed if that
 //! changes nothing.
 
-use model::CloseReason;
+use model::{CloseReason, CodedError, ErrorCode};
 use protocol::http::{self, Method, Rejection};
 use protocol::mqtt;
 use protocol::phoenix::ClientMessage;
 use protocol::request::ReplyTo;
-use protocol::{ProtocolRef, Request};
+use protocol::{ProtocolRef, ReplyError, Request};
 
 use crate::core::Core;
 use crate::core::metrics::Limited;
@@ -20,9 +20,6 @@ pub(crate) struct Refused {
     pub request: Request,
     pub limited: Limited,
 }
-
-/// The code of what is too much in a second.
-const RATE_LIMITED: &str = "rate_limited";
 
 impl Engine {
     /// Which limit a request is over, of which so many bytes were read, if any; else it is charged to whom
@@ -90,7 +87,8 @@ impl Engine {
             self.core.log_reply(slot, &out[from..]);
             return self.close_after(slot, CloseReason::RateLimited, out);
         };
-        protocol.reply(&id, Err((RATE_LIMITED, &message)), &mut self.core.codecs, out);
+        let error = ReplyError::new(ErrorCode::RateLimited, &message);
+        protocol.reply(&id, Err(error), &mut self.core.codecs, out);
         self.slow_stubborn(slot, limited, out);
     }
 
@@ -107,15 +105,20 @@ impl Engine {
         let Some(limited) = over else {
             return false;
         };
-        let reason = format!("{RATE_LIMITED}: {}", over_message(limited));
-        refuse(protocol, message, &reason, out);
+        let error = CodedError::new(ErrorCode::RateLimited, over_message(limited));
+        refuse(protocol, message, &error.phoenix_reason(), out);
         self.slow_stubborn(slot, limited, out);
         true
     }
 
-    /// A command was refused with this code by the protocol itself, or had no need of the engine.
-    pub(crate) fn was_replied(&mut self, slot: u32, code: &'static str, out: &mut Vec<u8>) {
-        if let Some(limited) = Limited::of_code(code) {
+    /// A command had no need of the engine, or the protocol itself refused it with this code.
+    pub(crate) fn was_replied(
+        &mut self,
+        slot: u32,
+        result: Result<(), ErrorCode>,
+        out: &mut Vec<u8>,
+    ) {
+        if let Some(limited) = result.err().and_then(Limited::of_code) {
             self.core.metrics.limited[limited as usize].add(1);
         }
         self.charge_command(slot, out);
@@ -143,9 +146,11 @@ impl Engine {
 
 /// Why an HTTP request over this limit is refused.
 pub(crate) fn over_rejection(limited: Limited) -> Rejection {
-    let is_full = matches!(limited, Limited::AllTopics | Limited::Presences);
-    let status = if is_full { 503 } else { 429 };
-    Rejection::new(status, limited.code(), over_message(limited))
+    let (code, message) = (limited.code(), over_message(limited));
+    if code == ErrorCode::TooManyTopics {
+        return Rejection::with_status(429, code, message);
+    }
+    Rejection::new(code, message)
 }
 
 /// The client's own id of a request that has one.

@@ -3,7 +3,7 @@
 use auth::{Action, Consent, Deny, Permit};
 use model::filter::{has_wildcard, levels};
 use model::name::check_topic;
-use model::{CloseReason, Name, Qos, TopicKind, name};
+use model::{CloseReason, ErrorCode, Name, Qos, TopicKind, name};
 use protocol::mqtt::{ReasonCode, RetainHandling, Subscribe, Want};
 use sessions::{Backlog, Replay, Subscription, SubscriptionOptions};
 
@@ -119,16 +119,16 @@ impl Engine {
         let Some(own) = settings.mqtt() else { return Err(ReasonCode::NotAuthorized) };
         let is_wide = has_wildcard(&want.filter);
         if is_wide && !own.wildcards {
-            return Err(ReasonCode::WildcardSubscriptionsNotSupported);
+            return Err(ErrorCode::WildcardsOff.into());
         }
         let mut names = want.group.iter().chain([&want.filter]);
         let is_deep = is_wide && levels(&want.filter) > settings.session.filter_levels_max;
         if is_deep || names.any(|name| name::check_name(name).is_err()) {
-            return Err(ReasonCode::TopicFilterInvalid);
+            return Err(ErrorCode::BadFilter.into());
         }
         let kind = TopicKind::of(&want.filter);
         if !is_wide && kind.is_ordinary() && check_topic(&want.filter).is_err() {
-            return Err(ReasonCode::TopicFilterInvalid);
+            return Err(ErrorCode::BadFilter.into());
         }
         // A group shares what is published to a topic, and nobody's own messages.
         if want.group.is_some() && !kind.is_ordinary() {
@@ -138,12 +138,13 @@ impl Engine {
             let count = core.hub.count(slot);
             if count >= settings.session.topics_per_connection_max {
                 core.metrics.limited[Limited::Topics as usize].add(1);
-                return Err(ReasonCode::QuotaExceeded);
+                return Err(ErrorCode::TooManyTopics.into());
             }
             let Engine { core, rates, .. } = self;
             let capacity_reached = || core.capacity_reached(&[], std::iter::once(&want.filter));
-            if rates.quota.topics_reached(core, slot).or_else(capacity_reached).is_some() {
-                return Err(ReasonCode::QuotaExceeded);
+            if let Some(limited) = rates.quota.topics_reached(core, slot).or_else(capacity_reached)
+            {
+                return Err(limited.code().into());
             }
         }
         let core = &self.core;

@@ -68,11 +68,12 @@ impl Engine {
         if !join.is_filter {
             return Ok(None);
         }
-        let wanted = wildcards::wanted(topic).map_err(|(_, wrong)| wrong)?;
+        let wanted = wildcards::wanted(topic).map_err(|error| error.message.into_owned())?;
         let settings = &self.core.settings.session;
-        wildcards::check_allowed(&wanted, settings).map_err(|(_, wrong)| wrong)?;
+        wildcards::check_allowed(&wanted, settings).map_err(|error| error.message.into_owned())?;
         let since = join.since.as_ref().map_err(String::clone)?;
-        wildcards::check_since(&wanted, since.as_ref()).map_err(|(_, wrong)| wrong)?;
+        wildcards::check_since(&wanted, since.as_ref())
+            .map_err(|error| error.message.into_owned())?;
         if of_filter(&wanted).is_some() && join.has_tags_or_meta() {
             return Err("a filter with a wildcard has no tags and no meta".into());
         }
@@ -324,7 +325,7 @@ impl Engine {
     ) {
         match check_event(&message.event) {
             Ok(()) => self.phoenix_publish(slot, protocol, message, consent, out),
-            Err((_, wrong)) => refuse(protocol, &message, &wrong, out),
+            Err(error) => refuse(protocol, &message, &error.phoenix_reason(), out),
         }
     }
 

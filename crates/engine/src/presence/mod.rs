@@ -6,10 +6,10 @@ pub(crate) mod snapshot;
 #[cfg(test)]
 mod tests;
 
-use model::{Data, Name, Publication, TopicKind};
+use model::{CodedError, Data, ErrorCode, Name, Publication, TopicKind};
 use presence::{Completion, List, PresenceReply, Snapshot};
 use protocol::request::{ReplyTo, Respond};
-use protocol::{Delivery, ProtocolRef, data, http};
+use protocol::{Delivery, ProtocolRef, ReplyError, data, http};
 
 use crate::core::Core;
 use crate::core::command::{Command, PresenceQuery};
@@ -119,9 +119,9 @@ impl Engine {
         let hash = core.broker.hash(topic);
         core.count_meta(meta);
         let done = match data::meta(meta, core.settings.presence_meta_bytes_max) {
-            Err(wrong) => Err(("bad_meta", wrong)),
+            Err(wrong) => Err(CodedError::new(ErrorCode::BadMeta, wrong)),
             Ok(_) if !core.hub.topics_of(slot).any(|name| name == topic) => {
-                Err(("not_subscribed", NOT_SUBSCRIBED.into()))
+                Err(CodedError::new(ErrorCode::NotSubscribed, NOT_SUBSCRIBED))
             }
             Ok(meta)
                 if {
@@ -131,9 +131,9 @@ impl Engine {
             {
                 Ok(named("topic", topic))
             }
-            Ok(_) => Err(("no_user", NO_USER.into())),
+            Ok(_) => Err(CodedError::new(ErrorCode::NoUser, NO_USER)),
         };
-        let result = done.as_deref().map_err(|(code, message)| (*code, message.as_str()));
+        let result = done.as_deref().map_err(ReplyError::from);
         protocol.reply(id, result, &mut core.codecs, out);
     }
 

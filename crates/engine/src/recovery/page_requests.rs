@@ -1,10 +1,11 @@
 //! Connections that read pages of history, and how they are answered.
 
 use history::{HistoryError, Page};
-use protocol::ProtocolRef;
-use protocol::http::{self, Rejection};
+use model::{CodedError, ErrorCode};
+use protocol::http;
 use protocol::phoenix::{Content, Status};
 use protocol::request::PageRequest;
+use protocol::{ProtocolRef, ReplyError};
 
 use crate::core::Core;
 use crate::core::reply_target::ReplyTarget;
@@ -39,7 +40,7 @@ impl Engine {
             let Some(protocol) = self.core.protocol(slot) else {
                 return;
             };
-            let too_many = Err((429, "too_many_reads", TOO_MANY.into()));
+            let too_many = Err(CodedError::new(ErrorCode::TooManyReads, TOO_MANY));
             return write(&mut self.core, protocol, to, too_many, out);
         }
         if let Some(keep_alive) = keep_alive {
@@ -113,13 +114,15 @@ fn write(
 ) {
     match (to, page) {
         (ReplyTarget::Id(id), page) => {
-            let result = page.as_deref().map_err(|(_, code, why)| (*code, why.as_str()));
+            let result = page.as_deref().map_err(ReplyError::from);
             protocol.reply(&id, result, &mut core.codecs, out);
         }
         (ReplyTarget::Phoenix(message), Ok(page)) => {
             reply(protocol, &message, Status::Ok, Content::Json(&page), out);
         }
-        (ReplyTarget::Phoenix(message), Err((_, _, why))) => refuse(protocol, &message, &why, out),
+        (ReplyTarget::Phoenix(message), Err(error)) => {
+            refuse(protocol, &message, &error.phoenix_reason(), out);
+        }
         (ReplyTarget::Http(respond), page) => write_http(&respond, page, out),
         // They ask for none.
         (ReplyTarget::Mqtt(_) | ReplyTarget::MqttAuth(_), _) => {}
@@ -130,9 +133,6 @@ fn write(
 fn write_http(respond: &protocol::request::Respond, page: PageResult, out: &mut Vec<u8>) {
     match page {
         Ok(page) => http::json_reply(respond, page.as_bytes(), out),
-        Err((status, code, why)) => {
-            let refused = Rejection::new(status, code, why);
-            http::reject_to(respond, &refused, out);
-        }
+        Err(error) => http::reject_to(respond, &error.into(), out),
     }
 }

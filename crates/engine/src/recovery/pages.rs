@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 
 use history::{Asker, Completion, HistoryError, HistoryReply, Page, PageFrom, PageQuery};
 use minicbor::{Decode, Encode};
-use model::{Name, Position, Since};
+use model::{CodedError, ErrorCode, Name, Position, Since};
 use protocol::history::{NO_HISTORY, PageHead, page};
 use protocol::request::PageRequest;
 
@@ -62,9 +62,8 @@ pub(crate) struct PageRecord {
     to: ReplyTargetRecord,
 }
 
-/// A page as it is answered, or why there is none: the status where it is answered by HTTP, the code and
-/// the message.
-pub(crate) type PageResult = Result<String, (u16, &'static str, String)>;
+/// A page as it is written to the client, or why there is none.
+pub(crate) type PageResult = Result<String, CodedError>;
 
 /// What a client is told that comes with the id of another log.
 const OTHER_EPOCH: &str = "since is of another numbering, from before the server's restart or of a \
@@ -195,17 +194,17 @@ impl PageRecord {
 }
 
 /// What a request is to the history.
-fn query_of(core: &Core, request: &PageRequest) -> Result<PageQuery, (u16, &'static str, String)> {
+fn query_of(core: &Core, request: &PageRequest) -> Result<PageQuery, CodedError> {
     let PageRequest { topic, since, reverse, limit } = request;
     if core.history().rule(topic).is_none() {
-        return Err((400, "no_history", NO_HISTORY.into()));
+        return Err(CodedError::new(ErrorCode::NoHistory, NO_HISTORY));
     }
     let from = match since {
         None | Some(Since::Start) => PageFrom::End,
         Some(Since::Last(messages)) => PageFrom::Newest(*messages as usize),
         Some(Since::Token(token)) => match token.offset(core.history().epoch()) {
             Some(offset) => PageFrom::Offset(offset),
-            None => return Err((409, "epoch_changed", OTHER_EPOCH.into())),
+            None => return Err(CodedError::new(ErrorCode::EpochChanged, OTHER_EPOCH)),
         },
     };
     let (hash, topic) = (core.broker.hash(topic), topic.clone());
@@ -225,10 +224,7 @@ fn written(
     top: Position,
     found: Result<Page, HistoryError>,
 ) -> PageResult {
-    let found = found.map_err(|error| {
-        let status = if error == HistoryError::NoHistory { 400 } else { 503 };
-        (status, error.code(), error.to_string())
-    })?;
+    let found = found?;
     let head = PageHead {
         topic: &request.topic,
         top,

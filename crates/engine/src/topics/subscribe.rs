@@ -1,9 +1,9 @@
 //! Topics that a client enters and leaves by commands with an id.
 
 use auth::{Consent, Permit};
-use model::{Name, ResumeRequest};
+use model::{ErrorCode, Name, ResumeRequest};
 use protocol::request::Subscribe;
-use protocol::{ProtocolRef, data};
+use protocol::{ProtocolRef, ReplyError, data};
 
 use crate::connection::Subscribing;
 use crate::core::metrics::Limited;
@@ -29,7 +29,7 @@ impl Engine {
         self.recover(|recovery, core| recovery.flush_owed(core, slot, Some(topic), out));
         let result = match self.leave(slot, topic) || given_up {
             true => Ok(named.as_str()),
-            false => Err(("not_subscribed", NOT_SUBSCRIBED)),
+            false => Err(ReplyError::new(ErrorCode::NotSubscribed, NOT_SUBSCRIBED)),
         };
         protocol.reply(id, result, &mut self.core.codecs, out);
     }
@@ -48,14 +48,15 @@ impl Engine {
         let meta = subscription.meta.as_deref().unwrap_or("{}");
         core.count_meta(meta);
         if let Err(wrong) = data::meta(meta, core.settings.presence_meta_bytes_max) {
-            return protocol.reply(&id, Err(("bad_meta", &wrong)), &mut core.codecs, out);
+            let error = ReplyError::new(ErrorCode::BadMeta, &wrong);
+            return protocol.reply(&id, Err(error), &mut core.codecs, out);
         }
         let max = core.settings.session.topics_per_connection_max;
         let is_in = core.hub.topics_of(slot).any(|name| *name == subscription.topic);
         let subscribing = core.table.cold(slot).map_or(0, |cold| cold.subscribing.len());
         if !is_in && core.hub.count(slot) + subscribing >= max {
             let full = data::too_many_topics(max);
-            let full = ("too_many_topics", full.as_str());
+            let full = ReplyError::new(ErrorCode::TooManyTopics, &full);
             core.metrics.limited[Limited::Topics as usize].add(1);
             return protocol.reply(&id, Err(full), &mut core.codecs, out);
         }
@@ -64,7 +65,7 @@ impl Engine {
             && let Some(limited) = rates.quota.topics_reached(core, slot).or_else(capacity_reached)
         {
             let full = over_message(limited);
-            let full = (limited.code(), full.as_str());
+            let full = ReplyError::new(limited.code(), &full);
             return protocol.reply(&id, Err(full), &mut core.codecs, out);
         }
         match consent {
@@ -140,8 +141,8 @@ impl Engine {
         };
         core.table.trim(slot);
         match result {
-            Err(Refusal { code, message, .. }) => {
-                protocol.reply(&found.id, Err((&code, &message)), &mut core.codecs, out);
+            Err(refusal) => {
+                protocol.reply(&found.id, Err(refusal.error()), &mut core.codecs, out);
             }
             Ok(meta) => {
                 subscription.meta = meta.or(subscription.meta);

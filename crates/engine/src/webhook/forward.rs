@@ -4,7 +4,7 @@
 use auth::Action;
 use model::filter::matches;
 use model::name::check_topic;
-use model::{Name, Publication, TopicKind};
+use model::{ErrorCode, Name, Publication, TopicKind};
 use protocol::mqtt::ReasonCode;
 
 use crate::core::Core;
@@ -85,7 +85,7 @@ impl Engine {
                 self.reply_published(slot, to, sent, &mut out);
             }
             (WebhookResponse::Silent(reason), Some(slot)) => {
-                let refusal = Refusal::silent("unanswered", reason).into();
+                let refusal = Refusal::silent(ErrorCode::WithoutReply, reason).into();
                 let sent = Sent::Unforwarded(refusal, ReasonCode::UnspecifiedError);
                 self.reply_published(slot, to, sent, &mut out);
             }

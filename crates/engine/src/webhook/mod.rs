@@ -13,7 +13,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use model::{ConnectionId, Data, Name};
+use model::{ConnectionId, Data, ErrorCode, Name, ReplyCode};
 use protocol::request::{Admission, ConnectRequest};
 
 use crate::core::reply::Reply;
@@ -21,6 +21,7 @@ use crate::core::settings::Settings;
 use crate::webhook::events::HookEvent;
 use crate::webhook::forward_rule::ForwardRequest;
 use crate::webhook::pending_hook::PendingHook;
+use protocol::ReplyError;
 
 /// Carries requests to the application. Called on a shard's thread: must not block.
 pub trait Webhook: Send + Sync {
@@ -215,8 +216,8 @@ pub struct Changes {
 pub struct Refusal {
     /// The status where it is answered by HTTP.
     pub status: u16,
-    /// Its name for programs.
-    pub code: Box<str>,
+    /// Its code for programs.
+    pub code: ReplyCode,
     /// For people.
     pub message: Box<str>,
     /// What a Phoenix client is told: the text of a JSON value.
@@ -225,16 +226,21 @@ pub struct Refusal {
 
 impl Refusal {
     /// The application did not say it: something is in the way.
-    pub fn silent(code: &str, reason: &str) -> Self {
+    pub fn silent(code: ErrorCode, reason: &str) -> Self {
         let mut response = b"{\"reason\":".to_vec();
         protocol::json::string(reason, &mut response);
         response.push(b'}');
         Refusal {
-            status: 503,
+            status: code.status(),
             code: code.into(),
             message: reason.into(),
             response: String::from_utf8_lossy(&response).into(),
         }
+    }
+
+    /// What a client gets that has an id for its request.
+    pub(crate) fn error(&self) -> ReplyError<'_> {
+        ReplyError { code: self.code.text(), message: &self.message }
     }
 }
 
@@ -256,7 +262,9 @@ impl WebhookResponse {
             WebhookResponse::Ok { response, changes } => Ok((response, changes)),
             WebhookResponse::Error(refusal) => Err(refusal),
             WebhookResponse::Silent(_) if silence_allows => Ok(("{}".into(), Box::default())),
-            WebhookResponse::Silent(reason) => Err(Refusal::silent("unanswered", reason).into()),
+            WebhookResponse::Silent(reason) => {
+                Err(Refusal::silent(ErrorCode::WithoutReply, reason).into())
+            }
         }
     }
 
@@ -271,7 +279,7 @@ impl WebhookResponse {
             .map(|(response, changes)| (response, *changes))?;
         if meta.as_ref().is_some_and(|meta| meta.len() > settings.presence_meta_bytes_max) {
             let why = "the application's answer has a larger meta than may be";
-            return Err(Refusal::silent("unanswered", why).into());
+            return Err(Refusal::silent(ErrorCode::WithoutReply, why).into());
         }
         Ok((response, meta))
     }

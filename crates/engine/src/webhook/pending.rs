@@ -1,8 +1,8 @@
 //! Requests that are held until the application has spoken: nothing of them is taken, their connection
 //! is left unread, and the same bytes are read again when it is known.
 
-use model::Name;
-use protocol::http::{Rejection, UNAUTHORIZED};
+use model::{ErrorCode, Name};
+use protocol::http::Rejection;
 use protocol::request::{ConnectDecision, ConnectRequest, TopicDecision};
 
 use crate::connection::{PendingRequest, Phase};
@@ -110,8 +110,10 @@ impl Engine {
         let result = match response {
             WebhookResponse::Ok { changes, .. } => Ok(Some(changes.admission.unwrap_or_default())),
             WebhookResponse::Silent(_) if allowed => Ok(None),
-            WebhookResponse::Silent(why) => Err(rejection(Refusal::silent("unanswered", why))),
-            WebhookResponse::Error(refusal) if &*refusal.code == UNAUTHORIZED => {
+            WebhookResponse::Silent(why) => {
+                Err(rejection(Refusal::silent(ErrorCode::WithoutReply, why)))
+            }
+            WebhookResponse::Error(refusal) if refusal.code == ErrorCode::Unauthorized => {
                 Err(Rejection { status: 401, ..rejection(*refusal) })
             }
             WebhookResponse::Error(refusal) => Err(rejection(*refusal)),
@@ -146,5 +148,5 @@ impl Engine {
 }
 
 fn rejection(refusal: Refusal) -> Rejection {
-    Rejection::new(refusal.status, String::from(refusal.code), String::from(refusal.message))
+    Rejection::by_application(refusal.status, refusal.code, refusal.message.into())
 }

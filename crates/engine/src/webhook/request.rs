@@ -1,7 +1,7 @@
 //! How the application is asked.
 
 use auth::Hook;
-use model::Name;
+use model::{ErrorCode, Name};
 
 use crate::core::Core;
 use crate::core::command::Command;
@@ -51,7 +51,7 @@ pub(crate) struct Unasked {
 
 /// Why it can't be asked.
 pub(crate) fn busy() -> Refusal {
-    Refusal::silent("overloaded", "the application is busy: try again later")
+    Refusal::silent(ErrorCode::Overloaded, "the application is busy: try again later")
 }
 
 /// Sends requests to the application, all together. The responses come as [`Command::WebhookResponded`].

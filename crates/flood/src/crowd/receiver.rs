@@ -1,7 +1,7 @@
 //! Processes what a connection receives: counts it, tracks the sequences, and measures the times.
 
 use client::{Event, Goodbye};
-use model::ResumeToken;
+use model::{ErrorCode, ResumeToken};
 
 use super::anomalies::Anomalies;
 use super::connection::Trackers;
@@ -371,12 +371,14 @@ impl Receiver<'_> {
 /// What one of Throng's reasons for a recovery gap means, and what helps.
 fn meaning(reason: &str) -> &'static str {
     match reason {
-        "no_history" => "the topic has no history: give it history_messages_max",
+        _ if ErrorCode::NoHistory == reason => {
+            "the topic has no history: give it history_messages_max"
+        }
         "too_old" => {
             "the history is too short: raise the topic's history_messages_max or its other limits; polls of a topic \
              without history need limits.recent_messages_max and recent_bytes_max"
         }
-        "epoch_changed" => "the server began anew, without what was there",
+        _ if ErrorCode::EpochChanged == reason => "the server began anew, without what was there",
         _ => "not all that was missed came",
     }
 }

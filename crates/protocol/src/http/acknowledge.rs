@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 
+use model::ErrorCode;
 use serde::Deserialize;
 
-use super::media::{self, BAD_MEDIA_TYPE};
+use super::media;
 use super::parameters::not_utf8;
 use super::{Rejection, Route};
 use crate::request::{Acknowledgement, Interrupt, ReplyTo, Request};
@@ -36,18 +37,19 @@ impl Route<'_> {
                 let message = format!(
                     "the body is not {{\"user\":…,\"topic\":…,\"id\":…}} (topic may be left out): {error}"
                 );
-                Rejection::new(400, "bad_request", message)
+                Rejection::new(ErrorCode::BadRequest, message)
             })?,
         };
         let (user, topic, id) = (body.user.as_deref(), body.topic.as_deref(), body.id.as_deref());
-        let acknowledgement = Acknowledgement::read(user, topic, id)
-            .map_err(|(code, message)| Rejection::new(400, code, message))?;
+        let acknowledgement = Acknowledgement::read(user, topic, id).map_err(Rejection::from)?;
         let Some(user) = acknowledgement.user.clone() else {
-            return Err(Rejection::new(400, "bad_user", "say who has got the message: user").into());
+            return Err(
+                Rejection::new(ErrorCode::BadUser, "say who has got the message: user").into()
+            );
         };
         if guarded.is_some_and(|guarded| *guarded != *user) {
             let message = "the query names another user than the body: name one, in one of both";
-            return Err(Rejection::new(400, "bad_user", message).into());
+            return Err(Rejection::new(ErrorCode::BadUser, message).into());
         }
         let principal = self.principal(vec![user])?;
         let to = ReplyTo::Http(self.respond());
@@ -58,7 +60,7 @@ impl Route<'_> {
     pub(super) fn acknowledge_wanted(&self) -> Result<(), Rejection> {
         self.page()?;
         media::expect(self.request.header("content-type"), "application/json")
-            .map_err(|message| Rejection::new(415, BAD_MEDIA_TYPE, message))
+            .map_err(|message| Rejection::new(ErrorCode::BadMediaType, message))
     }
 
     fn query_body(&self) -> Result<Body<'_>, Rejection> {
@@ -68,7 +70,7 @@ impl Route<'_> {
             match &*key {
                 "user" if body.user.as_ref().is_some_and(|user| *user != value) => {
                     let message = "an acknowledgement is of one user: name one";
-                    return Err(Rejection::new(400, "bad_user", message));
+                    return Err(Rejection::new(ErrorCode::BadUser, message));
                 }
                 "user" => body.user = Some(value),
                 "topic" => body.topic = Some(value),

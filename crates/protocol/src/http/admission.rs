@@ -1,10 +1,9 @@
 //! Who makes a request, where the application says that: what it is asked, and what its answer means.
 
 use auth::{Permit, Principal, Source, TokenMark};
-use model::Name;
+use model::{ErrorCode, Name};
 
 use super::identity::TOKEN_PARAMETER;
-use super::reply::NOT_YOUR_USER;
 use super::{LONGPOLL, Rejection, Route};
 use crate::query;
 use crate::request::{Admission, ConnectDecision, ConnectRequest, Entry, Interrupt, Pending};
@@ -49,7 +48,7 @@ impl Route<'_> {
         {
             let message = "user names somebody else than the application says that this is: leave user \
                            away";
-            return Err(Rejection::new(403, NOT_YOUR_USER, message).into());
+            return Err(Rejection::new(ErrorCode::NotYourUser, message).into());
         }
         let users = users.clone().unwrap_or_else(|| named.to_vec());
         let anonymous = match &self.settings.auth {

@@ -8,11 +8,10 @@ use crate::query;
 use crate::request::PageRequest;
 use crate::request::{Interrupt, ReplyTo, Request};
 use model::name::check_name;
-use model::{Name, TopicKind};
+use model::{ErrorCode, Name, TopicKind};
 
 impl Route<'_> {
     pub(super) fn history(&self) -> Result<Request, Interrupt> {
-        let bad = |(code, message): (&'static str, String)| Rejection::new(400, code, message);
         let (mut topic, mut since) = (None, None);
         let (mut users, mut limit, mut reverse) = (Vec::<Name>::new(), None, false);
         let (mut meant, mut topic_tokens) = (Meant::default(), Vec::new());
@@ -21,16 +20,17 @@ impl Route<'_> {
             match &*key {
                 "topic" if topic.is_some() => {
                     let message = "say whose history: ?topic=… or ?user=…, once";
-                    return Err(Rejection::new(400, "no_topic", message).into());
+                    return Err(Rejection::new(ErrorCode::NoTopic, message).into());
                 }
                 "topic" => topic = Some(value),
                 "user" => {
-                    check_name(&value).map_err(|error| bad(("bad_user", error.into())))?;
+                    check_name(&value)
+                        .map_err(|error| Rejection::new(ErrorCode::BadUser, error))?;
                     users.push(value.into());
                 }
                 "since" => since = Some(value),
-                "limit" => limit = Some(history::limit(&value).map_err(bad)?),
-                "reverse" => reverse = history::reverse(&value).map_err(bad)?,
+                "limit" => limit = Some(history::limit(&value).map_err(Rejection::from)?),
+                "reverse" => reverse = history::reverse(&value).map_err(Rejection::from)?,
                 "topic_token" => topic_tokens.push(value.into()),
                 // Others belong to the page: a cache breaker, a tracking tag.
                 other => meant.note(self.request.path, other),
@@ -39,8 +39,8 @@ impl Route<'_> {
         self.check_meant(&meant)?;
         let user = users.first().cloned();
         let (topic, since, user) = (topic.as_deref(), since.as_deref(), user.as_deref());
-        let page =
-            PageRequest::read(PageFields { topic, user, since, limit, reverse }).map_err(bad)?;
+        let page = PageRequest::read(PageFields { topic, user, since, limit, reverse })
+            .map_err(Rejection::from)?;
         // As in an acknowledgement, a user's own topic by its name names the user as well.
         if let Some(own) = TopicKind::of(&page.topic).user()
             && users.is_empty()

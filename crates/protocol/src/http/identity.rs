@@ -11,10 +11,10 @@ use std::borrow::Cow;
 use auth::{Principal, TokenError};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
-use model::Name;
 use model::name::check_name;
+use model::{CodedError, ErrorCode, Name};
 
-use super::reply::{NOT_YOUR_USER, origin_is_named};
+use super::reply::origin_is_named;
 use super::{Rejection, Route};
 use crate::query;
 use crate::request::{Interrupt, Pending};
@@ -59,7 +59,7 @@ impl Route<'_> {
             if named.iter().any(|user| !verified.users.contains(user)) {
                 let message = "user names somebody whose token this is not: leave user away, or name \
                                users of the token";
-                return Err(Rejection::new(403, NOT_YOUR_USER, message).into());
+                return Err(Rejection::new(ErrorCode::NotYourUser, message).into());
             }
             return Ok(verified.into());
         }
@@ -73,7 +73,7 @@ impl Route<'_> {
             None if self.settings.has_certificate_users && !named.is_empty() => {
                 let message =
                     "a request that names a user needs a certificate that names the same user";
-                Err(Rejection::new(401, "certificate_required", message).into())
+                Err(Rejection::new(ErrorCode::CertificateRequired, message).into())
             }
             None => Ok(Principal::anonymous(named)),
             Some(auth) if auth.is_required() || !named.is_empty() => {
@@ -92,19 +92,19 @@ impl Route<'_> {
             (Some(user), None) => {
                 let user = std::str::from_utf8(user).ok().filter(|user| check_name(user).is_ok());
                 let message = "the proxy names a user that can be none: see what names may hold";
-                Some(user.ok_or_else(|| Rejection::new(400, "bad_user", message))?)
+                Some(user.ok_or_else(|| Rejection::new(ErrorCode::BadUser, message))?)
             }
             // One of them may be the client's own.
             (_, Some(_)) => {
                 let message = "the proxy names several users: have it replace the client's header, \
                                and not add to it";
-                return Err(Rejection::new(400, "bad_user", message));
+                return Err(Rejection::new(ErrorCode::BadUser, message));
             }
         };
         if named.iter().any(|name| user != Some(name)) {
             let message = "user names somebody else than the proxy in front of this server does: \
                            leave user away";
-            return Err(Rejection::new(403, "not_your_user", message));
+            return Err(Rejection::new(ErrorCode::NotYourUser, message));
         }
         Ok(Principal::anonymous(user.map(Name::from).into_iter().collect()))
     }
@@ -189,7 +189,7 @@ impl Route<'_> {
                 let message = "a token in a cookie counts only for pages of this server's own origin, \
                                and of those that the configuration names (client.cors_origins, \
                                without *)";
-                Err(Rejection::new(403, "bad_origin", message))
+                Err(Rejection::new(ErrorCode::BadOrigin, message))
             }
         }
     }
@@ -200,7 +200,7 @@ fn by_certificate(user: &Name, named: &[Name]) -> Result<Principal, Rejection> {
     if named.iter().any(|name| name != user) {
         let message =
             "user names another user than the certificate of this connection: leave user away";
-        return Err(Rejection::new(403, NOT_YOUR_USER, message));
+        return Err(Rejection::new(ErrorCode::NotYourUser, message));
     }
     Ok(Principal::anonymous(vec![user.clone()]))
 }
@@ -222,7 +222,7 @@ pub(crate) fn token_required(always: bool) -> Rejection {
                   token=TOKEN in the URL"
         }
     };
-    Rejection::new(401, "token_required", message)
+    Rejection::new(ErrorCode::TokenRequired, message)
 }
 
 /// What is answered to a token that counts for nothing, or not yet for something.
@@ -230,7 +230,5 @@ pub(crate) fn token_rejected(error: TokenError) -> Interrupt {
     if error == TokenError::KeysComing {
         return Interrupt::Pending(Pending::Keys);
     }
-    // Whose fault it is: nobody can say yet that the token is not right.
-    let status = if error == TokenError::KeysUnavailable { 503 } else { 401 };
-    Rejection::new(status, error.code(), error.to_string()).into()
+    Rejection::from(CodedError::from(error)).into()
 }

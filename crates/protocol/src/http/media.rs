@@ -5,9 +5,6 @@
 //! or `application/octet-stream`. So where a call takes one type, a body with one of these is read as that
 //! type. A type that was chosen and is another is an error, which names the header to send.
 
-/// The code of the error that a body is of another type than the call takes. Its status is 415.
-pub const BAD_MEDIA_TYPE: &str = "bad_media_type";
-
 /// What a body is said to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Media {

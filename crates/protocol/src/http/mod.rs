@@ -21,7 +21,6 @@ pub use identity::TOKEN_PARAMETER;
 pub use parse::{ACK, HEADERS_MAX, HttpRequest, LONGPOLL, Limits, Method, Parsed, parse};
 pub use protocol::{Http, reject_connection, reject_unread};
 pub use rejection::Rejection;
-pub use reply::UNAUTHORIZED;
 pub use reply::{
     ANY_ORIGIN, HEALTH, HttpReply, error_body, json_reply, publish_reply, reason, reject,
     reject_to, status_line,
@@ -29,6 +28,5 @@ pub use reply::{
 pub use route::Route;
 
 pub(crate) use parameters::{Listener, Query, not_utf8};
-pub(crate) use reply::NOT_YOUR_USER;
 pub(crate) use reply::short_reply;
 pub(crate) use route::endless_head;

@@ -4,6 +4,7 @@ use super::parameters::Listener;
 use super::reply::short_reply;
 use super::{HttpReply, Method, Rejection, Route};
 use crate::request::{Entry, Interrupt, ReplyTo, Request};
+use model::ErrorCode;
 
 impl Route<'_> {
     pub(super) fn preflight(&self, out: &mut Vec<u8>) {
@@ -25,8 +26,7 @@ impl Route<'_> {
         let Listener { principal, topics, named, query, .. } = self.listener()?;
         let [Entry { topic, .. }] = &topics[..named] else {
             return Err(Rejection::new(
-                400,
-                "no_topic",
+                ErrorCode::NoTopic,
                 "say whose presence: ?topic=…, exactly once",
             )
             .into());

@@ -8,6 +8,7 @@
 
 use super::Rejection;
 use crate::typo::{is_one_edit_away, plain};
+use model::ErrorCode;
 
 /// A parameter with other names that people give it, without case, `-` and `_`.
 type Known = (&'static str, &'static [&'static str]);
@@ -139,7 +140,7 @@ impl Meant {
                 format!("{path} has no parameter {name}: {instead}")
             }
         };
-        Err(Rejection::new(400, "bad_parameter", message))
+        Err(Rejection::new(ErrorCode::BadParameter, message))
     }
 }
 

@@ -2,15 +2,14 @@
 
 use super::identity::{token_rejected, token_required};
 use super::parameter_typo::{self, Meant};
-use super::reply::denied;
 use super::{Method, Rejection, Route};
 use crate::request::{Entry, Interrupt, Open, Pending, Request, TopicDecision};
 use crate::{query, wildcards};
 use auth::{Action, Consent, Permit, Principal, TokenError, TopicToken};
 use model::name::{check_name, check_topic};
 use model::{
-    ELSEWHERE, Encoding, Name, ResumeRequest, ResumeToken, ResumeTokenError, Since, SinceError,
-    TopicKind, tags,
+    CodedError, ELSEWHERE, Encoding, ErrorCode, Name, ResumeRequest, ResumeToken, ResumeTokenError,
+    Since, SinceError, TopicKind, tags,
 };
 
 #[derive(Default)]
@@ -86,7 +85,7 @@ impl Route<'_> {
     ) -> Result<Consent, Rejection> {
         let policy = &self.settings.policy;
         let decision = policy.decide_with(principal, action, &policy.topic(topic), tokens);
-        decision.undenied().map_err(denied)
+        decision.undenied().map_err(|deny| CodedError::from(deny).into())
     }
 
     /// What the tokens for single topics say that came with the request.
@@ -230,7 +229,7 @@ impl Route<'_> {
         self.check_topics(query.users.len() + query.topics.len())?;
         if let Some((topic, _)) = query.resume.topics.iter().find(|it| !query.asks_for(&it.0)) {
             let message = format!("since:{topic} is of a topic that this request doesn't name");
-            return Err(Rejection::new(400, "bad_since", message));
+            return Err(Rejection::new(ErrorCode::BadSince, message));
         }
         if let Some(last) = query.last.take() {
             query.resume.all = Some(last.into());
@@ -258,12 +257,12 @@ impl Route<'_> {
         let path = self.request.path;
         if !matches!(path, "/sse" | "/stream" | "/ws") {
             let message = format!("filter is for /sse, /stream and /ws: {path} takes topics alone");
-            return Err(Rejection::new(400, "bad_filter", message));
+            return Err(Rejection::new(ErrorCode::BadFilter, message));
         }
         for topic in &mut query.topics {
-            *topic = wildcards::wanted(topic).map_err(not_wanted)?;
-            wildcards::check_allowed(topic, self.settings).map_err(not_wanted)?;
-            wildcards::check_since(topic, query.resume.of(topic)).map_err(not_wanted)?;
+            *topic = wildcards::wanted(topic).map_err(Rejection::from)?;
+            wildcards::check_allowed(topic, self.settings).map_err(Rejection::from)?;
+            wildcards::check_since(topic, query.resume.of(topic)).map_err(Rejection::from)?;
         }
         Ok(())
     }
@@ -275,7 +274,7 @@ impl Route<'_> {
             true => Ok(()),
             false => {
                 let message = crate::data::too_many_topics(max);
-                Err(Rejection::new(400, "too_many_topics", message))
+                Err(Rejection::new(ErrorCode::TooManyTopics, message))
             }
         }
     }
@@ -299,13 +298,13 @@ impl Route<'_> {
     ) -> Result<(), Rejection> {
         match key {
             "topic" => {
-                check_topic(value).map_err(|error| Rejection::new(400, "bad_topic", error))?;
+                check_topic(value).map_err(|error| Rejection::new(ErrorCode::BadTopic, error))?;
                 if !query.topics.iter().any(|topic| topic == value) {
                     query.topics.push(value.into());
                 }
             }
             "user" => {
-                check_name(value).map_err(|error| Rejection::new(400, "bad_user", error))?;
+                check_name(value).map_err(|error| Rejection::new(ErrorCode::BadUser, error))?;
                 if !query.users.iter().any(|user| user == value) {
                     query.users.push(value.into());
                 }
@@ -316,7 +315,7 @@ impl Route<'_> {
             }
             "tag" => {
                 tags::add(&mut query.tags, value)
-                    .map_err(|error| Rejection::new(400, "bad_tag", error))?;
+                    .map_err(|error| Rejection::new(ErrorCode::BadTag, error))?;
             }
             "key" => query.key = Some(value.into()),
             "topic_token" => query.topic_tokens.push(value.into()),
@@ -337,19 +336,22 @@ impl Route<'_> {
                 }
             }
             "timeout" => {
-                let error =
-                    |_| Rejection::new(400, "bad_timeout", "timeout is a whole number of seconds");
+                let error = |_| {
+                    Rejection::new(ErrorCode::BadTimeout, "timeout is a whole number of seconds")
+                };
                 query.seconds = Some(value.parse().map_err(error)?);
             }
             "filter" => {
-                wildcards::check_kind(value).map_err(not_wanted)?;
+                wildcards::check_kind(value).map_err(Rejection::from)?;
                 query.filters = true;
             }
             "format" => {
                 query.json = match value {
                     "json" => true,
                     "data" => false,
-                    _ => return Err(Rejection::new(400, "bad_format", "format is data or json")),
+                    _ => {
+                        return Err(Rejection::new(ErrorCode::BadFormat, "format is data or json"));
+                    }
                 };
             }
             _ => {
@@ -373,15 +375,10 @@ fn since(value: &str) -> Result<Since, Rejection> {
     value.parse().map_err(bad_since)
 }
 
-fn not_wanted((code, message): wildcards::Wrong) -> Rejection {
-    let status = if code == "wildcards_off" { 403 } else { 400 };
-    Rejection::new(status, code, message)
-}
-
 fn bad_since(error: SinceError) -> Rejection {
-    Rejection::new(400, "bad_since", error.to_string())
+    Rejection::new(ErrorCode::BadSince, error.to_string())
 }
 
 pub(crate) fn not_utf8(error: query::QueryError) -> Rejection {
-    Rejection::new(400, "bad_query", error.to_string())
+    Rejection::new(ErrorCode::BadQuery, error.to_string())
 }

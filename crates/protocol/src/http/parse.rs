@@ -2,6 +2,8 @@
 
 use std::mem::MaybeUninit;
 
+use model::ErrorCode;
+
 use super::Rejection;
 use crate::query;
 
@@ -120,12 +122,12 @@ pub fn parse<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Parsed<'a>, Rejecti
         }
         Ok(httparse::Status::Partial) => {
             let message = format!("the request head is over {} bytes", limits.head_bytes_max);
-            return Err(Rejection::new(431, "head_too_large", message));
+            return Err(Rejection::new(ErrorCode::HeadTooLarge, message));
         }
         Err(error) => return Err(head_rejection(error)),
     };
     let (Some(method), Some(target), Some(minor)) = (head.method, head.path, head.version) else {
-        return Err(Rejection::new(400, "bad_request", "the request line is not complete"));
+        return Err(Rejection::new(ErrorCode::BadRequest, "the request line is not complete"));
     };
     let headers = head.headers.iter().map(|header| (header.name, header.value)).collect();
     let mut request = request(method, target, minor, headers)?;
@@ -148,7 +150,7 @@ fn check_line(bytes: &[u8], limits: &Limits) -> Result<(), Rejection> {
     let Some(from) = memchr::memchr(b' ', line) else {
         // No registered method has over 20 letters.
         if line.len() > 64 {
-            return Err(Rejection::new(400, "bad_request", "this is not an HTTP request line"));
+            return Err(Rejection::new(ErrorCode::BadRequest, "this is not an HTTP request line"));
         }
         return Ok(());
     };
@@ -156,7 +158,7 @@ fn check_line(bytes: &[u8], limits: &Limits) -> Result<(), Rejection> {
     let target = &target[..memchr::memchr(b' ', target).unwrap_or(target.len())];
     if target.len() > limits.uri_bytes_max {
         let message = format!("the request target is over {} bytes", limits.uri_bytes_max);
-        return Err(Rejection::new(414, "uri_too_long", message));
+        return Err(Rejection::new(ErrorCode::UriTooLong, message));
     }
     Ok(())
 }
@@ -164,19 +166,20 @@ fn check_line(bytes: &[u8], limits: &Limits) -> Result<(), Rejection> {
 fn head_rejection(error: httparse::Error) -> Rejection {
     match error {
         httparse::Error::TooManyHeaders => Rejection::new(
-            431,
-            "too_many_headers",
+            ErrorCode::TooManyHeaders,
             format!("the request has over {HEADERS_MAX} header lines"),
         ),
-        httparse::Error::Version => {
-            Rejection::new(505, "bad_version", "only HTTP/1.1 and HTTP/1.0 are spoken here")
-        }
+        httparse::Error::Version => Rejection::with_status(
+            505,
+            ErrorCode::BadVersion,
+            "only HTTP/1.1 and HTTP/1.0 are spoken here",
+        ),
         httparse::Error::HeaderName
         | httparse::Error::HeaderValue
         | httparse::Error::NewLine
         | httparse::Error::Status
         | httparse::Error::Token => {
-            Rejection::new(400, "bad_request", format!("the request head is not HTTP: {error}"))
+            Rejection::new(ErrorCode::BadRequest, format!("the request head is not HTTP: {error}"))
         }
     }
 }
@@ -215,7 +218,7 @@ fn request<'a>(
     let hosts = request.bytes("host").count();
     if hosts > 1 || (hosts == 0 && minor == 1) {
         let message = "an HTTP/1.1 request has exactly one Host header";
-        return Err(Rejection::new(400, "bad_host", message));
+        return Err(Rejection::new(ErrorCode::BadHost, message));
     }
     check_text(&request.headers)?;
     let lists = |name: &str, token: &str| {
@@ -254,7 +257,7 @@ fn check_text(headers: &[(&str, &[u8])]) -> Result<(), Rejection> {
     match invalid {
         None => Ok(()),
         Some((name, _)) => {
-            Err(Rejection::new(400, "bad_header", format!("the header {name} is not UTF-8")))
+            Err(Rejection::new(ErrorCode::BadHeader, format!("the header {name} is not UTF-8")))
         }
     }
 }
@@ -264,7 +267,7 @@ fn check_text(headers: &[(&str, &[u8])]) -> Result<(), Rejection> {
 fn body_bytes(request: &HttpRequest<'_>, limits: &Limits) -> Result<usize, Rejection> {
     if request.bytes("transfer-encoding").next().is_some() {
         let message = "send the body with a Content-Length: chunked requests are not read";
-        return Err(Rejection::new(411, "length_required", message));
+        return Err(Rejection::new(ErrorCode::LengthRequired, message));
     }
     let mut lengths = request.bytes("content-length");
     let Some(first) = lengths.next() else {
@@ -274,7 +277,7 @@ fn body_bytes(request: &HttpRequest<'_>, limits: &Limits) -> Result<usize, Rejec
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if !digits || lengths.any(|other| other != first) {
         let message = "Content-Length must be one decimal number";
-        return Err(Rejection::new(400, "bad_content_length", message));
+        return Err(Rejection::new(ErrorCode::BadContentLength, message));
     }
     let bytes_max = match request.path {
         LONGPOLL => limits.longpoll_body_bytes_max,
@@ -285,7 +288,7 @@ fn body_bytes(request: &HttpRequest<'_>, limits: &Limits) -> Result<usize, Rejec
         Ok(bytes) if bytes <= bytes_max => Ok(bytes),
         _ => {
             let message = format!("the body is over {bytes_max} bytes");
-            Err(Rejection::new(413, "body_too_large", message))
+            Err(Rejection::new(ErrorCode::BodyTooLarge, message))
         }
     }
 }

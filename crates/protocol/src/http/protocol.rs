@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use model::{CloseReason, Encoding, Message};
+use model::{CloseReason, Encoding, ErrorCode, Message};
 use proxies::{ProxyHeader, forwarded, x_forwarded_for};
 
 use super::reply::{healthy, short_reply};
@@ -195,14 +195,13 @@ fn dispatch(
             route.get()?;
         }
         (Some(Own::Publish | Own::Acknowledge), _) => {
-            let body = error_body("method_not_allowed", "use POST here");
+            let body = error_body(ErrorCode::MethodNotAllowed.text(), "use POST here");
             let headers = format!("Allow: POST, OPTIONS\r\n{}", route.cors);
             short_reply(405, &headers, &body, keep_alive, head_only, out);
         }
         (Some(Own::Status) | None, _) => {
             return Err(Rejection::new(
-                404,
-                "not_found",
+                ErrorCode::NotFound,
                 "there is nothing here: clients use /sse, /stream, /poll, /ws and \
                  /socket; the application's API is on the admin port",
             )

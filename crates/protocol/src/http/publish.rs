@@ -1,14 +1,14 @@
 //! `POST /publish`.
 
-use super::media::{BAD_MEDIA_TYPE, Media};
+use super::media::Media;
 use super::parameters::Query;
 use super::{Rejection, Route};
 use crate::data;
 use crate::request::{Interrupt, ReplyTo, Request};
 use auth::Consent;
-use model::event::{self, check_event};
+use model::event::check_event;
 use model::name::check_name;
-use model::{Attributes, Data, Name, Publication};
+use model::{Attributes, Data, ErrorCode, Name, Publication};
 
 impl Route<'_> {
     /// Where and how a request publishes, as far as the head says.
@@ -18,13 +18,12 @@ impl Route<'_> {
             let message = "a message is one body, and this one is of several parts: send text, or JSON \
                            with the header Content-Type: application/json, or bytes with \
                            Content-Type: application/octet-stream";
-            return Err(Rejection::new(415, BAD_MEDIA_TYPE, message).into());
+            return Err(Rejection::new(ErrorCode::BadMediaType, message).into());
         }
         let mut query = self.query()?;
         let [topic] = query.topics.as_mut_slice() else {
             return Err(Rejection::new(
-                400,
-                "no_topic",
+                ErrorCode::NoTopic,
                 "say where to publish: ?topic=…, exactly once",
             )
             .into());
@@ -33,12 +32,13 @@ impl Route<'_> {
         let principal = self.principal(std::mem::take(&mut query.users))?;
         let consent = self.decide(&principal, auth::Action::Publish, &topic)?;
         query.users = principal.users;
-        if let Some((code, message)) = query.event.as_deref().and_then(|it| check_event(it).err()) {
-            let status = if code == event::RESERVED { 403 } else { 400 };
-            return Err(Rejection::new(status, code, message).into());
+        if let Some(error) = query.event.as_deref().and_then(|it| check_event(it).err()) {
+            let is_reserved = error.code == ErrorCode::ReservedEvent;
+            let status = if is_reserved { 403 } else { error.code.status() };
+            return Err(Rejection::with_status(status, error.code, error.message).into());
         }
         if let Some(error) = query.key.as_deref().and_then(|key| check_name(key).err()) {
-            return Err(Rejection::new(400, "bad_key", error).into());
+            return Err(Rejection::new(ErrorCode::BadKey, error).into());
         }
         Ok((topic, query, consent))
     }
@@ -48,7 +48,7 @@ impl Route<'_> {
         let body = self.request.body;
         if body.len() > self.settings.message_bytes_max {
             let message = crate::data::too_large(self.settings.message_bytes_max);
-            return Err(Rejection::new(413, "message_too_large", message).into());
+            return Err(Rejection::new(ErrorCode::MessageTooLarge, message).into());
         }
         let data = self.body_data(body)?;
         let attributes = Attributes::of(query.tags, query.key);
@@ -71,15 +71,15 @@ impl Route<'_> {
         let not_utf8 = |_| {
             let message = "the body is not UTF-8: send bytes with the header Content-Type: \
                            application/octet-stream";
-            Rejection::new(400, "bad_data", message)
+            Rejection::new(ErrorCode::BadData, message)
         };
         let text = std::str::from_utf8(body).map_err(not_utf8)?;
         if media != Media::Json {
             return Ok(Data::Text(text.into()));
         }
         let raw: &serde_json::value::RawValue = serde_json::from_str(text).map_err(|error| {
-            Rejection::new(400, "bad_data", format!("the body is not JSON: {error}"))
+            Rejection::new(ErrorCode::BadData, format!("the body is not JSON: {error}"))
         })?;
-        data::from_json(raw, None).map_err(|error| Rejection::new(400, "bad_data", error))
+        data::from_json(raw, None).map_err(|error| Rejection::new(ErrorCode::BadData, error))
     }
 }

@@ -3,18 +3,11 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use auth::Deny;
-use model::Position;
+use model::{CodedError, ErrorCode, Position};
 
 use super::{HttpRequest, Rejection};
 use crate::request::Respond;
 use crate::{Settings, json};
-
-/// The code of the error where a request names users whose token it doesn't have.
-pub(crate) const NOT_YOUR_USER: &str = "not_your_user";
-
-/// The code of a refusal of the application that is answered with 401.
-pub const UNAUTHORIZED: &str = "unauthorized";
 
 /// The phrase of a status that Throng uses.
 pub fn reason(status: u16) -> &'static str {
@@ -126,13 +119,14 @@ pub fn reject(
     head_only: bool,
     out: &mut Vec<u8>,
 ) {
+    let is_any = |codes: [ErrorCode; 2]| codes.iter().any(|code| rejection.code == *code);
     let extra = match rejection.status {
         // RFC 6750, section 3: without a token the challenge says nothing of an error.
-        401 if ["token_required", UNAUTHORIZED].contains(&&*rejection.code) => {
+        401 if is_any([ErrorCode::TokenRequired, ErrorCode::Unauthorized]) => {
             "WWW-Authenticate: Bearer realm=\"throng\"\r\n"
         }
         401 => "WWW-Authenticate: Bearer realm=\"throng\", error=\"invalid_token\"\r\n",
-        403 if [Deny::NotGranted.code(), NOT_YOUR_USER].contains(&&*rejection.code) => {
+        403 if is_any([ErrorCode::NotGranted, ErrorCode::NotYourUser]) => {
             "WWW-Authenticate: Bearer realm=\"throng\", error=\"insufficient_scope\"\r\n"
         }
         405 => "Allow: GET, HEAD, OPTIONS\r\n",
@@ -140,7 +134,7 @@ pub fn reject(
         503 | 429 => "Retry-After: 1\r\n",
         _ => "",
     };
-    let body = error_body(&rejection.code, &rejection.message);
+    let body = error_body(rejection.code.text(), &rejection.message);
     short_reply(rejection.status, &format!("{extra}{cors}"), &body, keep_alive, head_only, out);
 }
 
@@ -171,11 +165,10 @@ pub fn reject_to(respond: &Respond, rejection: &Rejection, out: &mut Vec<u8>) {
     reject(rejection, cors, *keep_alive, *head_only, out);
 }
 
-/// Appends the answer to a client's publish: the message's position, or the error's status, code and
-/// message.
+/// Appends the answer to a client's publish: the message's position, or the error.
 pub fn publish_reply(
     respond: &Respond,
-    published: Result<Position, (u16, &'static str, String)>,
+    published: Result<Position, CodedError>,
     out: &mut Vec<u8>,
 ) {
     match published {
@@ -183,10 +176,7 @@ pub fn publish_reply(
             let body = json::published(id);
             short_reply(200, &respond.cors, body.as_bytes(), respond.keep_alive, false, out);
         }
-        Err((status, code, message)) => {
-            let rejection = Rejection::new(status, code, message);
-            reject_to(respond, &rejection, out);
-        }
+        Err(error) => reject_to(respond, &error.into(), out),
     }
 }
 
@@ -251,24 +241,6 @@ fn origin_is_loopback(origin: &[u8]) -> bool {
     let address = host.strip_prefix('[').and_then(|it| it.strip_suffix(']')).unwrap_or(host);
     let is_loopback = |ip: IpAddr| ip.to_canonical().is_loopback();
     host == "localhost" || address.parse().is_ok_and(is_loopback)
-}
-
-/// The answer to a request that the policy denies.
-pub(crate) fn denied(deny: Deny) -> Rejection {
-    let status = match deny {
-        Deny::NoPresence => 404,
-        Deny::AnotherUser | Deny::NotItsUser => 400,
-        Deny::JoinRefused
-        | Deny::JoinUndecided
-        | Deny::PublishRefused
-        | Deny::PublishUndecided
-        | Deny::PublishOwn
-        | Deny::PublishSystem
-        | Deny::LoginRefused
-        | Deny::NotGranted
-        | Deny::OutOfScope => 403,
-    };
-    Rejection::new(status, deny.code(), deny.to_string())
 }
 
 /// Where a health check asks.

@@ -8,7 +8,7 @@ use crate::Settings;
 use crate::peer::Peer;
 use crate::request::{Decisions, Respond};
 use crate::websocket::handshake;
-use model::ConnectionId;
+use model::{ConnectionId, ErrorCode};
 
 /// An HTTP request, and what its answer depends on.
 pub struct Route<'a> {
@@ -49,7 +49,7 @@ impl Route<'_> {
         match self.request.method {
             Method::Get | Method::Head => Ok(()),
             Method::Post | Method::Options | Method::Other => {
-                Err(Rejection::new(405, "method_not_allowed", "use GET here"))
+                Err(Rejection::new(ErrorCode::MethodNotAllowed, "use GET here"))
             }
         }
     }
@@ -62,21 +62,19 @@ impl Route<'_> {
             (true, Some("13")) => request.header("sec-websocket-key"),
             (true, Some(_)) => {
                 return Err(Rejection::new(
-                    426,
-                    "bad_version",
+                    ErrorCode::BadVersion,
                     "WebSocket version 13 is spoken here",
                 ));
             }
             _ => {
                 let message =
                     "this is a WebSocket: connect with ws://, or use /sse, /stream or /poll";
-                return Err(Rejection::new(426, "upgrade_required", message));
+                return Err(Rejection::new(ErrorCode::UpgradeRequired, message));
             }
         };
         let bad_key = || {
             Rejection::new(
-                400,
-                "bad_key",
+                ErrorCode::BadKey,
                 "Sec-WebSocket-Key must be 16 bytes in base64, exactly once",
             )
         };
@@ -84,8 +82,7 @@ impl Route<'_> {
         let accept = handshake::accept(key.ok_or_else(bad_key)?).ok_or_else(bad_key)?;
         if request.method != Method::Get || request.minor == 0 {
             return Err(Rejection::new(
-                400,
-                "bad_request",
+                ErrorCode::BadRequest,
                 "a WebSocket begins with GET and HTTP/1.1",
             ));
         }
@@ -102,7 +99,7 @@ impl Route<'_> {
         }
         let message = "pages of this origin are not allowed here: the server's configuration \
                        (client.cors_origins) names those that are";
-        Err(Rejection::new(403, "bad_origin", message))
+        Err(Rejection::new(ErrorCode::BadOrigin, message))
     }
 
     /// Checks that the request is this machine's own, where that alone gives its client rights.
@@ -112,7 +109,7 @@ impl Route<'_> {
         }
         let message = "without [auth], MQTT is for programs and pages of this machine: name this page's origin \
                        in client.cors_origins, or a proxy in client.trusted_proxies, or give [auth] a key";
-        Err(Rejection::new(403, "bad_origin", message))
+        Err(Rejection::new(ErrorCode::BadOrigin, message))
     }
 
     /// How an answer that takes time is framed.

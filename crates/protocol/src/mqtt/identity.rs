@@ -4,8 +4,8 @@
 use auth::{Principal, Source, TokenError, TokenMark};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use model::Name;
 use model::name::check_name;
+use model::{ErrorCode, Name};
 
 use super::ReasonCode;
 use super::packet::Connect;
@@ -79,7 +79,7 @@ pub(super) fn principal(
     }
     match &settings.auth {
         None if settings.has_certificate_users && !named.is_empty() => {
-            Err(Refusal::Code(ReasonCode::NotAuthorized, CERTIFICATE_REQUIRED))
+            Err(Refusal::Code(ErrorCode::CertificateRequired.into(), CERTIFICATE_REQUIRED))
         }
         None => Ok((Principal::anonymous(named), settings.has_certificate_users)),
         Some(auth) if auth.is_required() || !named.is_empty() => {
@@ -97,9 +97,9 @@ fn refused(error: TokenError) -> Refusal {
     }
     if error == TokenError::KeysUnavailable {
         let text = "the keys of tokens are not known yet: try again later";
-        return Refusal::Code(ReasonCode::ServerUnavailable, text);
+        return Refusal::Code(error.code().into(), text);
     }
-    Refusal::Code(ReasonCode::BadUserNameOrPassword, "the token counts for nothing")
+    Refusal::Code(error.code().into(), "the token counts for nothing")
 }
 
 /// Who the application says that the client is.
@@ -133,7 +133,7 @@ fn admitted(
         // The application is silent, and that lets in.
         return match auth {
             None if reader.settings.has_certificate_users && !named.is_empty() => {
-                Err(Refusal::Code(ReasonCode::NotAuthorized, CERTIFICATE_REQUIRED))
+                Err(Refusal::Code(ErrorCode::CertificateRequired.into(), CERTIFICATE_REQUIRED))
             }
             None => Ok(Principal::anonymous(named)),
             Some(auth) if auth.is_required() || !named.is_empty() => {

@@ -1,5 +1,7 @@
 //! Why something was done or refused (MQTT 5.0, section 2.4; MQTT 3.1.1, section 3.2.2.3).
 
+use model::ErrorCode;
+
 macro_rules! reason_codes {
     ($($(#[doc = $doc:literal])+ $name:ident = $code:literal,)+) => {
         /// A reason code of MQTT 5.0. Where one number has several names, the meaning of the packet decides.
@@ -144,6 +146,14 @@ impl ReasonCode {
     /// The number of [`ReasonCode::connect_return`].
     pub fn connect_return_code(self) -> u8 {
         self.connect_return().number()
+    }
+}
+
+/// The reason for what is refused with this error.
+impl From<ErrorCode> for ReasonCode {
+    fn from(code: ErrorCode) -> Self {
+        let known = code.mqtt_reason().and_then(ReasonCode::from_number);
+        known.unwrap_or(ReasonCode::UnspecifiedError)
     }
 }
 

@@ -46,7 +46,7 @@ impl<'a> Join<'a> {
         let Fields { meta, since, tags, token, filter, .. } = fields(payload);
         let check_filter = |filter: &RawValue| {
             let filter = string(filter).unwrap_or_default();
-            wildcards::check_kind(&filter).map_err(|(_, wrong)| wrong)
+            wildcards::check_kind(&filter).map_err(|error| error.message.into_owned())
         };
         Ok(Join {
             is_filter: filter.map(check_filter).transpose()?.is_some(),
@@ -123,7 +123,7 @@ pub fn history_page(topic: &str, payload: &Data) -> Result<PageRequest, String> 
         let (since, reverse) = (since.as_deref(), reverse?.unwrap_or(false));
         Ok(PageFields { topic: Some(topic), user: None, since, limit, reverse })
     });
-    fields.and_then(PageRequest::read).map_err(|(_, wrong)| wrong)
+    fields.and_then(PageRequest::read).map_err(|error| error.message.into_owned())
 }
 
 #[derive(Default, Deserialize)]

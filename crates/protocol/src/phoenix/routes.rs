@@ -7,7 +7,7 @@ use crate::query;
 use crate::request::{Interrupt, Longpoll, Op, Open, Pending, Request, Respond};
 use crate::websocket::handshake;
 use auth::Principal;
-use model::{Name, ResumeRequest};
+use model::{ErrorCode, Name, ResumeRequest};
 
 /// The subprotocol that newer clients offer when they send a token in the handshake.
 const SUBPROTOCOL: &str = "phoenix";
@@ -27,7 +27,7 @@ pub fn longpoll_rejection(
         _ => Status::BadRequest,
     };
     let mut body = Vec::new();
-    longpoll::rejection(status, &rejection.code, &rejection.message, &mut body);
+    longpoll::rejection(status, rejection.code.text(), &rejection.message, &mut body);
     json_reply(respond, &body, out);
 }
 
@@ -85,7 +85,7 @@ impl Route<'_> {
         let Parameters { serializer, users, .. } = self.parameters()?;
         let Some(serializer) = serializer else {
             let message = "this version of the protocol is not spoken here: vsn is 1.0.0 or 2.0.0";
-            return Err(Rejection::new(403, "bad_vsn", message).into());
+            return Err(Rejection::new(ErrorCode::BadVsn, message).into());
         };
         let principal = self.phoenix_principal(users)?;
         let offered = self.request.values("sec-websocket-protocol");
@@ -151,7 +151,7 @@ impl Route<'_> {
     /// Answers another method than GET and POST.
     pub(super) fn longpoll_method(&self, out: &mut Vec<u8>) -> Request {
         let keep_alive = self.request.keep_alive;
-        let body = error_body("method_not_allowed", "use GET or POST here");
+        let body = error_body(ErrorCode::MethodNotAllowed.text(), "use GET or POST here");
         let headers = format!("Allow: GET, POST, OPTIONS\r\n{}", self.cors);
         let head_only = self.request.method == Method::Head;
         short_reply(405, &headers, &body, keep_alive, head_only, out);
@@ -160,7 +160,8 @@ impl Route<'_> {
 
     fn longpoll_messages(&self, serializer: Serializer) -> Result<Vec<ClientMessage>, Rejection> {
         let media = self.request.header("content-type");
-        let rejection = |error: PhoenixError| Rejection::new(400, "bad_message", error.to_string());
+        let rejection =
+            |error: PhoenixError| Rejection::new(ErrorCode::BadMessage, error.to_string());
         let lines = longpoll::lines(media, self.request.body).map_err(rejection)?;
         let parse = |line: &Line<'_>| line.parse(serializer).map(ClientMessage::from);
         lines.iter().map(parse).collect::<Result<_, _>>().map_err(rejection)

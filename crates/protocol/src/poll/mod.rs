@@ -7,7 +7,7 @@ use crate::http::{
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
 use crate::request::{Interrupt, Poll, Request};
 use crate::{Codecs, Settings, json};
-use model::{CloseReason, Encoding, Message, Name, RecoveryGap, ResumeToken};
+use model::{CloseReason, Encoding, ErrorCode, Message, Name, RecoveryGap, ResumeToken};
 
 /// The long poll: a request that waits.
 pub struct LongPoll;
@@ -48,10 +48,13 @@ impl Protocol for LongPoll {
     fn encode(&self, _message: &Message, _codecs: &mut Codecs, _out: &mut Vec<u8>) {}
 
     fn goodbye(&self, close: CloseReason, retry_ms: u32, out: &mut Vec<u8>) {
-        if matches!(close, CloseReason::TokenExpired | CloseReason::TokenRevoked) {
+        let of_tokens = [
+            (CloseReason::TokenExpired, ErrorCode::TokenExpired),
+            (CloseReason::TokenRevoked, ErrorCode::TokenRevoked),
+        ];
+        if let Some((_, code)) = of_tokens.into_iter().find(|(reason, _)| *reason == close) {
             let message = "the poll's token counts no longer: get a new one from whoever issued it";
-            let rejection = Rejection::new(401, close.name(), message);
-            return reject(&rejection, ANY_ORIGIN, false, false, out);
+            return reject(&Rejection::new(code, message), ANY_ORIGIN, false, false, out);
         }
         let message = format!("the server ended the poll: {}; ask again", close.name());
         let body = error_body(close.name(), &message);
@@ -75,7 +78,7 @@ fn poll(route: &Route<'_>) -> Result<Request, Interrupt> {
     if principal.users.is_empty() && topics.is_empty() {
         let message =
             "say what to poll for: /poll?topic=news or /poll?user=alice; both may be repeated";
-        return Err(Rejection::new(400, "no_topic", message).into());
+        return Err(Rejection::new(ErrorCode::NoTopic, message).into());
     }
     // HEAD asks how the answer would begin, and for no message: it does not wait.
     let is_head = route.request.method == Method::Head;

@@ -4,7 +4,7 @@ use crate::http::{Endpoint, Grant, Needs, Rejection, Route, endless_head};
 use crate::protocol::{Delivery, Liveness, Protocol, Read, Reader};
 use crate::request::{Entry, Interrupt};
 use crate::{Codecs, Request, Settings, json};
-use model::{CloseReason, ConnectionId, Encoding, Message, Name};
+use model::{CloseReason, ConnectionId, Encoding, ErrorCode, Message, Name};
 
 /// The HTTP stream.
 pub struct Stream;
@@ -103,7 +103,7 @@ fn listen(route: &Route<'_>, out: &mut Vec<u8>) -> Result<Request, Interrupt> {
     if route.request.minor == 0 {
         let message = "an endless answer needs HTTP/1.1: use /sse or /poll; a proxy has to be told (nginx: \
                        proxy_http_version 1.1)";
-        return Err(Rejection::new(505, "bad_version", message).into());
+        return Err(Rejection::with_status(505, ErrorCode::BadVersion, message).into());
     }
     route.listen(out, head, |listener, out| {
         welcome(route.cors, route.id, &listener.principal.users, &listener.topics, out);

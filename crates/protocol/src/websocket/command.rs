@@ -33,12 +33,13 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::history::PageFields;
+use crate::protocol::ReplyError;
 use crate::request::PageRequest;
 use crate::request::{Acknowledgement, Secret, Subscribe, TokenPurpose};
 use crate::{data, history, json, object, typo, wildcards};
 use model::event::check_event;
 use model::name::{check_name, check_topic, of_filter};
-use model::{Attributes, Data, Name, Publication, SinceError, tags};
+use model::{Attributes, CodedError, Data, ErrorCode, Name, Publication, SinceError, tags};
 
 /// The longest `id` of a command, in bytes as the client wrote it.
 pub const ID_BYTES_MAX: usize = 64;
@@ -84,14 +85,12 @@ pub type TopicToken = Option<Box<str>>;
 
 /// A command that can't be executed: the client gets an answer, and the connection stays open.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
+#[error("{error}")]
 pub struct CommandError {
     /// The client's own id, as JSON text; `null` when there was none to read.
     pub id: Box<str>,
-    /// The error's name.
-    pub code: &'static str,
     /// What is invalid, and what would be valid.
-    pub message: String,
+    pub error: CodedError,
 }
 
 #[derive(Deserialize)]
@@ -182,7 +181,7 @@ pub fn parse(text: &str, payload: Option<&[u8]>) -> Result<Command, CommandError
     let id = id(body.id)?;
     match kind(&body, payload) {
         Ok(kind) => Ok(Command { id, kind }),
-        Err((code, message)) => Err(CommandError { id, code, message }),
+        Err(error) => Err(CommandError { id, error }),
     }
 }
 
@@ -199,7 +198,7 @@ fn unread(text: &str, error: &serde_json::Error) -> CommandError {
             "this is not a command: {error}; send for example \
              {{\"type\":\"subscribe\",\"id\":1,\"topic\":\"news\"}}"
         );
-        return CommandError { id, code: "bad_json", message };
+        return CommandError { id, error: CodedError::new(ErrorCode::BadJson, message) };
     };
     let name: String = name.chars().take(NAME_SHOWN_MAX).collect();
     let plain = typo::plain(&name);
@@ -210,7 +209,7 @@ fn unread(text: &str, error: &serde_json::Error) -> CommandError {
         Some(known) => format!("there is no field {name}: did you mean {known}?"),
         None => format!("there is no field {name}: a command has some of {}", FIELDS.join(", ")),
     };
-    CommandError { id, code: "bad_command", message }
+    CommandError { id, error: CodedError::new(ErrorCode::BadCommand, message) }
 }
 
 fn id(raw: Option<&RawValue>) -> Result<Box<str>, CommandError> {
@@ -218,26 +217,27 @@ fn id(raw: Option<&RawValue>) -> Result<Box<str>, CommandError> {
     let scalar = text.starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9' | 'n'));
     if text.len() > ID_BYTES_MAX || !scalar {
         let message = format!("an id is a number or a string of at most {ID_BYTES_MAX} bytes");
-        return Err(CommandError { id: "null".into(), code: "bad_id", message });
+        let error = CodedError::new(ErrorCode::BadId, message);
+        return Err(CommandError { id: "null".into(), error });
     }
     Ok(text.into())
 }
-
-/// An error's name for programs, and its message for people.
-type CodeAndMessage = (&'static str, String);
 
 fn text<'a>(field: &'a Option<Text<'_>>) -> Option<&'a str> {
     field.as_ref().map(|text| &*text.0)
 }
 
-fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodeAndMessage> {
+fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodedError> {
     if let Some(field) = body.needless() {
-        return Err(("bad_command", format!("{} takes no {field}", body.kind)));
+        return Err(CodedError::new(
+            ErrorCode::BadCommand,
+            format!("{} takes no {field}", body.kind),
+        ));
     }
     let topic = || {
         let topic = text(&body.topic).unwrap_or("");
-        check_topic(topic).map_err(|error| ("bad_topic", error.to_string()))?;
-        Ok::<_, CodeAndMessage>(Name::from(topic))
+        check_topic(topic).map_err(|error| CodedError::new(ErrorCode::BadTopic, error))?;
+        Ok::<_, CodedError>(Name::from(topic))
     };
     let wanted = || match text(&body.filter) {
         None => topic(),
@@ -249,21 +249,23 @@ fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodeAndM
     let topic_token = || text(&body.token).map(Box::from);
     let token = || {
         let message = || format!("{} needs token, a JSON Web Token", body.kind);
-        topic_token().ok_or_else(|| ("bad_token", message()))
+        topic_token().ok_or_else(|| CodedError::new(ErrorCode::BadToken, message()))
     };
     let tags = || {
         let tags = body.tags.iter().flatten().map(|tag| &*tag.0);
-        tags::list(tags).map_err(|error| ("bad_tag", error))
+        tags::list(tags).map_err(|error| CodedError::new(ErrorCode::BadTag, error))
     };
     Ok(match body.kind.as_ref() {
         "subscribe" => {
             let since = text(&body.since).map(str::parse).transpose();
-            let since = since.map_err(|error: SinceError| ("bad_since", error.to_string()))?;
+            let since = since.map_err(|error: SinceError| {
+                CodedError::new(ErrorCode::BadSince, error.to_string())
+            })?;
             let meta = body.meta.map(|meta| meta.get().into());
             let (topic, tags) = (wanted()?, tags()?);
             if of_filter(&topic).is_some() && (!tags.is_empty() || meta.is_some()) {
                 let message = "tags and meta are for a topic: a filter with a wildcard has none";
-                return Err(("bad_filter", message.into()));
+                return Err(CodedError::new(ErrorCode::BadFilter, message));
             }
             wildcards::check_since(&topic, since.as_ref())?;
             let subscribe = Subscribe { topic, since, tags, meta };
@@ -276,7 +278,7 @@ fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodeAndM
             let event = event.map(Name::from);
             let key = text(&body.key);
             let checked = key.map_or(Ok(()), check_name);
-            checked.map_err(|error| ("bad_key", error.to_string()))?;
+            checked.map_err(|error| CodedError::new(ErrorCode::BadKey, error))?;
             let attributes = Attributes::of(tags()?, key.map(Name::from));
             let (topic, data) = (topic()?, data(body, payload)?);
             CommandKind::Publish(Publication { event, attributes, ..Publication::new(topic, data) })
@@ -288,7 +290,7 @@ fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodeAndM
         "presence_update" => {
             let meta = body.meta.ok_or_else(|| {
                 let message = "presence_update needs meta, the object to show in place of the last";
-                ("bad_meta", message.to_string())
+                CodedError::new(ErrorCode::BadMeta, message)
             })?;
             CommandKind::UpdatePresence(topic()?, meta.get().into())
         }
@@ -301,21 +303,24 @@ fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodeAndM
                 "there is no command {other:?}: subscribe, unsubscribe, publish, ack, login, logout, \
                  presence, presence_update, history, connect, refresh and ping are known"
             );
-            return Err(("bad_command", message));
+            return Err(CodedError::new(ErrorCode::BadCommand, message));
         }
     })
 }
 
 /// Who is to be logged in or out.
-fn user(body: &Body<'_>) -> Result<Name, CodeAndMessage> {
+fn user(body: &Body<'_>) -> Result<Name, CodedError> {
     let Some(user) = text(&body.user) else {
-        return Err(("bad_user", format!("say which user: {} needs user", body.kind)));
+        return Err(CodedError::new(
+            ErrorCode::BadUser,
+            format!("say which user: {} needs user", body.kind),
+        ));
     };
-    check_name(user).map_err(|error| ("bad_user", error.to_string()))?;
+    check_name(user).map_err(|error| CodedError::new(ErrorCode::BadUser, error))?;
     Ok(user.into())
 }
 
-fn page(body: &Body<'_>) -> Result<PageRequest, CodeAndMessage> {
+fn page(body: &Body<'_>) -> Result<PageRequest, CodedError> {
     let (topic, user, since) = (text(&body.topic), text(&body.user), text(&body.since));
     let limit = body.limit.map(|limit| history::limit(limit.get())).transpose()?;
     let reverse = body.reverse.map(|reverse| history::reverse(reverse.get())).transpose()?;
@@ -323,22 +328,23 @@ fn page(body: &Body<'_>) -> Result<PageRequest, CodeAndMessage> {
     PageRequest::read(PageFields { topic, user, since, limit, reverse })
 }
 
-fn acknowledgement(body: &Body<'_>) -> Result<Acknowledgement, CodeAndMessage> {
+fn acknowledgement(body: &Body<'_>) -> Result<Acknowledgement, CodedError> {
     let (user, topic, message) = (text(&body.user), text(&body.topic), text(&body.message));
     Acknowledgement::read(user, topic, message)
 }
 
-fn data(body: &Body<'_>, payload: Option<&[u8]>) -> Result<Data, CodeAndMessage> {
+fn data(body: &Body<'_>, payload: Option<&[u8]>) -> Result<Data, CodedError> {
     match (payload, body.data) {
         (Some(bytes), None) => Ok(Data::Binary(bytes.into())),
-        (None, Some(raw)) => {
-            data::from_json(raw, text(&body.encoding)).map_err(|error| ("bad_data", error))
-        }
+        (None, Some(raw)) => data::from_json(raw, text(&body.encoding))
+            .map_err(|error| CodedError::new(ErrorCode::BadData, error)),
         (Some(_), Some(_)) => {
             let message = "in a binary frame the data are the bytes after the newline";
-            Err(("bad_data", message.into()))
+            Err(CodedError::new(ErrorCode::BadData, message))
         }
-        (None, None) => Err(("bad_data", "publish needs data, any JSON value".into())),
+        (None, None) => {
+            Err(CodedError::new(ErrorCode::BadData, "publish needs data, any JSON value"))
+        }
     }
 }
 
@@ -351,7 +357,8 @@ pub fn reply_ok(id: &str, ok: &str, out: &mut Vec<u8>) {
 }
 
 /// Appends the answer to a command that did not succeed.
-pub fn reply_error(id: &str, code: &str, message: &str, out: &mut Vec<u8>) {
+pub fn reply_error(id: &str, error: ReplyError<'_>, out: &mut Vec<u8>) {
+    let ReplyError { code, message } = error;
     reply(id, out);
     out.extend_from_slice(b",\"error\":{\"code\":");
     json::string(code, out);
@@ -533,8 +540,8 @@ mod tests {
             (r#"{"type":"presence_update","id":7,"meta":{}}"#, "7", "bad_topic"),
             (r#"{"type":"publish","id":7,"topic":"a","data":1,"meta":{}}"#, "7", "bad_command"),
         ] {
-            let error = parse(text, None).unwrap_err();
-            assert_eq!((error.id.as_ref(), error.code), (id, code), "{text}: {}", error.message);
+            let CommandError { id: of, error } = parse(text, None).unwrap_err();
+            assert_eq!((&*of, error.code.text()), (id, code), "{text}: {error}");
         }
     }
 
@@ -550,14 +557,14 @@ mod tests {
             ("users", "user"),
         ] {
             let text = format!(r#"{{"type":"subscribe","id":11,"{name}":["a"]}}"#);
-            let error = parse(&text, None).unwrap_err();
+            let CommandError { id, error } = parse(&text, None).unwrap_err();
             let message = format!("there is no field {name}: did you mean {known}?");
-            assert_eq!((&*error.id, error.message), ("11", message));
+            assert_eq!((&*id, &*error.message), ("11", &*message));
         }
         let text = format!(r#"{{"type":"ping","id":11,"{}":1}}"#, "é".repeat(1_000));
-        let error = parse(&text, None).unwrap_err();
-        assert!(error.message.contains("some of type, id, topic"), "{}", error.message);
-        assert!(error.message.len() < 300, "{}", error.message);
+        let error = parse(&text, None).unwrap_err().error;
+        assert!(error.message.contains("some of type, id, topic"), "{error}");
+        assert!(error.message.len() < 300, "{error}");
         // The list above is that of the struct.
         let all: Vec<String> = FIELDS.iter().map(|field| format!(r#""{field}":null"#)).collect();
         let error = serde_json::from_str::<Body<'_>>(&format!("{{{}}}", all.join(","))).err();
@@ -572,7 +579,8 @@ mod tests {
     #[test]
     fn replies_are_json() {
         let mut out = Vec::new();
-        reply_error("\"x\"", "bad", "a \"b\"", &mut out);
+        let error = ReplyError::new(ErrorCode::BadData, "a \"b\"");
+        reply_error("\"x\"", error, &mut out);
         let value: serde_json::Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(value["error"]["message"], "a \"b\"");
         let mut out = Vec::new();

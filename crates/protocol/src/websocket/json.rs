@@ -4,15 +4,11 @@ use super::deflate::WINDOW_BITS_MAX;
 use super::frame::{self, Opcode};
 use super::read::{self, Frames};
 use super::{close, command, data, handshake};
-use crate::http::{Endpoint, NOT_YOUR_USER, Needs, Rejection, Route};
+use crate::http::{Endpoint, Needs, Rejection, Route};
 use crate::protocol::{Capabilities, Delivery, Liveness, Protocol, Read, Reader, ReplyResult};
 use crate::request::Interrupt;
 use crate::{Codecs, Request, Settings, json};
-use auth::Deny;
-use model::{CloseReason, Data, Encoding, Message};
-
-/// The code of a close frame for 403.
-const FORBIDDEN: u16 = 4403;
+use model::{CloseReason, Data, Encoding, ErrorCode, Message, ReplyCode};
 
 /// A WebSocket with JSON messages.
 pub struct WebSocket {
@@ -83,7 +79,7 @@ impl Protocol for WebSocket {
         let mut text = Vec::new();
         match result {
             Ok(ok) => command::reply_ok(id, ok, &mut text),
-            Err((code, message)) => command::reply_error(id, code, message, &mut text),
+            Err(error) => command::reply_error(id, error, &mut text),
         }
         data(Opcode::Text, &text, self.window_bits, codecs, out);
     }
@@ -120,11 +116,14 @@ pub(super) fn by_window(window_bits: u8, [none, large, small]: [u8; 3]) -> u8 {
 /// of a browser doesn't see the status of an answer to its handshake. The same where the application has
 /// turned the client away.
 fn close_code(rejection: &Rejection, turned_away: bool) -> Option<u16> {
-    match (rejection.status, &*rejection.code) {
-        (401, _) => Some(CloseReason::Unauthorized.code()),
-        (403, _) if turned_away => Some(FORBIDDEN),
-        (403, NOT_YOUR_USER) => Some(FORBIDDEN),
-        (403, code) if code == Deny::NotGranted.code() => Some(FORBIDDEN),
+    let own = match rejection.code {
+        ReplyCode::Own(code) => code.handshake_close(),
+        ReplyCode::Application(_) => None,
+    };
+    match rejection.status {
+        401 => own.or(ErrorCode::Unauthorized.handshake_close()),
+        403 if turned_away => ErrorCode::NotGranted.handshake_close(),
+        403 => own.filter(|close| Some(*close) == ErrorCode::NotGranted.handshake_close()),
         _ => None,
     }
 }
@@ -147,7 +146,7 @@ pub(super) fn open(
                 return Err(rejection.into());
             };
             handshake::response(&accept, None, None, out);
-            close(code, &rejection.code, out);
+            close(code, rejection.code.text(), out);
             return Ok(Request::Close(CloseReason::Unauthorized));
         }
         listener => listener?,

@@ -3,11 +3,11 @@
 use super::frame::{self, Opcode};
 use super::{Context, Event, Limits, Role, close, command, data};
 use crate::Settings;
-use crate::protocol::{Read, Reader, Speaker};
+use crate::protocol::{Read, Reader, ReplyError, Speaker};
 use crate::request::{Authenticate, ReplyTo, Request};
 use auth::{Action, Consent, TopicToken};
-use model::CloseReason;
 use model::name::personal;
+use model::{CloseReason, CodedError, ErrorCode};
 
 /// How a connection's frames are read.
 pub(crate) struct Frames {
@@ -18,6 +18,7 @@ pub(crate) struct Frames {
 }
 
 /// What a message leads to.
+#[allow(clippy::large_enum_variant, reason = "it lies on the stack, once for a frame")]
 pub(crate) enum Outcome {
     /// Nothing.
     Nothing,
@@ -25,8 +26,8 @@ pub(crate) enum Outcome {
     Request(Request),
     /// This goes back, in a frame.
     Send(Opcode, Vec<u8>),
-    /// A command that is answered already, with this code where it is refused; the text goes back.
-    Reply(&'static str, Vec<u8>),
+    /// A command that has its reply already, with the code of its error; the text goes back.
+    Reply(Result<(), ErrorCode>, Vec<u8>),
     /// The connection ends, with a close frame of this text.
     Close(CloseReason, String),
 }
@@ -82,8 +83,8 @@ impl Frames {
             Outcome::Nothing => {}
             Outcome::Request(found) => request = Some(found),
             Outcome::Send(opcode, payload) => data(opcode, &payload, self.window_bits, codecs, out),
-            Outcome::Reply(code, payload) => {
-                replied = Some(code);
+            Outcome::Reply(result, payload) => {
+                replied = Some(result);
                 data(Opcode::Text, &payload, self.window_bits, codecs, out);
             }
             Outcome::Close(reason, text) => {
@@ -122,8 +123,9 @@ fn binary_outcome(peer: &Peer<'_>, payload: &[u8]) -> Outcome {
         Err(_) => {
             let mut out = Vec::new();
             let message = "a binary frame begins with a command in JSON and a newline";
-            command::reply_error("null", "bad_json", message, &mut out);
-            Outcome::Reply("bad_json", out)
+            let code = ErrorCode::BadJson;
+            command::reply_error("null", ReplyError::new(code, message), &mut out);
+            Outcome::Reply(Err(code), out)
         }
     }
 }
@@ -132,29 +134,25 @@ fn command_outcome(
     peer: &Peer<'_>,
     command: Result<command::Command, command::CommandError>,
 ) -> Outcome {
-    let (id, code, message) = match command {
+    let (id, error) = match command {
         Ok(command::Command { id, kind }) => match allowed(peer, &id, kind) {
             Ok(outcome) => return outcome,
-            Err((code, message)) => (id, code, message),
+            Err(error) => (id, error),
         },
-        Err(error) => (error.id, error.code, error.message),
+        Err(command::CommandError { id, error }) => (id, error),
     };
     let mut out = Vec::new();
-    command::reply_error(&id, code, &message, &mut out);
-    Outcome::Reply(code, out)
+    command::reply_error(&id, (&error).into(), &mut out);
+    Outcome::Reply(Err(error.code), out)
 }
 
-/// What a command leads to, if the policy allows it. The error is its code and its message.
-fn allowed(
-    peer: &Peer<'_>,
-    id: &str,
-    kind: command::CommandKind,
-) -> Result<Outcome, (&'static str, String)> {
+/// What a command leads to, if the policy allows it.
+fn allowed(peer: &Peer<'_>, id: &str, kind: command::CommandKind) -> Result<Outcome, CodedError> {
     let Peer { settings, stranger, .. } = peer;
     let by_token = matches!(kind, command::CommandKind::Authenticate(..));
     if *stranger && !by_token && kind != command::CommandKind::Ping {
         let message = "say first who you are: {\"type\":\"connect\",\"token\":…}";
-        return Err(("token_required", message.into()));
+        return Err(CodedError::new(ErrorCode::TokenRequired, message));
     }
     let decide = |action, topic: &str| peer.decide(action, topic, None);
     Ok(Outcome::Request(match kind {
@@ -173,7 +171,7 @@ fn allowed(
             let max = settings.message_bytes_max;
             if publication.data.bytes() > max {
                 let message = crate::data::too_large(max);
-                return Err(("message_too_large", message));
+                return Err(CodedError::new(ErrorCode::MessageTooLarge, message));
             }
             Request::Publish { publication, consent, to: ReplyTo::Id(id.into()) }
         }
@@ -215,35 +213,30 @@ fn allowed(
         command::CommandKind::Ping => {
             let mut out = Vec::new();
             command::reply_ok(id, "{}", &mut out);
-            return Ok(Outcome::Reply("", out));
+            return Ok(Outcome::Reply(Ok(()), out));
         }
     }))
 }
 
 impl Peer<'_> {
-    /// Whether the speaker may do this with the topic, which this token may grant as well. The error is
-    /// its code and its message.
+    /// Whether the speaker may do this with the topic, which this token may grant as well.
     fn decide(
         &self,
         action: Action<'_>,
         topic: &str,
         token: Option<&TopicToken>,
-    ) -> Result<Consent, (&'static str, String)> {
+    ) -> Result<Consent, CodedError> {
         let policy = &self.settings.policy;
         let topic = policy.topic(topic);
         let decision = policy.decide_with(&(self.speaker)(), action, &topic, token);
-        decision.undenied().map_err(|deny| (deny.code(), deny.to_string()))
+        Ok(decision.undenied()?)
     }
 
     /// What a token for one topic says that came with a command.
-    fn topic_token(
-        &self,
-        token: Option<&str>,
-    ) -> Result<Option<TopicToken>, (&'static str, String)> {
+    fn topic_token(&self, token: Option<&str>) -> Result<Option<TopicToken>, CodedError> {
         let (Some(auth), Some(token)) = (&self.settings.auth, token) else {
             return Ok(None);
         };
-        let verified = auth.verify_topic(token, self.now_s);
-        verified.map(Some).map_err(|error| (error.code(), error.to_string()))
+        Ok(Some(auth.verify_topic(token, self.now_s)?))
     }
 }

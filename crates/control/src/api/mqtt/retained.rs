@@ -5,10 +5,9 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use model::Message;
 use model::filter::Filter;
+use model::{ErrorCode, Message};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -116,7 +115,7 @@ pub(crate) async fn list(
     let page = match &query.filter {
         None => retained.all(after, limit),
         Some(filter) => {
-            check_filter(filter).map_err(|error| Rejection::bad_request("bad_filter", error))?;
+            check_filter(filter).map_err(|error| Rejection::new(ErrorCode::BadFilter, error))?;
             retained.matching(filter, after, limit)
         }
     };
@@ -177,5 +176,5 @@ pub(crate) async fn delete(
 
 fn no_retained() -> Rejection {
     let message = "this topic has no retained message: /api/mqtt/retained lists those that have";
-    Rejection::new(StatusCode::NOT_FOUND, "no_retained", message)
+    Rejection::new(ErrorCode::NoRetained, message)
 }

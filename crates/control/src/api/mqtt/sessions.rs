@@ -8,9 +8,8 @@ use ::sessions::{Found, Listing, Place, SessionInfo, Subscription, WITHOUT_END, 
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
 use broker::{Options, Publish, PublishError};
-use model::{ConnectionId, Name, Position};
+use model::{ConnectionId, ErrorCode, Name, Position};
 use serde::{Deserialize, Serialize};
 use shard::{Command, ConnectionInfo, MqttInfo};
 use utoipa::{IntoParams, ToSchema};
@@ -308,7 +307,7 @@ async fn disconnect(node: &Node, id: ConnectionId, key: &Name) -> Result<bool, R
 fn no_session() -> Rejection {
     let message = "there is no MQTT session of this client: /api/mqtt/sessions lists all; one that has an \
                    owner there is named with owner=";
-    Rejection::new(StatusCode::NOT_FOUND, "no_mqtt_session", message)
+    Rejection::new(ErrorCode::NoMqttSession, message)
 }
 
 /// The session of an MQTT client that is connected, and its place in a list.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use model::ErrorCode;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
@@ -63,7 +64,7 @@ impl Command {
                     "there is no command {other:?}: publish, send, broadcast, disconnect, \
                      subscribe and unsubscribe are known"
                 );
-                return Err(Rejection::bad_request("bad_request", message));
+                return Err(Rejection::new(ErrorCode::BadRequest, message));
             }
         })
     }
@@ -149,7 +150,7 @@ pub(crate) async fn batch(
 ) -> Result<Json<Results>, Rejection> {
     if batch.commands.len() > COMMANDS_MAX {
         let message = format!("a batch has at most {COMMANDS_MAX} commands");
-        return Err(Rejection::bad_request("batch_too_long", message));
+        return Err(Rejection::new(ErrorCode::BatchTooLong, message));
     }
     // All messages are on their way before the call waits for any, so that those to one connection
     // leave together. Only a change of members must be complete before the next message: a shard

@@ -15,7 +15,7 @@ use axum::http::StatusCode;
 use broker::PublishError;
 use model::event::check_event;
 use model::name::{BROADCAST, check_name, check_topic, personal};
-use model::{Attributes, Name, Publication};
+use model::{Attributes, CodedError, ErrorCode, Name, Publication};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -170,10 +170,10 @@ impl Submission<'_> {
     fn publication(self) -> Result<Publication, Rejection> {
         let event = self.event.filter(|event| *event != "message");
         if let Some(event) = event {
-            check_event(event).map_err(|(code, error)| Rejection::bad_request(code, error))?;
+            check_event(event)?;
         }
         let data = protocol::data::from_json(self.data, self.encoding);
-        let data = data.map_err(|error| Rejection::bad_request("bad_data", error))?;
+        let data = data.map_err(|error| Rejection::new(ErrorCode::BadData, error))?;
         let publication = Publication {
             event: event.map(Name::from),
             attributes: self.attributes,
@@ -215,7 +215,7 @@ fn check_scope(node: &Node, caller: &Caller, topic: &str) -> Result<(), Rejectio
 
 /// The answer to a caller that the rules deny what it asks for.
 fn denied(deny: Deny) -> Rejection {
-    Rejection::new(StatusCode::FORBIDDEN, deny.code(), deny.to_string())
+    Rejection { status: StatusCode::FORBIDDEN, ..CodedError::from(deny).into() }
 }
 
 /// The same for the broker, checked.
@@ -225,7 +225,7 @@ fn checked(node: &Node, submission: Submission<'_>) -> Result<broker::Publish, R
     let max = node.live().message_bytes_max;
     if publication.data.bytes() > max {
         let message = protocol::data::too_large(max);
-        return Err(Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, "message_too_large", message));
+        return Err(Rejection::new(ErrorCode::MessageTooLarge, message));
     }
     Ok(broker::Publish { publication, options })
 }
@@ -240,7 +240,7 @@ fn start(node: &Node, submission: Submission<'_>) -> Result<Pending, Rejection> 
 
 impl Publish {
     fn start(&self, node: &Node, caller: &Caller) -> Result<Pending, Rejection> {
-        check_topic(&self.topic).map_err(|error| Rejection::bad_request("bad_topic", error))?;
+        check_topic(&self.topic).map_err(|error| Rejection::new(ErrorCode::BadTopic, error))?;
         let topic = Name::from(self.topic.as_str());
         check_scope(node, caller, &topic)?;
         caller.spend(&PUBLISH, node)?;
@@ -267,7 +267,7 @@ impl Publish {
 
 impl Send {
     fn start(&self, node: &Node, caller: &Caller) -> Result<Pending, Rejection> {
-        check_name(&self.user).map_err(|error| Rejection::bad_request("bad_user", error))?;
+        check_name(&self.user).map_err(|error| Rejection::new(ErrorCode::BadUser, error))?;
         let topic = personal(&self.user);
         check_scope(node, caller, &topic)?;
         caller.spend(&PUBLISH, node)?;
@@ -355,16 +355,14 @@ pub(crate) async fn broadcast(
 
 impl From<PublishError> for Rejection {
     fn from(error: PublishError) -> Self {
-        let message = error.to_string();
-        let unavailable = StatusCode::SERVICE_UNAVAILABLE;
         match error {
-            PublishError::Overloaded => Rejection::new(unavailable, "overloaded", message),
-            PublishError::StoreBusy => Rejection::new(unavailable, "store_busy", message),
-            PublishError::StoreFailed(_) => Rejection::new(unavailable, "store_failed", message),
-            PublishError::StoreDamaged(_) => Rejection::new(unavailable, "store_damaged", message),
-            PublishError::NoHistory => Rejection::bad_request("no_history", message),
-            PublishError::KeyRequired => Rejection::bad_request("key_required", message),
-            PublishError::Newer(last) => Rejection::newer_message(last, message),
+            PublishError::Newer(last) => Rejection::newer_message(last, error.to_string()),
+            PublishError::Overloaded
+            | PublishError::StoreBusy
+            | PublishError::StoreFailed(_)
+            | PublishError::StoreDamaged(_)
+            | PublishError::NoHistory
+            | PublishError::KeyRequired => CodedError::from(error).into(),
         }
     }
 }

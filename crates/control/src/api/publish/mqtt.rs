@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use model::{Attributes, Name, Properties, Publication, Qos};
+use model::{Attributes, ErrorCode, Name, Properties, Publication, Qos};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -42,7 +42,7 @@ pub(crate) struct MqttOptions {
 impl MqttOptions {
     /// The same publication with what is said here.
     pub fn apply(&self, mut publication: Publication) -> Result<Publication, Rejection> {
-        let bad = |message: String| Rejection::bad_request("bad_mqtt", format!("mqtt: {message}"));
+        let bad = |message: String| Rejection::new(ErrorCode::BadMqtt, format!("mqtt: {message}"));
         if let Some(number) = self.qos {
             publication.qos = Qos::from_number(number)
                 .ok_or_else(|| bad(format!("qos is 0, 1 or 2, and not {number}")))?;

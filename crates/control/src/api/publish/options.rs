@@ -3,7 +3,7 @@
 use std::fmt;
 
 use model::name::{check_name, has_control};
-use model::{Attributes, Name, Position, tags};
+use model::{Attributes, ErrorCode, Name, Position, tags};
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
 use utoipa::openapi::schema::{KnownFormat, OneOfBuilder, SchemaFormat};
@@ -102,7 +102,7 @@ impl PublishOptions<'_> {
         let Some(key) = self.idempotency_key else { return Ok(None) };
         if has_control(key) {
             let message = "an idempotency_key may not hold control characters";
-            return Err(Rejection::bad_request("bad_idempotency_key", message));
+            return Err(Rejection::new(ErrorCode::BadIdempotencyKey, message));
         }
         if (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len()) {
             return Ok(Some(key.into()));
@@ -111,7 +111,7 @@ impl PublishOptions<'_> {
             "an idempotency_key has 1 to {IDEMPOTENCY_KEY_BYTES_MAX} bytes, and this one {}",
             key.len()
         );
-        Err(Rejection::bad_request("bad_idempotency_key", message))
+        Err(Rejection::new(ErrorCode::BadIdempotencyKey, message))
     }
 
     /// To publish twice what was to be published once helps nobody: where there is no history to
@@ -120,12 +120,12 @@ impl PublishOptions<'_> {
         if self.no_history {
             let message = "with no_history there can be no idempotency_key and no if_offset: both \
                            look at the topic's history";
-            return Err(Rejection::bad_request("bad_request", message));
+            return Err(Rejection::new(ErrorCode::BadRequest, message));
         }
         match history.rule(topic) {
             Some(_) => Ok(()),
-            None => Err(Rejection::bad_request(
-                "no_history",
+            None => Err(Rejection::new(
+                ErrorCode::NoHistory,
                 "idempotency_key and if_offset need a topic with history: give its [[topics]] \
                  table history_messages_max (for a user's own topic: inbox.enabled)",
             )),
@@ -134,10 +134,10 @@ impl PublishOptions<'_> {
 
     fn attributes(&self) -> Result<Option<Box<Attributes>>, Rejection> {
         let tags =
-            tags::list(self.tags).map_err(|error| Rejection::bad_request("bad_tags", error))?;
+            tags::list(self.tags).map_err(|error| Rejection::new(ErrorCode::BadTags, error))?;
         if let Some(key) = self.key {
             check_name(key).map_err(|error| {
-                Rejection::bad_request("bad_message_key", format!("key: {error}"))
+                Rejection::new(ErrorCode::BadMessageKey, format!("key: {error}"))
             })?;
         }
         let (key, sender) = (self.key.map(Name::from), checked_sender(self.sender)?);
@@ -152,7 +152,7 @@ pub(super) fn checked_sender(sender: Option<&str>) -> Result<Option<Name>, Rejec
     let Some(sender) = sender else { return Ok(None) };
     match check_name(sender) {
         Ok(()) => Ok(Some(sender.into())),
-        Err(error) => Err(Rejection::bad_request("bad_sender", format!("sender: {error}"))),
+        Err(error) => Err(Rejection::new(ErrorCode::BadSender, format!("sender: {error}"))),
     }
 }
 
@@ -169,8 +169,8 @@ impl IfOffset {
 /// In milliseconds since 1970. One that lies beyond all time is never.
 fn expires_ms(ttl_seconds: f64) -> Result<u64, Rejection> {
     if ttl_seconds.is_nan() || ttl_seconds <= 0.0 {
-        return Err(Rejection::bad_request(
-            "bad_ttl",
+        return Err(Rejection::new(
+            ErrorCode::BadTtl,
             "ttl_seconds is a number of seconds above 0",
         ));
     }

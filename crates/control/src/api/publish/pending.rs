@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use axum::http::StatusCode;
 use broker::{PublishError, Receipt};
+use model::ErrorCode;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
@@ -51,5 +51,5 @@ impl Pending {
 fn unsure() -> Rejection {
     let message = "the disk did not answer in 20 seconds: the message may or may not be published; \
                    repeat it with the same idempotency_key, which publishes it once";
-    Rejection::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message)
+    Rejection::new(ErrorCode::Timeout, message)
 }

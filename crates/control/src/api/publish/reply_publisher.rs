@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use auth::{Action, Principal};
 use model::name::{check_name, check_topic, personal};
-use model::{Name, Publication};
+use model::{ErrorCode, Name, Publication};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -94,7 +94,7 @@ fn in_bounds(at: usize, publish: broker::Publish) -> Result<broker::Publish, Rej
         return Ok(publish);
     }
     let message = format!("an answer has at most {MESSAGES_MAX} messages");
-    Err(Rejection::bad_request("batch_too_long", message))
+    Err(Rejection::new(ErrorCode::BatchTooLong, message))
 }
 
 /// A message of an answer, checked as that of a caller who may publish everywhere.
@@ -111,7 +111,7 @@ fn message_of(
                     "reply_to: {id:?} is none of the request's messages, or one that names no \
                      topic for answers and has no user"
                 );
-                return Err(Rejection::bad_request("bad_topic", message));
+                return Err(Rejection::new(ErrorCode::BadTopic, message));
             };
             check_rules(node, &to.topic)?;
             let reply: Reply = parse(body)?;
@@ -122,19 +122,19 @@ fn message_of(
         }
         Kind { user: Some(_), reply_to: None } => {
             let send: Send = parse(body)?;
-            check_name(&send.user).map_err(|error| Rejection::bad_request("bad_user", error))?;
+            check_name(&send.user).map_err(|error| Rejection::new(ErrorCode::BadUser, error))?;
             checked(node, send.to(node, personal(&send.user))?)
         }
         Kind { user: None, reply_to: None } => {
             let publish: Publish = parse(body)?;
             let topic = &publish.topic;
-            check_topic(topic).map_err(|error| Rejection::bad_request("bad_topic", error))?;
+            check_topic(topic).map_err(|error| Rejection::new(ErrorCode::BadTopic, error))?;
             check_rules(node, topic)?;
             checked(node, publish.to(node, Name::from(topic.as_str()))?)
         }
         Kind { user: Some(_), reply_to: Some(_) } => {
             let message = "a message has one of topic, user and reply_to";
-            Err(Rejection::bad_request("bad_request", message))
+            Err(Rejection::new(ErrorCode::BadRequest, message))
         }
     }
 }

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use ::subscriptions::{Change, Edited};
-use axum::http::StatusCode;
-use model::Name;
 use model::name::personal;
+use model::{ErrorCode, Name};
 use shard::Command;
 use tokio::sync::oneshot;
 
@@ -57,7 +56,7 @@ fn check_capacity(node: &Node, edits: &[(Name, Edited)]) -> Result<(), Rejection
         "the node has room for {max} subscriptions (history.subscriptions_max), and {more} more \
          would be too many: nothing was changed"
     );
-    Err(Rejection::new(StatusCode::CONFLICT, "subscriptions_full", message))
+    Err(Rejection::new(ErrorCode::SubscriptionsFull, message))
 }
 
 /// Waits until the change is on disk, if there is a store.
@@ -67,16 +66,16 @@ async fn store(node: &Node, change: &Change) -> Result<(), Rejection> {
     };
     let unavailable = |code, error: String| {
         let message = format!("the subscriptions are as before: {error}");
-        Rejection::new(StatusCode::SERVICE_UNAVAILABLE, code, message)
+        Rejection::new(code, message)
     };
     let (done, result) = oneshot::channel();
     let done = Box::new(move |result| {
         // The task that waits is gone only when the process ends.
         let _ = done.send(result);
     });
-    store.save(change.clone(), done).map_err(|error| unavailable("store_busy", error))?;
+    store.save(change.clone(), done).map_err(|error| unavailable(ErrorCode::StoreBusy, error))?;
     let result = result.await.map_err(|_| Rejection::going_down())?;
-    result.map_err(|error| unavailable("store_failed", error))
+    result.map_err(|error| unavailable(ErrorCode::StoreFailed, error))
 }
 
 /// The commands about one user that are on their way.

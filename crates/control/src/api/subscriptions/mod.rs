@@ -16,9 +16,8 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequest, Path, Request, State};
-use axum::http::StatusCode;
-use model::Name;
 use model::name::check_name;
+use model::{ErrorCode, Name};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -152,8 +151,8 @@ pub(crate) async fn change(
         Subscribe { user: None, add: None, remove: None, changes: Some(changes) } => {
             change_many(node, changes).await
         }
-        _ => Err(Rejection::bad_request(
-            "bad_request",
+        _ => Err(Rejection::new(
+            ErrorCode::BadRequest,
             "say either user, add and remove, or changes",
         )),
     }
@@ -169,7 +168,7 @@ pub(crate) async fn list(
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<UserTopics>, Rejection> {
     let user = path_name(name)?;
-    check_name(&user).map_err(|error| Rejection::bad_request("bad_user", error))?;
+    check_name(&user).map_err(|error| Rejection::new(ErrorCode::BadUser, error))?;
     let mut topics: Vec<String> =
         node.subscriptions.of(&user).into_iter().map(String::from).collect();
     topics.sort_unstable();
@@ -237,13 +236,11 @@ impl From<EditError> for Rejection {
         match error {
             EditError::TooMany { .. } => {
                 let message = format!("{message} (history.subscriptions_per_user_max)");
-                Rejection::new(StatusCode::CONFLICT, "too_many_subscriptions", message)
+                Rejection::new(ErrorCode::TooManySubscriptions, message)
             }
-            EditError::User(_) => Rejection::bad_request("bad_user", message),
-            EditError::Topic(..) => Rejection::bad_request("bad_topic", message),
-            EditError::Full(_) => {
-                Rejection::new(StatusCode::INSUFFICIENT_STORAGE, "names_full", message)
-            }
+            EditError::User(_) => Rejection::new(ErrorCode::BadUser, message),
+            EditError::Topic(..) => Rejection::new(ErrorCode::BadTopic, message),
+            EditError::Full(_) => Rejection::new(ErrorCode::NamesFull, message),
         }
     }
 }
@@ -293,7 +290,7 @@ async fn commit_one(
 async fn change_many(node: Arc<Node>, changes: Vec<Box<RawValue>>) -> Result<Answer, Rejection> {
     if changes.len() > CHANGES_MAX {
         let message = format!("a call has at most {CHANGES_MAX} changes");
-        return Err(Rejection::bad_request("batch_too_long", message));
+        return Err(Rejection::new(ErrorCode::BatchTooLong, message));
     }
     let parsed: Vec<Result<UserChange, Rejection>> =
         changes.iter().map(|change| parse(change.get().as_bytes())).collect();
@@ -333,7 +330,7 @@ async fn plan_rows(
     let mut rows = csv::rows(text).peekable();
     let (mut count, mut since_yield, mut edits) = (0, 0, Vec::new());
     while let Some(first) = rows.next() {
-        let first = first.map_err(|error| Rejection::bad_request("bad_line", error.to_string()))?;
+        let first = first.map_err(|error| Rejection::new(ErrorCode::BadLine, error.to_string()))?;
         let mut topics = vec![first.topic];
         while topics.len() < ROWS_AT_ONCE
             && let Some(Ok(row)) =

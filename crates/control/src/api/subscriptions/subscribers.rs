@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use model::Name;
 use model::name::personal;
+use model::{ErrorCode, Name};
 use serde::{Deserialize, Serialize};
 use shard::Command;
 use utoipa::{IntoParams, ToSchema};
@@ -73,7 +73,7 @@ pub(crate) async fn subscribers(
     let mut search = node.subscriptions.search(&topic, &query.after, limit).ok_or_else(|| {
         let message = "it is not known who follows a topic: set subscriptions.by_topic = true \
                        (THRONG_SUBSCRIPTIONS_BY_TOPIC), and restart";
-        Rejection::bad_request("not_by_topic", message)
+        Rejection::new(ErrorCode::NotByTopic, message)
     })?;
     while search.step() {
         tokio::task::yield_now().await;

@@ -19,6 +19,7 @@ use proxies::Networks;
 
 pub use key::ApiKey;
 pub(crate) use key::Key;
+use model::ErrorCode;
 pub(crate) use rates::{COMMAND, PUBLISH, Refused};
 pub(crate) use required_scope::{RequiredScope, Row, Table};
 use sessions::{Attempt, Sessions};
@@ -45,7 +46,7 @@ pub struct AccessSettings {
 pub struct Access {
     ring: RwLock<Arc<Ring>>,
     sessions: Mutex<Sessions>,
-    rejected: [AtomicU64; REASONS.len()],
+    rejected: [AtomicU64; COUNTED.len() + 1],
     /// What keys were refused for their rates.
     pub(crate) refused: Refused,
 }
@@ -59,22 +60,21 @@ pub(crate) struct Ring {
     session: Duration,
 }
 
-/// The code of a key that is none.
-pub(crate) const BAD_KEY: &str = "bad_key";
-
-/// Codes of rejections that are counted.
-const REASONS: [&str; 10] = [
-    "bad_host",
-    BAD_KEY,
-    "cross_origin",
-    "expired_key",
-    "insufficient_scope",
-    "no_key",
-    "no_session",
-    "rate_limited",
-    "too_many_attempts",
-    "other",
+/// Codes of rejections that are counted each by itself.
+const COUNTED: [ErrorCode; 9] = [
+    ErrorCode::BadHost,
+    ErrorCode::BadKey,
+    ErrorCode::CrossOrigin,
+    ErrorCode::ExpiredKey,
+    ErrorCode::InsufficientScope,
+    ErrorCode::NoKey,
+    ErrorCode::NoSession,
+    ErrorCode::RateLimited,
+    ErrorCode::TooManyAttempts,
 ];
+
+/// The label of all other rejections.
+const OTHER: &str = "other";
 
 impl Access {
     /// As the configuration says.
@@ -110,7 +110,8 @@ impl Access {
     /// The caller with this token in `Authorization: Bearer`.
     pub(crate) fn by_token(&self, ring: &Ring, token: &str) -> Result<Caller, Rejection> {
         let key = ring.find(&key::hash(token)).ok_or_else(|| {
-            Rejection::new(StatusCode::UNAUTHORIZED, BAD_KEY, "this is not an API key of this node")
+            let message = "this is not an API key of this node";
+            Rejection::with_status(StatusCode::UNAUTHORIZED, ErrorCode::BadKey, message)
         })?;
         Caller::with(key, None)
     }
@@ -121,7 +122,7 @@ impl Access {
         let hash = self.sessions().find(&id, ring.session, Instant::now());
         let key = hash.and_then(|hash| ring.find(&hash)).ok_or_else(|| {
             let message = "this session is over: sign in again (POST /api/session)";
-            Rejection::new(StatusCode::UNAUTHORIZED, "no_session", message)
+            Rejection::new(ErrorCode::NoSession, message)
         })?;
         Caller::with(key, Some(id))
     }
@@ -143,7 +144,7 @@ impl Access {
         }
         let id = sessions::new_id().map_err(|error| {
             let message = format!("the system has no randomness for a session: {error}");
-            Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
+            Rejection::new(ErrorCode::Overloaded, message)
         })?;
         let hash = caller.key.as_ref().map(|key| key.hash).unwrap_or_default();
         self.sessions().open(key::hash(&id), hash, ring.session, now);
@@ -169,8 +170,8 @@ impl Access {
     }
 
     /// Counts a rejection by its code.
-    pub(crate) fn count(&self, code: &str) {
-        let at = REASONS.iter().position(|reason| *reason == code).unwrap_or(REASONS.len() - 1);
+    pub(crate) fn count(&self, code: ErrorCode) {
+        let at = COUNTED.iter().position(|counted| *counted == code).unwrap_or(COUNTED.len());
         self.rejected[at].fetch_add(1, Ordering::Relaxed);
     }
 
@@ -178,9 +179,10 @@ impl Access {
     pub(crate) fn stats(&self) -> Stats {
         let count = |at: usize| self.rejected[at].load(Ordering::Relaxed);
         let calls = |key: &Arc<Key>| (key.name.to_string(), key.calls.load(Ordering::Relaxed));
+        let label = |at: usize| COUNTED.get(at).map_or(OTHER, |code| code.text());
         Stats {
             calls: self.ring().keys.iter().map(calls).collect(),
-            rejected: std::array::from_fn(|at| (REASONS[at], count(at))),
+            rejected: std::array::from_fn(|at| (label(at), count(at))),
             sessions: self.sessions().len(),
         }
     }
@@ -191,7 +193,7 @@ pub(crate) struct Stats {
     /// By the key's name.
     pub calls: Vec<(String, u64)>,
     /// By the rejection's code.
-    pub rejected: [(&'static str, u64); REASONS.len()],
+    pub rejected: [(&'static str, u64); COUNTED.len() + 1],
     /// Browsers that are signed in.
     pub sessions: usize,
 }
@@ -251,7 +253,7 @@ impl Caller {
         if key.expires.is_some_and(|expires| expires <= key::unix_seconds()) {
             let message =
                 format!("the API key {:?} has expired: use a newer one (throng key new)", key.name);
-            return Err(Rejection::new(StatusCode::UNAUTHORIZED, "expired_key", message));
+            return Err(Rejection::new(ErrorCode::ExpiredKey, message));
         }
         Ok(Caller { key: Some(key), session })
     }

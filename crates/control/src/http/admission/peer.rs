@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
+use model::ErrorCode;
 use tokio::time::Instant;
 
 use super::ConnectionLimits;
@@ -41,7 +42,7 @@ impl CloseReason {
         (CloseReason::Silent, "silent"),
         (CloseReason::Idle, "idle"),
         (CloseReason::Slow, "slow"),
-        (CloseReason::HeadTooLarge, "head_too_large"),
+        (CloseReason::HeadTooLarge, ErrorCode::HeadTooLarge.text()),
         (CloseReason::Evicted, "evicted"),
         (CloseReason::NoPlace, "refused"),
     ];

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use model::ErrorCode;
 use tokio::net::UnixStream;
 
 use super::super::Rejection;
@@ -58,7 +59,7 @@ pub(crate) async fn forward(
             tracing::warn!(%error, "a request can't be forwarded to the process that serves now");
             let message = "the server has been upgraded, and the process that serves now did not \
                            answer: it may or may not have done this; try again";
-            Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "going_down", message).into_response()
+            Rejection::new(ErrorCode::GoingDown, message).into_response()
         }
     };
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

@@ -14,6 +14,7 @@ use axum::http::StatusCode;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::serve::Listener;
+use model::ErrorCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 
@@ -123,7 +124,8 @@ async fn as_sent(
     let sent = sent.as_ref().and_then(|peer| peer.to_str().ok()?.parse::<SocketAddr>().ok());
     let Some(address) = sent else {
         let message = "this socket is for the process that was upgraded: call the admin port";
-        return Rejection::new(StatusCode::FORBIDDEN, "bad_host", message).into_response();
+        return Rejection::with_status(StatusCode::FORBIDDEN, ErrorCode::BadHost, message)
+            .into_response();
     };
     let peer = connections.peer_elsewhere(address.ip());
     request.extensions_mut().insert(ConnectInfo(On(peer, address, false)));

@@ -369,7 +369,7 @@ impl Scene {
                         true => WebhookResponse::Ok { response, changes },
                         false => WebhookResponse::Error(Box::new(Refusal {
                             status: 403,
-                            code: "no".into(),
+                            code: model::ReplyCode::parse("no"),
                             message: "the app says no".into(),
                             response,
                         })),
