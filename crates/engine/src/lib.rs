@@ -20,6 +20,7 @@
     clippy::cast_sign_loss
 )]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 
 mod auth;
 mod connection;

@@ -4,6 +4,7 @@
 //! [`Prepared::start`] runs them.
 
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
 
 mod handover;
 mod listen;

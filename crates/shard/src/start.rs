@@ -274,6 +274,18 @@ impl Prepared {
         (self.plan.shards, self.plan.capacity * self.plan.shards as u64)
     }
 
+    /// Where shards will listen of which the old process had none: in the order of their numbers, by which the kernel
+    /// knows them.
+    fn further(&self) -> io::Result<Vec<OwnedFd>> {
+        let mut further = Vec::new();
+        for group in &self.groups {
+            for socket in group.sockets.iter().skip(self.channels.len()) {
+                further.push(socket.try_clone()?);
+            }
+        }
+        Ok(further)
+    }
+
     /// Starts the threads and returns when each is ready to accept.
     pub fn start(
         self,
@@ -295,13 +307,7 @@ impl Prepared {
         let (report, reports) = mpsc::channel();
         let (going, taken) = (Arc::<Going>::default(), Arc::<AtomicU64>::default());
         let is_taking = !self.channels.is_empty();
-        // What further shards will listen at: in the order of their numbers, by which the kernel knows them.
-        let mut further = Vec::new();
-        for group in &self.groups {
-            for socket in group.sockets.iter().skip(self.channels.len()).filter(|_| is_taking) {
-                further.push(socket.try_clone()?);
-            }
-        }
+        let further = if is_taking { self.further()? } else { Vec::new() };
         let channels: Vec<OwnedFd> = self.channels.into_iter().map(OwnedFd::from).collect();
         let channel_numbers: Vec<RawFd> = channels.iter().map(AsRawFd::as_raw_fd).collect();
         let giver = |commands: &Arc<Commands>| Arc::new(Giver::new(commands.clone()));
@@ -345,12 +351,7 @@ impl Prepared {
             })?);
         }
         drop(ready);
-        let (mut sender, mut private_tables) = ("write", true);
-        for result in results {
-            let (name, private) = result?;
-            sender = name;
-            private_tables &= private;
-        }
+        let (sender, private_tables) = await_ready(results)?;
         if private_tables {
             drop((self.groups, channels));
         } else {
@@ -362,6 +363,19 @@ impl Prepared {
         let taker = is_taking.then_some(Taker { reports, going, taken, further, backlog });
         Ok(Running { threads, sender, private_tables, givers, taker })
     }
+}
+
+/// Waits until each shard is ready. Gives how they send, and whether each has a descriptor table of its own.
+fn await_ready(
+    results: mpsc::Receiver<io::Result<(&'static str, bool)>>,
+) -> io::Result<(&'static str, bool)> {
+    let (mut sender, mut private_tables) = ("write", true);
+    for result in results {
+        let (name, private) = result?;
+        sender = name;
+        private_tables &= private;
+    }
+    Ok((sender, private_tables))
 }
 
 /// What a shard's thread makes the shard from.

@@ -2,104 +2,162 @@
 
 use std::sync::Arc;
 
+use hub::Slice;
 use model::name::of_filter;
 use model::{CloseReason, Encoding, Envelope, Name};
-use protocol::Delivery;
+use protocol::{Delivery, Protocols};
 
-use crate::connection::Flag;
+use crate::connection::{Flag, Table};
 use crate::core::count::count;
 use crate::core::output::Output;
+use crate::core::settings::Settings;
+use crate::delivery::conflation::Conflation;
 use crate::delivery::encode::{encode, encode_by};
 use crate::delivery::outbox::{Chunk, Piece};
 use crate::engine::Engine;
+use crate::mqtt::Clients;
+use crate::recovery::{Care, CatchupTable};
+use crate::topics::dedup::Dedup;
 
 /// Members that one fan-out serves before the next has its turn.
 const SLICE: usize = if cfg!(test) { 2 } else { 256 };
+
+/// The members of a slice that are not in a group of their encoding.
+#[derive(Default)]
+struct Others {
+    /// Members that need something of their own in the messages.
+    per_member: Vec<u32>,
+    /// Members that get the newest message when they have taken what waits for them.
+    behind: Vec<u32>,
+    /// MQTT clients that get the messages each in its own way.
+    subscribed: Vec<u32>,
+    /// Long-poll sessions, by the bytes that they get.
+    sessions: Vec<(Arc<[u8]>, Vec<u32>)>,
+}
+
+/// Sorts the members of a slice: most into the group of their encoding, which gets the same bytes.
+struct Sorter<'a> {
+    slice: &'a Slice<'a, Arc<Envelope>>,
+    protocols: &'a Protocols,
+    list: Option<&'a str>,
+    /// Members that don't keep up get the newest message alone.
+    conflates: bool,
+    /// A member may get a message by several lists.
+    dedups: bool,
+    /// Members that don't get one of the messages.
+    left_out: Vec<u32>,
+    care: Care,
+    catchups: &'a CatchupTable,
+    mqtt: &'a Clients,
+    conflation: &'a Conflation,
+    dedup: &'a Dedup,
+    table: &'a mut Table,
+    woken: &'a mut Vec<u32>,
+    groups: &'a mut [Vec<u32>],
+    others: Others,
+}
+
+impl Others {
+    /// No member needs the messages themselves.
+    fn is_empty(&self) -> bool {
+        self.per_member.is_empty() && self.behind.is_empty() && self.subscribed.is_empty()
+    }
+}
+
+impl Sorter<'_> {
+    #[inline]
+    fn sort(&mut self, slot: u32) {
+        let Some(connection) = self.table.get_mut(slot) else {
+            return;
+        };
+        let encoding = connection.encoding;
+        let group = usize::from(encoding.0);
+        let delivery = self.protocols.delivery(encoding);
+        if delivery == Delivery::Woken {
+            // It reads by itself.
+            if !connection.is(Flag::Woken) {
+                connection.set(Flag::Woken, true);
+                self.woken.push(slot);
+            }
+            return;
+        }
+        if connection.is_closing() {
+            return;
+        }
+        if delivery == Delivery::Subscribed {
+            match self.mqtt.shares(slot, self.list, self.slice.messages()) {
+                true => self.groups[group].push(slot),
+                false => self.others.subscribed.push(slot),
+            }
+            return;
+        }
+        // A member that has something to take gets the newest when it has taken that.
+        if self.conflates
+            && (connection.is(Flag::Blocked) || self.conflation.holds(slot))
+            && delivery == Delivery::Pushed
+        {
+            self.others.behind.push(slot);
+            return;
+        }
+        if self.catchups.is_per_member(slot, connection, self.care, &self.left_out)
+            || (self.dedups
+                && self.dedup.holds(slot)
+                && !self.protocols.of(encoding).capabilities().joins)
+        {
+            self.others.per_member.push(slot);
+            return;
+        }
+        connection.set(Flag::WroteRecently, true);
+        self.groups[group].push(slot);
+    }
+}
 
 impl Engine {
     /// A slice of the next fan-out: how many members it had, or nothing where none waits. Fan-outs
     /// over long lists go on only with `bulk`.
     pub fn slice(&mut self, bulk: bool) -> Option<usize> {
-        let slice = self.core.hub.next_slice(SLICE, bulk, self.core.now_us)?;
+        let Engine { core, recovery, groups, .. } = &mut *self;
+        let slice = core.hub.next_slice(SLICE, bulk, core.now_us)?;
         for message in slice.done() {
-            self.core.handle.inbox.waiting.leave(message);
+            core.handle.inbox.waiting.leave(message);
         }
-        let (mut delivered, mut per_member) = (0, Vec::new());
-        // Who is left out of one of the messages: hardly ever anybody.
-        let left_out: Vec<u32> = slice
-            .messages()
-            .filter_map(|message| message.publication.except)
-            .filter(|id| id.shard == self.core.number)
-            .map(|id| id.slot)
-            .collect();
-        let protocols = self.core.shared.protocols;
-        let care = self.recovery.catchups.care(slice.messages());
-        let topic = slice.messages().next().map(|message| message.publication.topic.clone());
-        let policy = &self.core.settings.session.policy;
+        // Members that are left out of one of the messages: hardly ever any.
+        let left_out = slice.messages().filter_map(|message| message.publication.except);
+        let left_out = left_out.filter(|id| id.shard == core.number).map(|id| id.slot).collect();
+        let protocols = core.shared.protocols;
         let by_filter = slice.topic.is_some_and(|list| of_filter(list).is_some());
-        // What comes by a filter is of several topics.
-        let conflates = policy.rules().conflates_any()
-            && !by_filter
-            && topic.is_some_and(|topic| policy.topic(&topic).rule.is_some_and(|it| it.conflate));
-        let (mut behind, mut subscribed) = (Vec::new(), Vec::new());
         let list = slice.topic.map(Name::as_str);
-        let dedup = !self.core.dedup.is_empty()
-            && slice.messages().any(|message| message.filters.is_some());
-        for &slot in slice.slots {
-            let Some(connection) = self.core.table.get_mut(slot) else {
-                continue;
-            };
-            let encoding = connection.encoding;
-            if protocols.delivery(encoding) == Delivery::Woken {
-                // It reads by itself.
-                if !connection.is(Flag::Woken) {
-                    connection.set(Flag::Woken, true);
-                    self.core.woken.push(slot);
-                }
-                continue;
-            }
-            if connection.is_closing() {
-                continue;
-            }
-            if protocols.delivery(encoding) == Delivery::Subscribed {
-                match self.core.mqtt.shares(slot, list, slice.messages()) {
-                    true => self.groups[usize::from(encoding.0)].push(slot),
-                    false => subscribed.push(slot),
-                }
-                continue;
-            }
-            // Whoever has something to take gets the newest when it has taken that.
-            if conflates
-                && (connection.is(Flag::Blocked) || self.core.conflation.holds(slot))
-                && protocols.delivery(encoding) == Delivery::Pushed
-            {
-                behind.push(slot);
-                continue;
-            }
-            if self.recovery.catchups.is_per_member(slot, connection, care, &left_out)
-                || (dedup
-                    && self.core.dedup.holds(slot)
-                    && !protocols.of(encoding).capabilities().joins)
-            {
-                per_member.push(slot);
-                continue;
-            }
-            connection.set(Flag::WroteRecently, true);
-            self.groups[usize::from(encoding.0)].push(slot);
-        }
+        let mut sorter = Sorter {
+            slice: &slice,
+            protocols,
+            list,
+            // What comes by a filter is of several topics.
+            conflates: !by_filter && conflates(&core.settings, slice.messages().next()),
+            dedups: !core.dedup.is_empty() && slice.messages().any(|it| it.filters.is_some()),
+            left_out,
+            care: recovery.catchups.care(slice.messages()),
+            catchups: &recovery.catchups,
+            mqtt: &core.mqtt,
+            conflation: &core.conflation,
+            dedup: &core.dedup,
+            table: &mut core.table,
+            woken: &mut core.woken,
+            groups,
+            others: Others::default(),
+        };
+        slice.slots.iter().for_each(|slot| sorter.sort(*slot));
+        let Sorter { conflates, mut others, .. } = sorter;
         let messages = count(slice.messages().len());
-        // Nobody waits for those who get the newest alone.
+        // No outbox waits for members that get the newest alone.
         let topic = slice.messages().next().filter(|_| !conflates);
         let topic = topic.map(|message| message.topic_hash);
-        let mut sessions = Vec::new();
+        let mut delivered = 0;
         for encoding in Encoding::ALL {
-            let number = usize::from(encoding.0);
-            if self.groups[number].is_empty() {
+            let group = &mut groups[usize::from(encoding.0)];
+            if group.is_empty() {
                 continue;
             }
-            let mut group = std::mem::take(&mut self.groups[number]);
-            let protocol = protocols.of(encoding);
-            let codecs = &mut self.core.codecs;
+            let (protocol, codecs) = (protocols.of(encoding), &mut core.codecs);
             let bytes = match list.filter(|_| by_filter && protocol.capabilities().joins) {
                 Some(list) => encode_by(slice.messages(), list, protocol, codecs),
                 None => encode(slice.messages(), protocol, codecs),
@@ -107,34 +165,45 @@ impl Engine {
             if !bytes.is_empty() {
                 delivered += group.len() as u64;
                 if protocol.delivery() == Delivery::Gathered {
-                    sessions.push((bytes, std::mem::take(&mut group)));
+                    others.sessions.push((bytes, std::mem::take(group)));
                 } else {
-                    self.core.outputs.share(bytes, &group, messages, topic);
+                    core.outputs.share(bytes, group, messages, topic);
                 }
             }
             group.clear();
-            self.groups[number] = group;
         }
-        self.core.metrics.delivered.add(delivered * u64::from(messages));
+        core.metrics.delivered.add(delivered * u64::from(messages));
         for message in slice.messages().filter(|_| delivered > 0) {
             let published_us = message.published_us;
-            self.core.outputs.push(Output::Delivered { published_us, connections: delivered });
+            core.outputs.push(Output::Delivered { published_us, connections: delivered });
         }
         if let Some(since_us) = slice.finished_since_us {
-            self.core.metrics.fanout_time.record(self.core.now_us.saturating_sub(since_us), 1);
+            core.metrics.fanout_time.record(core.now_us.saturating_sub(since_us), 1);
         }
         let served = slice.slots.len();
-        let all = per_member.is_empty() && behind.is_empty() && subscribed.is_empty();
-        let (list, specials) = match all {
+        let (list, shared) = match others.is_empty() {
             true => (None, Vec::new()),
             false => (slice.topic.cloned(), slice.messages().cloned().collect()),
         };
+        self.serve_others(others, list.as_deref(), &shared, messages);
+        Some(served)
+    }
+
+    /// Serves the members of a slice that are in no group.
+    fn serve_others(
+        &mut self,
+        others: Others,
+        list: Option<&str>,
+        messages: &[Arc<Envelope>],
+        count: u32,
+    ) {
+        let Others { per_member, behind, subscribed, sessions } = others;
         if !per_member.is_empty() {
-            self.serve_per_member(&per_member, list.as_deref(), &specials);
+            self.serve_per_member(&per_member, list, messages);
         }
-        self.serve_subscribed(&subscribed, list.as_deref(), &specials);
+        self.serve_subscribed(&subscribed, list, messages);
         for slot in behind {
-            let fits = self.recover(|it, core| it.conflate(core, slot, &specials));
+            let fits = self.recover(|it, core| it.conflate(core, slot, messages));
             if !fits {
                 self.close(slot, CloseReason::SlowConsumer, &[]);
             }
@@ -142,11 +211,10 @@ impl Engine {
         for (bytes, slots) in sessions {
             let piece = Piece::new(bytes, &self.core.metrics);
             for slot in slots {
-                self.core.session_take(slot, Chunk::new(piece.clone(), messages));
+                self.core.session_take(slot, Chunk::new(piece.clone(), count));
                 self.perform_effects();
             }
         }
-        Some(served)
     }
 
     /// Answers the polls and the long-poll sessions for which something was published.
@@ -164,6 +232,16 @@ impl Engine {
             }
         }
     }
+}
+
+/// Whether members of the topic of this message that don't keep up get the newest alone.
+fn conflates(settings: &Settings, message: Option<&Arc<Envelope>>) -> bool {
+    let policy = &settings.session.policy;
+    policy.rules().conflates_any()
+        && message.is_some_and(|message| {
+            let topic = policy.topic(&message.publication.topic);
+            topic.rule.is_some_and(|rule| rule.conflate)
+        })
 }
 
 impl Engine {

@@ -1,5 +1,6 @@
 //! What a connection's peer sends: its protocol reads it, and what it asks for is done here.
 
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
 use auth::Principal;
@@ -8,7 +9,7 @@ use protocol::request::{
     Authenticate, Decisions, Open, PageRequest, Pending, ReplyTo as To, Respond, Secret,
 };
 use protocol::websocket::Decoder;
-use protocol::{Delivery, ProtocolRef, Reader, Recognised, ReplyError, Request, http};
+use protocol::{Delivery, ProtocolRef, Read, Reader, Recognised, ReplyError, Request, http};
 
 use crate::auth::principal::principal;
 use crate::connection::{Flag, PendingToken, Phase};
@@ -38,7 +39,7 @@ impl Engine {
         let Some(connection) = core.table.get(slot) else {
             return (bytes.len(), false);
         };
-        let (serial, open) = (connection.serial, connection.phase() == Phase::Open);
+        let open = connection.phase() == Phase::Open;
         if !open && core.table.cold(slot).is_some_and(|cold| cold.reserved) {
             return (self.request_beyond(slot, bytes, out), false);
         }
@@ -55,44 +56,8 @@ impl Engine {
                 return (bytes.len(), false);
             }
         };
-        let speaker = || match open {
-            true => principal(&core.hub, &core.credentials, &core.settings, slot),
-            // It has not said it yet.
-            false => Principal::anonymous(Vec::new()),
-        };
-        let mut begun = core.table.cold_mut(slot).and_then(|cold| cold.decoder.take());
-        // Most frames come whole, and need no decoder that outlives them.
-        let mut fresh = Decoder::default();
-        let (id, now_ms) = (core.id(slot, serial), core.unix_ms());
-        let stranger = core.table.cold(slot).is_some_and(|cold| cold.stranger_since_s.is_some());
         let from = out.len();
-        let pending = core.table.cold_mut(slot).and_then(|cold| cold.pending.take());
-        let mut reader = Reader {
-            settings: &core.settings.session,
-            protocols: core.shared.protocols,
-            id,
-            peer: core.peers.peer(slot),
-            speaker: &speaker,
-            stranger,
-            now_ms,
-            decisions: pending.as_ref().map_or(Decisions::NONE, |pending| &pending.decisions),
-            codecs: &mut core.codecs,
-            decoder: begun.as_deref_mut().unwrap_or(&mut fresh),
-            open,
-        };
-        let read = protocol.read(&mut reader, bytes, out);
-        let client = reader.peer.client;
-        if !reader.decoder.is_idle()
-            && let Some(cold) = core.table.cold_or_new(slot)
-        {
-            cold.decoder = Some(begun.unwrap_or_else(|| Box::new(fresh)));
-        }
-        if read.taken == 0
-            && !read.again
-            && let Some(cold) = core.table.cold_mut(slot)
-        {
-            cold.pending = pending;
-        }
+        let (read, client) = read_once(core, slot, protocol, bytes, out);
         if let Some(client) = client
             && !self.request_from(slot, client, bytes, from, out)
         {
@@ -119,6 +84,7 @@ impl Engine {
         (read.taken, read.again)
     }
 
+    #[allow(clippy::too_many_lines, reason = "a table: what each request does")]
     fn dispatch(
         &mut self,
         slot: u32,
@@ -213,6 +179,59 @@ impl Engine {
             Request::Close(close) => self.close_after(slot, close, out),
         }
     }
+}
+
+/// Reads one request, frame or line with what the connection has for that: a decoder, and decisions of the
+/// application. Gives the address of the client, where the request's head says it.
+fn read_once(
+    core: &mut Core,
+    slot: u32,
+    protocol: ProtocolRef,
+    bytes: &mut [u8],
+    out: &mut Vec<u8>,
+) -> (Read, Option<IpAddr>) {
+    let Some(connection) = core.table.get(slot) else {
+        return (Read::ignored(bytes), None);
+    };
+    let (serial, open) = (connection.serial, connection.phase() == Phase::Open);
+    let speaker = || match open {
+        true => principal(&core.hub, &core.credentials, &core.settings, slot),
+        // It has not said it yet.
+        false => Principal::anonymous(Vec::new()),
+    };
+    let mut begun = core.table.cold_mut(slot).and_then(|cold| cold.decoder.take());
+    // Most frames come whole, and need no decoder that outlives them.
+    let mut fresh = Decoder::default();
+    let (id, now_ms) = (core.id(slot, serial), core.unix_ms());
+    let stranger = core.table.cold(slot).is_some_and(|cold| cold.stranger_since_s.is_some());
+    let pending = core.table.cold_mut(slot).and_then(|cold| cold.pending.take());
+    let mut reader = Reader {
+        settings: &core.settings.session,
+        protocols: core.shared.protocols,
+        id,
+        peer: core.peers.peer(slot),
+        speaker: &speaker,
+        stranger,
+        now_ms,
+        decisions: pending.as_ref().map_or(Decisions::NONE, |pending| &pending.decisions),
+        codecs: &mut core.codecs,
+        decoder: begun.as_deref_mut().unwrap_or(&mut fresh),
+        open,
+    };
+    let read = protocol.read(&mut reader, bytes, out);
+    let client = reader.peer.client;
+    if !reader.decoder.is_idle()
+        && let Some(cold) = core.table.cold_or_new(slot)
+    {
+        cold.decoder = Some(begun.unwrap_or_else(|| Box::new(fresh)));
+    }
+    if read.taken == 0
+        && !read.again
+        && let Some(cold) = core.table.cold_mut(slot)
+    {
+        cold.pending = pending;
+    }
+    (read, client)
 }
 
 impl Engine {

@@ -239,17 +239,10 @@ fn describe_mqtt(
     core.outputs.push(Output::Describe(describe.into()));
 }
 
+#[allow(clippy::too_many_lines, reason = "a table: what each command does")]
 fn run_command(engine: &mut Engine, command: Command) {
     match command {
-        Command::Deliver(delivery) => {
-            if delivery.message.is_retained() {
-                let offset = delivery.message.id.offset;
-                engine.recovery.catchups.took(offset);
-                let taken = &mut engine.core.mqtt_taken;
-                *taken = (*taken).max(offset);
-            }
-            deliver(engine, delivery);
-        }
+        Command::Deliver(delivery) => on_message(engine, delivery),
         Command::MqttTakeOver { slot, key } => engine.mqtt_taken_over(slot, &key),
         Command::MqttStoreAgain { slot, key } => engine.core.mqtt_store_again(slot, &key),
         Command::MqttMayTake { slot, serial } => {
@@ -287,37 +280,10 @@ fn run_command(engine: &mut Engine, command: Command) {
             reply(engine.disconnect(&target, close));
         }
         Command::Subscribe { user, topic, reply } => {
-            let slots = slots_of(&engine.core, &user);
-            let max = engine.core.settings.session.topics_per_connection_max;
-            let presence = engine.core.settings.session.policy.topic(&topic).presence();
-            let mut count = 0;
-            for slot in slots {
-                let is_in = engine.core.hub.topics_of(slot).any(|name| *name == topic);
-                if is_in {
-                    count += 1;
-                    continue;
-                }
-                engine.core.mqtt_pin(slot);
-                if engine.core.hub.count(slot) < max && engine.join(slot, &topic, presence) {
-                    count += 1;
-                    engine.recover(|recovery, core| {
-                        recovery.begin_now(core, slot, std::slice::from_ref(&topic))
-                    });
-                    engine.core.flush_due_lists(slot);
-                }
-            }
-            reply(count);
+            reply(subscribe_user(engine, &user, &topic));
         }
         Command::Unsubscribe { user, topic, reply } => {
-            let mut count = 0;
-            for slot in slots_of(&engine.core, &user) {
-                let mut last = Vec::new();
-                count += u32::from(engine.leave_topic(slot, &topic, &mut last));
-                if !last.is_empty() {
-                    engine.send(slot, &last, 0);
-                }
-            }
-            reply(count);
+            reply(unsubscribe_user(engine, &user, &topic));
         }
         Command::Login { connection, user, reply } => reply(engine.login(connection, &user)),
         Command::Logout { connection, user, reply } => reply(engine.logout(connection, &user)),
@@ -334,22 +300,15 @@ fn run_command(engine: &mut Engine, command: Command) {
         }
         Command::Biggest { limit, reply } => reply(biggest_topics(&engine.core, limit)),
         Command::Members { topic, limit, reply } => {
-            let hash = engine.core.broker.hash(&topic);
-            let slots = engine.core.hub.each_slot(hash, &topic);
-            let described =
-                slots.filter_map(|slot| describe(&engine.core, slot, false)).take(limit);
-            let (members, connections) =
-                (engine.core.hub.members(hash, &topic), described.collect());
-            let describe = Describe { members, connections, reply };
-            engine.core.outputs.push(Output::Describe(describe.into()));
+            describe_members(&mut engine.core, &topic, limit, reply);
         }
         Command::WebhookResponded { slot, serial, hook, response } => {
-            let here = is_same(&engine.core, slot, serial);
+            let slot = Some(slot).filter(|slot| is_same(&engine.core, *slot, serial));
             let is_counted = !matches!(hook, PendingHook::Forward(_, _, ReplyTarget::Mqtt(_)));
-            if here && is_counted {
+            if let Some(slot) = slot.filter(|_| is_counted) {
                 request::on_reply(&mut engine.core, slot);
             }
-            on_webhook_reply(engine, here.then_some(slot), hook, response);
+            on_webhook_reply(engine, slot, hook, response);
         }
         Command::Session { session, request, from } => {
             engine.session_request(session, request, from);
@@ -359,30 +318,12 @@ fn run_command(engine: &mut Engine, command: Command) {
         }
         Command::Started { slot, serial, query, start } => {
             if is_same(&engine.core, slot, serial) {
-                match start {
-                    Some(start) if is_poll(&engine.core, slot) => {
-                        engine.poll_started(slot, query, start)
-                    }
-                    Some(start) => {
-                        engine.recover(|recovery, core| recovery.started(core, slot, query, start))
-                    }
-                    None => query_failed(engine, slot, query),
-                }
+                on_started(engine, slot, query, start);
             }
         }
         Command::Pulled { slot, serial, numbers, piece } => {
-            let Some(query) = numbers.first().copied() else {
-                return;
-            };
             if is_same(&engine.core, slot, serial) {
-                match piece {
-                    Some(piece) if is_poll(&engine.core, slot) => {
-                        engine.poll_was_read(slot, query, piece);
-                    }
-                    Some(piece) => engine
-                        .recover(|recovery, core| recovery.was_read(core, slot, &numbers, piece)),
-                    None => query_failed(engine, slot, query),
-                }
+                on_pulled(engine, slot, &numbers, piece);
             }
         }
         Command::Paged { slot, serial, query, page } => {
@@ -468,6 +409,90 @@ fn on_webhook_reply(
 
 /// The history could not answer a query: whoever waits for that comes back later. Others have an answer
 /// already, or left the topic.
+/// A message has come for members of this shard.
+fn on_message(engine: &mut Engine, delivery: broker::Delivery) {
+    if delivery.message.is_retained() {
+        let offset = delivery.message.id.offset;
+        engine.recovery.catchups.took(offset);
+        let taken = &mut engine.core.mqtt_taken;
+        *taken = (*taken).max(offset);
+    }
+    deliver(engine, delivery);
+}
+
+/// Subscribes all connections of a user to a topic, as far as they may be in one more. Gives how many are in it then.
+fn subscribe_user(engine: &mut Engine, user: &str, topic: &Name) -> u32 {
+    let max = engine.core.settings.session.topics_per_connection_max;
+    let presence = engine.core.settings.session.policy.topic(topic).presence();
+    let mut count = 0;
+    for slot in slots_of(&engine.core, user) {
+        if engine.core.hub.topics_of(slot).any(|name| name == topic) {
+            count += 1;
+            continue;
+        }
+        engine.core.mqtt_pin(slot);
+        if engine.core.hub.count(slot) < max && engine.join(slot, topic, presence) {
+            count += 1;
+            engine.recover(|recovery, core| {
+                recovery.begin_now(core, slot, std::slice::from_ref(topic))
+            });
+            engine.core.flush_due_lists(slot);
+        }
+    }
+    count
+}
+
+/// Unsubscribes all connections of a user from a topic. Gives how many were in it.
+fn unsubscribe_user(engine: &mut Engine, user: &str, topic: &Name) -> u32 {
+    let mut count = 0;
+    for slot in slots_of(&engine.core, user) {
+        let mut last = Vec::new();
+        count += u32::from(engine.leave_topic(slot, topic, &mut last));
+        if !last.is_empty() {
+            engine.send(slot, &last, 0);
+        }
+    }
+    count
+}
+
+/// Describes the members of a topic, at most so many.
+fn describe_members(
+    core: &mut Core,
+    topic: &Name,
+    limit: usize,
+    reply: Reply<(u32, Vec<ConnectionInfo>)>,
+) {
+    let hash = core.broker.hash(topic);
+    let slots = core.hub.each_slot(hash, topic);
+    let described = slots.filter_map(|slot| describe(core, slot, false)).take(limit);
+    let (members, connections) = (core.hub.members(hash, topic), described.collect());
+    let describe = Describe { members, connections, reply };
+    core.outputs.push(Output::Describe(describe.into()));
+}
+
+/// The history says where a recovery or a poll starts.
+fn on_started(engine: &mut Engine, slot: u32, query: u32, start: Option<history::Start>) {
+    match start {
+        Some(start) if is_poll(&engine.core, slot) => engine.poll_started(slot, query, start),
+        Some(start) => engine.recover(|recovery, core| recovery.started(core, slot, query, start)),
+        None => query_failed(engine, slot, query),
+    }
+}
+
+/// The history has read what a connection missed.
+fn on_pulled(engine: &mut Engine, slot: u32, numbers: &[u32], piece: Option<history::Piece>) {
+    let Some(query) = numbers.first().copied() else {
+        return;
+    };
+    match piece {
+        Some(piece) if is_poll(&engine.core, slot) => engine.poll_was_read(slot, query, piece),
+        Some(piece) => {
+            engine.recover(|recovery, core| recovery.was_read(core, slot, numbers, piece))
+        }
+        None => query_failed(engine, slot, query),
+    }
+}
+
 fn query_failed(engine: &mut Engine, slot: u32, query: u32) {
     let awaited = engine.poll_awaits(slot, query);
     if awaited || engine.recovery.failed(slot, query) {

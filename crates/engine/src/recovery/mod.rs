@@ -36,6 +36,7 @@ use position::{Delivered, Pulled, id_with};
 
 pub(crate) use acknowledge::Acks;
 pub(crate) use handover::RecoveryRecord;
+pub(crate) use per_member::Care;
 pub(crate) use verify::has_gap_notice;
 
 /// Catches connections up with their topics that have history, and delivers again what users do not

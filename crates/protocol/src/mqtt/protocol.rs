@@ -289,16 +289,7 @@ impl Mqtt {
             (true, false) => u32::MAX,
             (false, _) => number(id::SESSION_EXPIRY_INTERVAL).unwrap_or(0),
         };
-        let will = connect.will.map(|will| Will {
-            delay_s: will.properties.number(id::WILL_DELAY_INTERVAL).unwrap_or(0),
-            expiry_s: will.properties.number(id::MESSAGE_EXPIRY_INTERVAL),
-            publication: Publication {
-                qos: will.qos,
-                retain: will.retain,
-                ..publication(will.topic, will.payload, &will.properties, None)
-                    .sent_by(principal.users.first().cloned())
-            },
-        });
+        let will = connect.will.map(|will| will_of(&will, &principal));
         let properties_of =
             |will: &Will| will.publication.properties().map(model::Properties::check);
         if let Some(Err(error)) = will.as_ref().and_then(properties_of) {
@@ -322,6 +313,20 @@ impl Mqtt {
                 method,
             })),
         )
+    }
+}
+
+/// What a client leaves to be published.
+fn will_of(will: &packet::Will<'_>, principal: &auth::Principal) -> Will {
+    Will {
+        delay_s: will.properties.number(id::WILL_DELAY_INTERVAL).unwrap_or(0),
+        expiry_s: will.properties.number(id::MESSAGE_EXPIRY_INTERVAL),
+        publication: Publication {
+            qos: will.qos,
+            retain: will.retain,
+            ..publication(will.topic, will.payload, &will.properties, None)
+                .sent_by(principal.users.first().cloned())
+        },
     }
 }
 

@@ -234,69 +234,24 @@ fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodedErr
             format!("{} takes no {field}", body.kind),
         ));
     }
-    let topic = || {
-        let topic = text(&body.topic).unwrap_or("");
-        check_topic(topic).map_err(|error| CodedError::new(ErrorCode::BadTopic, error))?;
-        Ok::<_, CodedError>(Name::from(topic))
-    };
-    let wanted = || match text(&body.filter) {
-        None => topic(),
-        Some(filter) => {
-            wildcards::check_kind(filter)?;
-            wildcards::wanted(text(&body.topic).unwrap_or(""))
-        }
-    };
-    let topic_token = || text(&body.token).map(Box::from);
-    let token = || {
-        let message = || format!("{} needs token, a JSON Web Token", body.kind);
-        topic_token().ok_or_else(|| CodedError::new(ErrorCode::BadToken, message()))
-    };
-    let tags = || {
-        let tags = body.tags.iter().flatten().map(|tag| &*tag.0);
-        tags::list(tags).map_err(|error| CodedError::new(ErrorCode::BadTag, error))
-    };
     Ok(match body.kind.as_ref() {
-        "subscribe" => {
-            let since = text(&body.since).map(str::parse).transpose();
-            let since = since.map_err(|error: SinceError| {
-                CodedError::new(ErrorCode::BadSince, error.to_string())
-            })?;
-            let meta = body.meta.map(|meta| meta.get().into());
-            let (topic, tags) = (wanted()?, tags()?);
-            if of_filter(&topic).is_some() && (!tags.is_empty() || meta.is_some()) {
-                let message = "tags and meta are for a topic: a filter with a wildcard has none";
-                return Err(CodedError::new(ErrorCode::BadFilter, message));
-            }
-            wildcards::check_since(&topic, since.as_ref())?;
-            let subscribe = Subscribe { topic, since, tags, meta };
-            CommandKind::Subscribe(subscribe, topic_token())
-        }
-        "unsubscribe" => CommandKind::Unsubscribe(wanted()?),
-        "publish" => {
-            let event = text(&body.event).filter(|event| *event != "message");
-            event.map_or(Ok(()), check_event)?;
-            let event = event.map(Name::from);
-            let key = text(&body.key);
-            let checked = key.map_or(Ok(()), check_name);
-            checked.map_err(|error| CodedError::new(ErrorCode::BadKey, error))?;
-            let attributes = Attributes::of(tags()?, key.map(Name::from));
-            let (topic, data) = (topic()?, data(body, payload)?);
-            CommandKind::Publish(Publication { event, attributes, ..Publication::new(topic, data) })
-        }
+        "subscribe" => CommandKind::Subscribe(subscribe(body)?, topic_token(body)),
+        "unsubscribe" => CommandKind::Unsubscribe(topic_or_filter(body)?),
+        "publish" => CommandKind::Publish(publication(body, payload)?),
         "ack" => CommandKind::Acknowledge(acknowledgement(body)?),
         "login" => CommandKind::Login(user(body)?),
         "logout" => CommandKind::Logout(user(body)?),
-        "presence" => CommandKind::Presence(topic()?, topic_token()),
+        "presence" => CommandKind::Presence(topic(body)?, topic_token(body)),
         "presence_update" => {
             let meta = body.meta.ok_or_else(|| {
                 let message = "presence_update needs meta, the object to show in place of the last";
                 CodedError::new(ErrorCode::BadMeta, message)
             })?;
-            CommandKind::UpdatePresence(topic()?, meta.get().into())
+            CommandKind::UpdatePresence(topic(body)?, meta.get().into())
         }
-        "history" => CommandKind::History(page(body)?, topic_token()),
-        "connect" => CommandKind::Authenticate(TokenPurpose::Connect, Secret(token()?)),
-        "refresh" => CommandKind::Authenticate(TokenPurpose::Refresh, Secret(token()?)),
+        "history" => CommandKind::History(page(body)?, topic_token(body)),
+        "connect" => CommandKind::Authenticate(TokenPurpose::Connect, Secret(token(body)?)),
+        "refresh" => CommandKind::Authenticate(TokenPurpose::Refresh, Secret(token(body)?)),
         "ping" => CommandKind::Ping,
         other => {
             let message = format!(
@@ -306,6 +261,63 @@ fn kind(body: &Body<'_>, payload: Option<&[u8]>) -> Result<CommandKind, CodedErr
             return Err(CodedError::new(ErrorCode::BadCommand, message));
         }
     })
+}
+
+fn topic(body: &Body<'_>) -> Result<Name, CodedError> {
+    let topic = text(&body.topic).unwrap_or("");
+    check_topic(topic).map_err(|error| CodedError::new(ErrorCode::BadTopic, error))?;
+    Ok(topic.into())
+}
+
+/// The topic, or with `filter` what the client names by a wildcard.
+fn topic_or_filter(body: &Body<'_>) -> Result<Name, CodedError> {
+    let Some(filter) = text(&body.filter) else {
+        return topic(body);
+    };
+    wildcards::check_kind(filter)?;
+    wildcards::wanted(text(&body.topic).unwrap_or(""))
+}
+
+fn topic_token(body: &Body<'_>) -> TopicToken {
+    text(&body.token).map(Box::from)
+}
+
+fn token(body: &Body<'_>) -> Result<Box<str>, CodedError> {
+    topic_token(body).ok_or_else(|| {
+        let message = format!("{} needs token, a JSON Web Token", body.kind);
+        CodedError::new(ErrorCode::BadToken, message)
+    })
+}
+
+fn tags(body: &Body<'_>) -> Result<Vec<Name>, CodedError> {
+    let tags = body.tags.iter().flatten().map(|tag| &*tag.0);
+    tags::list(tags).map_err(|error| CodedError::new(ErrorCode::BadTag, error))
+}
+
+fn subscribe(body: &Body<'_>) -> Result<Subscribe, CodedError> {
+    let since = text(&body.since).map(str::parse).transpose();
+    let since = since
+        .map_err(|error: SinceError| CodedError::new(ErrorCode::BadSince, error.to_string()))?;
+    let meta = body.meta.map(|meta| meta.get().into());
+    let (topic, tags) = (topic_or_filter(body)?, tags(body)?);
+    if of_filter(&topic).is_some() && (!tags.is_empty() || meta.is_some()) {
+        let message = "tags and meta are for a topic: a filter with a wildcard has none";
+        return Err(CodedError::new(ErrorCode::BadFilter, message));
+    }
+    wildcards::check_since(&topic, since.as_ref())?;
+    Ok(Subscribe { topic, since, tags, meta })
+}
+
+fn publication(body: &Body<'_>, payload: Option<&[u8]>) -> Result<Publication, CodedError> {
+    let event = text(&body.event).filter(|event| *event != "message");
+    event.map_or(Ok(()), check_event)?;
+    let event = event.map(Name::from);
+    let key = text(&body.key);
+    let checked = key.map_or(Ok(()), check_name);
+    checked.map_err(|error| CodedError::new(ErrorCode::BadKey, error))?;
+    let attributes = Attributes::of(tags(body)?, key.map(Name::from));
+    let (topic, data) = (topic(body)?, data(body, payload)?);
+    Ok(Publication { event, attributes, ..Publication::new(topic, data) })
 }
 
 /// Who is to be logged in or out.
