@@ -10,13 +10,16 @@ mod tls;
 
 use std::net::{IpAddr, SocketAddr};
 
+use ::auth::LoginRule;
 use model::rules::matches;
+use model::{JoinRule, PublishRule};
+use proxies::ProxyHeader;
 
 use crate::signing;
 use crate::source::Read;
 use crate::url::{is_origin, webhook};
 use crate::values::Rule;
-use crate::{Config, Join, Login, Origin, ProxyHeader, Publish, SettingError};
+use crate::{Config, Origin, SettingError};
 
 /// The least length of a bearer token (Authorization: Bearer), in characters.
 const SECRET_CHARS_MIN: usize = 16;
@@ -174,7 +177,7 @@ fn user_header(config: &Config, checks: &mut Checks<'_>) {
          this header, or take user_header away"
             .into()
     });
-    checks.require(&[key, "client.login"], client.login == Login::Refuse, || {
+    checks.require(&[key, "client.login"], client.login == LoginRule::Refuse, || {
         "a client could log in as anybody: set client.login = \"refuse\"".into()
     });
     let auth = &config.auth;
@@ -274,8 +277,8 @@ fn topics(config: &Config, read: &mut Read) {
             add_error("webhook_url", reason);
         }
         let asks = match (typed.join, typed.publish) {
-            (Join::Webhook, _) => Some("join"),
-            (_, Some(Publish::Webhook | Publish::Ask)) => Some("publish"),
+            (JoinRule::Webhook, _) => Some("join"),
+            (_, Some(PublishRule::Webhook | PublishRule::Ask)) => Some("publish"),
             _ => None,
         };
         let own_known = rule.invalid.contains("webhook_url") || typed.webhook_url.is_some();

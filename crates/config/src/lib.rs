@@ -52,10 +52,7 @@ pub use table::{
 };
 pub use tables::{Absent, TableKey};
 pub use topics::{TOPIC_KEYS, TopicRule};
-pub use typed::{
-    ClientCertificates, ClientUser, Join, LogFormat, Login, ProxyHeader, Publish, Sender, Silence,
-    TlsVersion,
-};
+pub use typed::{ClientCertificates, ClientUser, LogFormat, Sender, Silence, TlsVersion};
 
 /// What a packet of MQTT may have around its payload, in bytes, where no setting says it: a topic, and
 /// properties.
@@ -215,7 +212,7 @@ impl Config {
     /// behind it.
     fn has_proxy(&self) -> bool {
         let Client { trusted_proxies, proxy_header, user_header, .. } = &self.client;
-        let is_default = *proxy_header == ProxyHeader::XForwardedFor;
+        let is_default = *proxy_header == proxies::ProxyHeader::XForwardedFor;
         !(trusted_proxies.is_empty() && user_header.is_empty() && is_default)
     }
 

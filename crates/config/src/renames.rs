@@ -108,7 +108,9 @@ impl fmt::Display for Also<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Loaded, Publish, Sources, effective};
+    use model::PublishRule;
+
+    use crate::{Loaded, Sources, effective};
 
     fn load(file: &str, variables: &[(&str, &str)]) -> Result<Loaded, String> {
         let variables = variables.iter().map(|(name, text)| ((*name).into(), (*text).into()));
@@ -134,7 +136,7 @@ mod tests {
         );
         let (old, new) = (old.unwrap(), new.unwrap());
         assert_eq!(old.config, new.config);
-        assert_eq!(old.config.topics[0].publish, Some(Publish::Allow));
+        assert_eq!(old.config.topics[0].publish, Some(PublishRule::Allow));
         assert_eq!((old.config.inbox.messages_max, old.config.inbox.bytes_max), (7, 1 << 20));
         assert_eq!(
             old.warnings(),

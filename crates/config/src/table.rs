@@ -2,14 +2,17 @@
 
 use std::net::SocketAddr;
 
+use auth::LoginRule;
+use proxies::ProxyHeader;
+
 use crate::certificates::{self, CertificateRule};
 use crate::forwards::{self, ForwardRule};
 use crate::keys::{self, KeyRule};
 use crate::setting::{DAY, Kind, MANY, Mode, Setting, TEN_YEARS, TIB};
 use crate::topics::{self, TopicRule};
 use crate::typed::{
-    ClientCertificates, ClientUser, LogFormat, Login, ProxyHeader, Sender, Silence, TlsVersion,
-    Typed, shown,
+    ClientCertificates, ClientUser, LOGIN_WORDS, LogFormat, PROXY_HEADER_WORDS, Sender, Silence,
+    TlsVersion, Typed, shown,
 };
 use crate::values::{Rule, Values};
 
@@ -133,11 +136,11 @@ settings! {
         /// Clients may publish to topics that begin with one of these; "*" is every topic (so is ""), and an empty list is none.
         publish_prefixes: Vec<String> = Live, List, "[]";
         /// Whether a client of /ws may become another user, and cease to be, while it is connected; the application may do it for any client (/api/login).
-        login: Login = Live, Choice(Login::WORDS), r#""allow""#;
+        login: LoginRule = Live, Choice(LOGIN_WORDS), r#""allow""#;
         /// Proxies that are believed when they say where a client is: addresses and prefixes, like "10.0.0.5" or "10.0.0.0/8".
         trusted_proxies: Vec<String> = Live, List, "[]";
         /// How they say it: by the header X-Forwarded-For or Forwarded of each request, or by the PROXY protocol (version 1 or 2), with which each of their connections must then begin.
-        proxy_header: ProxyHeader = Live, Choice(ProxyHeader::WORDS), r#""x-forwarded-for""#;
+        proxy_header: ProxyHeader = Live, Choice(PROXY_HEADER_WORDS), r#""x-forwarded-for""#;
         /// The header in which a trusted proxy says whose each request is, like "X-Throng-User"; then a client can't say it itself: user= may only repeat it, and without it the client is nobody. "" lets clients say it, or their tokens.
         user_header: String = Live, Text, r#""""#;
         /// Serve /status, a small public page: connections now, answers per second, mean response time.

@@ -1,11 +1,12 @@
 //! The keys of a rule by topic, which is a table of `[[topics]]`.
 
 use model::name::NAME_BYTES_MAX;
+use model::{JoinRule, PublishRule};
 
 use crate::setting::{DAY, Kind, TEN_YEARS, TIB};
 use crate::tables::Absent::{Default, Required, Unset};
 use crate::tables::table_keys;
-use crate::typed::{Join, Publish};
+use crate::typed::{JOIN_WORDS, PUBLISH_WORDS};
 
 use Kind::{Bool, Bytes, Choice, Number, Text, TextBytes};
 
@@ -18,9 +19,9 @@ table_keys! {
     /// The topics it is for: * is any run of characters, also none, and all else stands for itself.
     pattern: String = TextBytes(1, NAME_BYTES_MAX as u64), Required(r#""room:*""#);
     /// Whether a client may enter; webhook asks the application.
-    join: Join = Choice(Join::WORDS), Default(r#""allow""#);
+    join: JoinRule = Choice(JOIN_WORDS), Default(r#""allow""#);
     /// Whether clients may publish to the topic: allow gives it to all members, others to all but the sender, webhook to the application, which answers the client, and ask to all members if the application allows it; left out, it is refused unless client.publish_prefixes allows it.
-    publish: Option<Publish> = Choice(Publish::WORDS), Unset(r#""others""#);
+    publish: Option<PublishRule> = Choice(PUBLISH_WORDS), Unset(r#""others""#);
     /// Tell members who else is there.
     presence: bool = Bool, Default("false");
     /// The application hears who comes to these topics and goes, and when they are occupied and vacated, as far as webhook.events says so.

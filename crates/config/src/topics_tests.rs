@@ -1,4 +1,6 @@
 use super::*;
+use crate::typed::{JOIN_WORDS, PUBLISH_WORDS};
+use model::{JoinRule, PublishRule};
 
 fn load(file: &str) -> Result<Loaded, String> {
     with(file, &[])
@@ -20,7 +22,7 @@ fn rules_have_keys_and_defaults_in_file_order() {
     let rules = load(file).unwrap().config.topics;
     let all = TopicRule {
         pattern: "*".into(),
-        join: Join::Allow,
+        join: JoinRule::Allow,
         publish: None,
         presence: false,
         events: false,
@@ -39,8 +41,8 @@ fn rules_have_keys_and_defaults_in_file_order() {
     };
     let chat = TopicRule {
         pattern: "room:*".into(),
-        join: Join::Webhook,
-        publish: Some(Publish::Others),
+        join: JoinRule::Webhook,
+        publish: Some(PublishRule::Others),
         presence: true,
         webhook_url: Some("http://a/b".into()),
         ..all.clone()
@@ -49,11 +51,11 @@ fn rules_have_keys_and_defaults_in_file_order() {
     assert_eq!(load("").unwrap().config.topics, []);
     assert_eq!(load("topics = []").unwrap().config.topics, []);
     assert_eq!(load("topics = [{ pattern = \"*\" }]").unwrap().config.topics, [all]);
-    for (at, word) in Join::WORDS.iter().enumerate() {
+    for (at, word) in JOIN_WORDS.iter().enumerate() {
         let file = format!(
             "[webhook]\nurl = \"https://a\"\n[[topics]]\npattern = \"a\"\njoin = \"{word}\"\n"
         );
-        let want = [Join::Allow, Join::Refuse, Join::Webhook][at];
+        let want = [JoinRule::Allow, JoinRule::Refuse, JoinRule::Webhook][at];
         assert_eq!(load(&file).unwrap().config.topics[0].join, want);
     }
 }
@@ -337,14 +339,14 @@ proptest::proptest! {
             let pattern = toml::Value::String(format!("{at}{pattern}"));
             file.push_str(&format!(
                 "[[topics]]\npattern = {pattern}\njoin = \"{}\"\npresence = {presence}\n",
-                Join::WORDS[*join]
+                JOIN_WORDS[*join]
             ));
             if *messages > 0 {
                 file.push_str(&format!(
                     "history_messages_max = {messages}\nacknowledge = {presence}\n"
                 ));
             }
-            if let Some(word) = Publish::WORDS.get(*events) {
+            if let Some(word) = PUBLISH_WORDS.get(*events) {
                 file.push_str(&format!("publish = \"{word}\"\nwebhook_url = \"http://b/{at}\"\n"));
             }
         }

@@ -3,6 +3,10 @@
 use std::fmt;
 use std::net::SocketAddr;
 
+use auth::LoginRule;
+use model::{JoinRule, PublishRule};
+use proxies::ProxyHeader;
+
 use crate::Value;
 use crate::setting::Mode;
 
@@ -97,6 +101,59 @@ macro_rules! words {
     };
 }
 
+/// The words of an enum that the crate has in which it is used. The first one is the fallback.
+macro_rules! words_of {
+    ($(#[doc = $doc:literal])* $words:ident: $type:ty {$($variant:ident = $word:literal;)*}) => {
+        $(#[doc = $doc])*
+        pub(crate) const $words: &[&str] = &[$($word),*];
+
+        impl Typed for $type {
+            fn typed(value: Option<&Value>) -> Self {
+                const ALL: &[$type] = &[$(<$type>::$variant),*];
+                let text = String::typed(value);
+                ALL[$words.iter().position(|word| **word == text).unwrap_or(0)]
+            }
+        }
+    };
+}
+
+words_of! {
+    /// Whether clients become other users while they are connected.
+    LOGIN_WORDS: LoginRule {
+        Allow = "allow";
+        Refuse = "refuse";
+    }
+}
+
+words_of! {
+    /// How trusted proxies say where a client is.
+    PROXY_HEADER_WORDS: ProxyHeader {
+        XForwardedFor = "x-forwarded-for";
+        Forwarded = "forwarded";
+        ProxyProtocol = "proxy-protocol";
+    }
+}
+
+words_of! {
+    /// Whether a client may join a topic.
+    JOIN_WORDS: JoinRule {
+        Allow = "allow";
+        Refuse = "refuse";
+        Webhook = "webhook";
+    }
+}
+
+words_of! {
+    /// Whether clients may publish to a topic, and who gets it.
+    PUBLISH_WORDS: PublishRule {
+        Allow = "allow";
+        Others = "others";
+        Refuse = "refuse";
+        Webhook = "webhook";
+        Ask = "ask";
+    }
+}
+
 words! {
     /// How messages leave.
     Sender {
@@ -106,28 +163,6 @@ words! {
         IoUring = "io_uring";
         /// One system call for each connection.
         Write = "write";
-    }
-}
-
-words! {
-    /// Whether clients become other users while they are connected.
-    Login {
-        /// They may.
-        Allow = "allow";
-        /// Only the application does it for them.
-        Refuse = "refuse";
-    }
-}
-
-words! {
-    /// How trusted proxies say where a client is.
-    ProxyHeader {
-        /// By `X-Forwarded-For`.
-        XForwardedFor = "x-forwarded-for";
-        /// By `Forwarded`, RFC 7239.
-        Forwarded = "forwarded";
-        /// By the PROXY protocol.
-        ProxyProtocol = "proxy-protocol";
     }
 }
 
@@ -184,33 +219,5 @@ words! {
         Deny = "deny";
         /// Yes.
         Allow = "allow";
-    }
-}
-
-words! {
-    /// Whether a client may join a topic.
-    Join {
-        /// It may.
-        Allow = "allow";
-        /// It may not.
-        Refuse = "refuse";
-        /// The application is asked.
-        Webhook = "webhook";
-    }
-}
-
-words! {
-    /// Whether clients may publish to a topic, and who gets it.
-    Publish {
-        /// They may: all members get it.
-        Allow = "allow";
-        /// They may: all members but the sender get it.
-        Others = "others";
-        /// They may not.
-        Refuse = "refuse";
-        /// The application gets it.
-        Webhook = "webhook";
-        /// The application is asked whether all members get it.
-        Ask = "ask";
     }
 }

@@ -2,8 +2,10 @@
 
 use std::net::SocketAddr;
 
+use auth::LoginRule;
+
 use super::{Checks, is_host as is_host_name, is_loopback, overlap};
-use crate::{ClientCertificates, ClientUser, Config, Login};
+use crate::{ClientCertificates, ClientUser, Config};
 
 pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
     let Config { client, admin, mqtt, tls, .. } = config;
@@ -35,7 +37,7 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
                 .into()
         },
     );
-    let may_login = client.login == Login::Allow;
+    let may_login = client.login == LoginRule::Allow;
     checks.require(&["tls.client_user", "client.login"], !names_users || !may_login, || {
         "a client could log in as another user than its certificate's: set client.login = \"refuse\"".into()
     });

@@ -4,7 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::Judged;
 use super::Severity::{Error, Ok, Warning};
-use crate::{Config, Join, Publish, Silence, TopicRule};
+use model::{JoinRule, PublishRule};
+
+use crate::{Config, Silence, TopicRule};
 
 /// A key that is sent in a header has at least so many characters: what `openssl rand -hex 16` gives.
 const KEY_CHARS_MIN: usize = 32;
@@ -170,7 +172,8 @@ pub(super) fn publishing(config: &Config, _: u64) -> Judged {
         return if config.auth.required { warning(what) } else { error(what) };
     }
     let open = config.topics.iter().find(|rule| {
-        rule.pattern == "*" && matches!(rule.publish, Some(Publish::Allow | Publish::Others))
+        rule.pattern == "*"
+            && matches!(rule.publish, Some(PublishRule::Allow | PublishRule::Others))
     });
     match open {
         Some(_) if config.auth.required => warning(
@@ -450,7 +453,7 @@ pub(super) fn webhooks(config: &Config, _: u64) -> Judged {
 
 pub(super) fn silence(config: &Config, _: u64) -> Judged {
     let asks = |rule: &&TopicRule| {
-        matches!(rule.join, Join::Webhook) || matches!(rule.publish, Some(Publish::Ask))
+        matches!(rule.join, JoinRule::Webhook) || matches!(rule.publish, Some(PublishRule::Ask))
     };
     let rule = config.topics.iter().find(asks);
     match (config.webhook.silence, rule) {

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use auth::{Authenticator, LoginRule, Policy};
+use auth::{Authenticator, Policy};
 use config::{Config, Loaded};
-use model::{AcknowledgeRule, HistoryRule, JoinRule, Name, PublishRule, Rule, Rules};
+use model::{AcknowledgeRule, HistoryRule, Name, Rule, Rules};
 
 use protocol::Listener;
 use quotas::Unit;
@@ -61,18 +61,8 @@ fn rules(config: &Config, demo: bool) -> Rules {
     };
     let rule = |rule: &config::TopicRule| Rule {
         pattern: rule.pattern.clone(),
-        join: match rule.join {
-            config::Join::Allow => JoinRule::Allow,
-            config::Join::Refuse => JoinRule::Refuse,
-            config::Join::Webhook => JoinRule::Webhook,
-        },
-        publish: rule.publish.map(|publish| match publish {
-            config::Publish::Refuse => PublishRule::Refuse,
-            config::Publish::Allow => PublishRule::Allow,
-            config::Publish::Others => PublishRule::Others,
-            config::Publish::Webhook => PublishRule::Webhook,
-            config::Publish::Ask => PublishRule::Ask,
-        }),
+        join: rule.join,
+        publish: rule.publish,
         presence: rule.presence,
         events: rule.events,
         conflate: rule.conflate,
@@ -90,22 +80,13 @@ fn rules(config: &Config, demo: bool) -> Rules {
 
 /// What clients may do.
 fn policy(config: &Config, fixed: &Fixed) -> Policy {
-    let login = match config.client.login {
-        config::Login::Allow => LoginRule::Allow,
-        config::Login::Refuse => LoginRule::Refuse,
-    };
-    Policy::new(rules(config, fixed.demo), login)
+    Policy::new(rules(config, fixed.demo), config.client.login)
 }
 
 /// Who is believed about where a client is. The configuration has checked the networks.
 fn proxies(config: &Config) -> proxies::Trusted {
     let networks = proxies::Networks::parse(&config.client.trusted_proxies).unwrap_or_default();
-    let header = match config.client.proxy_header {
-        config::ProxyHeader::XForwardedFor => proxies::ProxyHeader::XForwardedFor,
-        config::ProxyHeader::Forwarded => proxies::ProxyHeader::Forwarded,
-        config::ProxyHeader::ProxyProtocol => proxies::ProxyHeader::ProxyProtocol,
-    };
-    proxies::Trusted { networks, header }
+    proxies::Trusted { networks, header: config.client.proxy_header }
 }
 
 /// What a user may do in a second.
