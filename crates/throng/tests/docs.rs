@@ -47,6 +47,7 @@ pages! {
     forward: "docs/forward.md",
     subscriptions: "docs/subscriptions.md",
     recipes: "docs/recipes.md",
+    coming_from: "docs/coming-from.md",
     configuration: "docs/configuration.md",
     api: "docs/api.md",
     command_line: "docs/command-line.md",

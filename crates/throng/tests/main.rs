@@ -50,6 +50,7 @@ mod phoenix;
 mod process;
 mod proxies;
 mod public;
+mod publish_programs;
 mod quotas;
 mod recipes;
 mod recovery;
