@@ -132,7 +132,7 @@ fn write(
 }
 
 /// The metadata of a backup. What happened after it is unknown, except how far the offsets may have come when it began.
-fn backup_metadata(metadata: &Metadata, new_epoch: u32) -> Metadata {
+pub(crate) fn backup_metadata(metadata: &Metadata, new_epoch: u32) -> Metadata {
     let Metadata { epoch, last_offset: last, lost_through, lost_after, .. } = *metadata;
     let lost_after = if lost_through == 0 { last } else { lost_after.min(last) };
     let last_offset = last.saturating_add(OFFSETS_SKIPPED);

@@ -77,7 +77,7 @@ fn create_directories(path: &Path, created: &mut Vec<PathBuf>) -> IoResult<()> {
 }
 
 /// The error of a copy from the file `from` into the directory `to`.
-fn copy_error(error: InternalError, from: &Path, to: &Path) -> OpenError {
+pub(crate) fn copy_error(error: InternalError, from: &Path, to: &Path) -> OpenError {
     let (file, name) = (to.join(FILE), to.display());
     if let Some(error) = error.disk_full() {
         let reason = format!(

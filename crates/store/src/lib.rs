@@ -21,7 +21,8 @@
 //! damaged topic and continues with all others. Deleting the topic's history removes its damage.
 //!
 //! **Copies.** [`Store::begin_backup`] copies the store as of one commit while it is in use, and [`back_up`]
-//! copies one that no process has open. [`compact`] rewrites a file without its free pages.
+//! copies one that no process has open. [`restore`] puts a copy into the place of a store, and [`compact`] rewrites
+//! a file without its free pages.
 //!
 //! **Retention.** The rule that came with a topic's last message applies to the whole topic. Reads
 //! never return a message that is too old or has expired. By number and by bytes a topic may exceed
@@ -63,6 +64,7 @@ mod reader;
 mod record;
 mod record_more;
 mod redb_header;
+mod restore;
 mod rewrite;
 mod salvage;
 mod shared;
@@ -93,6 +95,7 @@ pub use passed::Passed;
 pub use read::{CountedMessages, ReadLimits, StoredMessages};
 pub use reader::{ReadJob, Reader};
 pub use record::Record;
+pub use restore::restore;
 pub use salvage::salvage;
 pub use shared::Done;
 pub use stats::{COMMIT_US, Dropped, Stats};

@@ -371,3 +371,70 @@ fn the_api_writes_only_new_directories_in_that_of_backups() {
     assert_eq!(begin(&without, "copy"), (409, json!("no_store")));
     assert_eq!(without.api("GET", "/api/backup", None).1["error"]["code"], "no_store");
 }
+
+#[test]
+fn a_backup_is_restored_over_a_store_only_with_a_flag() {
+    let folder = Folder::new("restore", TOPICS);
+    let server = folder.serve();
+    fill(&server, "a", 0..20);
+    let seen = server.publish("a", "20 ".into())["id"].clone();
+    assert_eq!(backup(&folder, &server, "copy").0, Some(0));
+    fill(&server, "a", 21..30);
+    let copy = backup_dir(&folder, "copy").to_str().unwrap().to_owned();
+    let (code, text) = run(&folder, &["restore", &copy, "data", "--replace"]);
+    assert!(code == Some(1) && text.contains("in use by another process"), "{text}");
+    assert_eq!(end(server), Some(0));
+    let (code, text) = run(&folder, &["restore", &copy, "data"]);
+    assert!(code == Some(1) && text.contains("--replace"), "{text}");
+    let (code, text) = run(&folder, &["restore", "data", "data/.", "--replace"]);
+    assert!(code == Some(2) && text.contains("is the store itself"), "{text}");
+    let (code, text) = run(&folder, &["restore", "nothing", "data", "--replace"]);
+    assert!(code == Some(1) && text.contains("nothing has no store"), "{text}");
+    let server = folder.serve();
+    assert_eq!(numbers(&server, "a").len(), 30, "a restore that was refused changed something");
+    let seen_later = server.publish("a", "30 ".into())["id"].clone();
+    assert_eq!(end(server), Some(0));
+    // The directory is that of the configuration.
+    folder.configure(&format!("{TOPICS}[store]\ndata = \"data\"\n"));
+    for _ in 0..2 {
+        let args = ["restore", &copy, "--replace", "--config", "throng.toml"];
+        let (code, text) = run(&folder, &args);
+        assert!(code == Some(0) && text.contains("the backup is restored into data"), "{text}");
+    }
+    let server = folder.serve();
+    // It says that messages may have come after the backup.
+    assert_eq!(history(&server, "a"), ((0..=20).collect(), false));
+    for seen in [&seen, &seen_later] {
+        let polled = poll(&server, "a", seen.as_str().unwrap());
+        assert_eq!(polled["recovered"], false, "{polled}");
+    }
+    fill(&server, "a", 21..23);
+    assert_eq!(end(server), Some(0));
+    // Without a store in the way no flag is needed.
+    let (code, text) = run(&folder, &["restore", &copy, "new/data"]);
+    assert_eq!(code, Some(0), "{text}");
+    let server = folder.serve_in(&folder.root.join("new/data"));
+    assert_eq!(history(&server, "a").0, (0..=20).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_damaged_backup_is_not_restored() {
+    let folder = Folder::new("restore-damage", TOPICS);
+    let server = folder.serve();
+    server.publish("b", "find me".into());
+    assert_eq!(backup(&folder, &server, "copy").0, Some(0));
+    server.publish("b", "more".into());
+    assert_eq!(end(server), Some(0));
+    let copy = backup_dir(&folder, "copy");
+    let file = copy.join("throng.redb");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let places: Vec<usize> =
+        (0..bytes.len()).filter(|at| bytes[*at..].starts_with(b"find me")).collect();
+    assert!(!places.is_empty());
+    places.iter().for_each(|at| bytes[*at] ^= 1);
+    std::fs::write(&file, &bytes).unwrap();
+    let before = std::fs::read(folder.file()).unwrap();
+    let (code, text) = run(&folder, &["restore", copy.to_str().unwrap(), "data", "--replace"]);
+    assert!(code == Some(3) && text.contains("damaged: messages of b"), "{text}");
+    assert!(std::fs::read(folder.file()).unwrap() == before, "the store was changed");
+}

@@ -3,6 +3,7 @@
 mod backup;
 mod check;
 mod compact;
+mod restore;
 mod salvage;
 
 use std::io::Write;
@@ -27,6 +28,9 @@ pub enum What {
     /// Rewrite the file of a store without its free space. No server may have it open, and the disk needs room for
     /// both files. The old one stays until the new one is complete, and if it is damaged.
     Compact(compact::Compact),
+    /// Put a backup into the place of a store that no server has open, once all of it is verified and on the disk.
+    /// Clients that come back learn that messages may be missing.
+    Restore(restore::Restore),
     /// Write a new store of all that is whole in a damaged one, which stays as it is; it may be
     /// one of an earlier version. Clients that
     /// come back to what is gone are told so.
@@ -39,6 +43,7 @@ pub fn run(what: &What) -> Result<(), CommandError> {
         What::Backup(args) => backup::run(args),
         What::Check(args) => check::run(args),
         What::Compact(args) => compact::run(args),
+        What::Restore(args) => restore::run(args),
         What::Salvage(args) => salvage::run(args),
     }
 }

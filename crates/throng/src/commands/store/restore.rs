@@ -1,0 +1,54 @@
+//! `throng store restore`: puts a backup into the place of a store.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use store::OpenError;
+
+use crate::error::CommandError;
+use crate::flags::Flags;
+
+#[derive(Args)]
+pub struct Restore {
+    /// The directory of the backup, which stays as it is.
+    #[arg(value_name = "BACKUP")]
+    backup: PathBuf,
+    /// The store's directory [default: the configuration's store.data].
+    #[arg(value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Replace the store that is in the directory: what it has is gone then.
+    #[arg(long)]
+    replace: bool,
+    #[command(flatten)]
+    settings: Box<Flags>,
+}
+
+pub fn run(args: &Restore) -> Result<(), CommandError> {
+    let dir = super::directory(args.dir.as_deref(), &args.settings, "restore BACKUP")?;
+    if is_same(&args.backup, &dir) {
+        let message = format!("{} is the store itself: name its backup first", dir.display());
+        return Err(CommandError::Usage(message));
+    }
+    let report = store::restore(&args.backup, &dir, args.replace, super::new_epoch()?);
+    let report = report.map_err(|error| match error {
+        OpenError::Exists { dir } => CommandError::Runtime(format!(
+            "{} has a store already: with --replace the backup takes its place, and what it has is gone; throng store \
+             backup NAME --from {} copies it before",
+            dir.display(),
+            dir.display()
+        )),
+        other => super::runtime(other),
+    })?;
+    super::print_report(&args.backup, &report)?;
+    super::print(&format!(
+        "the backup is restored into {dir}: serve it with --data {dir}\n",
+        dir = dir.display()
+    ));
+    Ok(())
+}
+
+/// Whether both paths lead to one directory.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let paths = [one, other].map(|path| path.canonicalize().ok());
+    paths[0].is_some() && paths[0] == paths[1]
+}
