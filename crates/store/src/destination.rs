@@ -1,12 +1,11 @@
 //! The directory that gets a copy of a store: it has none yet, and a copy that fails leaves nothing in it.
 
-use std::fs::{DirBuilder, File};
 use std::io::{ErrorKind, Result as IoResult};
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use crate::disk::create_directories;
 use crate::error::{InternalError, OpenError};
-use crate::files::{DIR_MODE, FILE, copy_owner};
+use crate::files::{FILE, copy_owner};
 use crate::open::Directory;
 
 /// Whether a directory has a store.
@@ -60,20 +59,6 @@ pub(crate) fn write_copy(
         created.iter().rev().for_each(|dir| drop(std::fs::remove_dir(dir)));
     }
     written
-}
-
-/// Creates the missing directories of a path, for their owner only, and syncs the directory above each, so that the
-/// copy is there after a power loss. Adds each to `created`.
-fn create_directories(path: &Path, created: &mut Vec<PathBuf>) -> IoResult<()> {
-    let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
-    let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
-    for dir in missing.into_iter().rev() {
-        DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir)?;
-        created.push(dir.into());
-        let above = dir.parent().filter(|above| !above.as_os_str().is_empty());
-        File::open(above.unwrap_or(Path::new(".")))?.sync_all()?;
-    }
-    Ok(())
 }
 
 /// The error of a copy from the file `from` into the directory `to`.

@@ -11,12 +11,13 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::checksum;
 use crate::clock::Age;
+use crate::disk;
 use crate::files::owner_only;
 use crate::metadata::Metadata;
 
@@ -32,6 +33,7 @@ const DOUBT_LENGTH: usize = LENGTH + 16;
 /// The open file.
 pub(crate) struct LastCommitFile {
     file: File,
+    path: PathBuf,
     /// What the clock of the process before knew when it recorded a commit.
     pub earlier: Option<Age>,
     /// The file says that the time of day is doubted.
@@ -50,7 +52,8 @@ fn number(bytes: &[u8], at: usize) -> Option<u64> {
 impl LastCommitFile {
     /// Opens the file or creates it.
     pub fn open(dir: &Path) -> std::io::Result<Self> {
-        let file = owner_only().open(dir.join(FILE))?;
+        let path = dir.join(FILE);
+        let file = disk::open(&owner_only(), &path)?;
         let metadata = file.metadata()?;
         let mut bytes = [0; DOUBT_LENGTH];
         let is_long = file.read_exact_at(&mut bytes, 0).is_ok();
@@ -62,6 +65,7 @@ impl LastCommitFile {
         let earlier = now_ms.map(|now_ms| Age { now_ms, doubt_ms: doubt_ms.unwrap_or(0) });
         Ok(LastCommitFile {
             file,
+            path,
             earlier,
             has_doubt: AtomicBool::new(metadata.len() > LENGTH as u64),
         })
@@ -75,7 +79,7 @@ impl LastCommitFile {
         let sum = checksum::of(FILE.as_bytes(), &bytes[..16]);
         bytes[16..].copy_from_slice(&sum.to_le_bytes());
         // Without this file the store only knows less, so an error here must not stop a write.
-        let _ = self.file.write_all_at(&bytes, 0);
+        let _ = disk::write_at(&self.file, &self.path, 0, &bytes);
         self.write_doubt(age);
         let _ = self.file.set_modified(UNIX_EPOCH + Duration::from_millis(age.now_ms));
     }
@@ -94,9 +98,9 @@ impl LastCommitFile {
     fn write_doubt(&self, Age { now_ms: _, doubt_ms }: Age) {
         if doubt_ms > 0 {
             let bytes = [doubt_ms, doubt_sum(doubt_ms)].map(u64::to_le_bytes).concat();
-            let _ = self.file.write_all_at(&bytes, LENGTH as u64);
+            let _ = disk::write_at(&self.file, &self.path, LENGTH as u64, &bytes);
         } else if self.has_doubt.load(Relaxed) {
-            let _ = self.file.set_len(LENGTH as u64);
+            let _ = disk::set_len(&self.file, &self.path, LENGTH as u64);
         }
         self.has_doubt.store(doubt_ms > 0, Relaxed);
     }

@@ -48,6 +48,7 @@ mod compact;
 mod copy_rows;
 mod database;
 mod destination;
+mod disk;
 mod error;
 mod events;
 mod files;
@@ -76,6 +77,7 @@ mod store;
 mod tables;
 mod topic;
 mod topic_rows;
+mod unsynced;
 mod writer;
 
 #[cfg(test)]

@@ -1,30 +1,31 @@
 //! Opens the store's file or creates it, and records what the last process left behind.
 
-use std::fs::{DirBuilder, File, TryLockError};
-use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::fs::{File, TryLockError};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use random::Random;
-use redb::backends::FileBackend;
 use redb::{Builder, Database, WriteTransaction};
 
 use crate::check;
 use crate::clock::{Age, AgeClock};
 use crate::database::{GuardedDatabase, Opened, file_format, open_database};
+use crate::disk::{self, Change};
 use crate::error::{InternalError, OpenError};
-use crate::files::{DIR_MODE, FILE, LOCK, owner_only, restrict_to_owner};
+use crate::files::{FILE, LOCK, owner_only, restrict_to_owner};
 use crate::last_commit::{self, LastCommitFile};
 use crate::metadata::{Metadata, OFFSETS_SKIPPED};
 use crate::panics::catch_redb_panics;
 use crate::passed::Passed;
+use crate::redb_header::RedbHeader;
 use crate::rewrite;
 use crate::staged_file::StagedFile;
 use crate::tables::{
     CURSORS, EXPIRIES, FIRST_FORMAT, FORMAT, FORMAT_KEY, FORMAT_TABLE, IDEMPOTENCY, KEYS, MESSAGES,
     METADATA, NAMES, RECORDS, SUBSCRIPTIONS, TOPICS, is_known,
 };
+use crate::unsynced::{Unsynced, forget_cached};
 
 /// The name of a new file until it is complete.
 const NEW: &str = "throng.redb.new";
@@ -55,6 +56,8 @@ pub(crate) struct OpenState {
 /// A directory, which this process locks as long as its store is open.
 pub(crate) struct Directory {
     dir: PathBuf,
+    /// Of the store's file.
+    unsynced: Arc<Unsynced>,
     locked: Mutex<Option<Locked>>,
 }
 
@@ -71,7 +74,7 @@ struct Locked {
 impl Directory {
     /// The directory, which is not looked at yet.
     pub fn new(dir: &Path) -> Self {
-        Directory { dir: dir.into(), locked: Mutex::new(None) }
+        Directory { dir: dir.into(), unsynced: Arc::default(), locked: Mutex::new(None) }
     }
 
     /// Creates the directory if it is missing, and locks it.
@@ -85,9 +88,9 @@ impl Directory {
     pub fn lock(&self) -> Result<(), OpenError> {
         let dir = &self.dir;
         let directory_error = |error| OpenError::Directory { dir: dir.clone(), error };
-        DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir).map_err(directory_error)?;
+        disk::create_directories(dir, &mut Vec::new()).map_err(directory_error)?;
         let path = dir.join(LOCK);
-        let lock = owner_only().open(&path).map_err(directory_error)?;
+        let lock = disk::open(&owner_only(), &path).map_err(directory_error)?;
         // A copy that fails removes its lock file, and a process that opened it before must not count it as locked.
         let is_in_place = |lock: &File| -> std::io::Result<bool> {
             Ok(std::fs::metadata(&path)?.ino() == lock.metadata()?.ino())
@@ -176,7 +179,7 @@ impl Directory {
 
     /// Removes the store's files: those of a copy that failed.
     pub fn remove_files(&self) {
-        self.paths().iter().for_each(|path| drop(std::fs::remove_file(path)));
+        self.paths().iter().for_each(|path| drop(disk::remove(path)));
     }
 
     /// Creates the reserve file. Returns false if the disk has no capacity for it.
@@ -187,19 +190,21 @@ impl Directory {
         let path = self.dir.join(RESERVE);
         // The content is noise, because a file system may store zeros without using space.
         let bytes = Random::new(1).bytes(RESERVE_BYTES);
-        let result = owner_only().truncate(true).open(&path).and_then(|mut file| {
+        let result = disk::open(owner_only().truncate(true), &path).and_then(|mut file| {
+            // Only its length matters.
+            disk::note(Change::SetLen(&path, RESERVE_BYTES as u64))?;
             std::io::Write::write_all(&mut file, &bytes)?;
-            file.sync_all()
+            disk::sync(&file, &path)
         });
         if result.is_err() {
-            let _ = std::fs::remove_file(&path);
+            let _ = disk::remove(&path);
         }
         result.is_ok()
     }
 
     /// Removes the reserve file to free its space.
     pub fn remove_reserve(&self) {
-        let _ = std::fs::remove_file(self.dir.join(RESERVE));
+        let _ = disk::remove(&self.dir.join(RESERVE));
     }
 
     /// Opens the file, or creates it with this epoch, and marks it as in use. Verifies a file of up
@@ -211,7 +216,7 @@ impl Directory {
         verify_bytes_max: u64,
     ) -> Result<(GuardedDatabase, OpenState), OpenError> {
         // The part of a file that a process had written when it was killed.
-        let _ = std::fs::remove_file(self.dir.join(NEW));
+        let _ = disk::remove(&self.dir.join(NEW));
         let file = self.file();
         let is_there = file.try_exists().map_err(|error| self.open_error(error.into()))?;
         if !is_there {
@@ -221,6 +226,7 @@ impl Directory {
             restrict_to_owner(&self.dir.join(name));
         }
         let length = std::fs::metadata(&file).map_err(|error| self.open_error(error.into()))?.len();
+        self.forget_unclean();
         let opened = self.try_open(cache_bytes_max, length <= verify_bytes_max);
         let mut opened = opened.map_err(|error| self.open_error(error))?;
         if self.check_format(file_format(&opened.db))? == FIRST_FORMAT {
@@ -248,6 +254,17 @@ impl Directory {
         Ok((db, OpenState { has_reserve, ..start }))
     }
 
+    /// Has the kernel forget a file that the process before did not close: it may have in memory what a sync that
+    /// failed has not brought to the disk.
+    fn forget_unclean(&self) {
+        let file = self.file();
+        let header = StagedFile::open_to_read(&file).and_then(|file| RedbHeader::read(&file));
+        if header.ok().flatten().is_some_and(|header| header.is_unclean()) {
+            // Where this can't be done, the start goes by what is in memory.
+            let _ = forget_cached(&file);
+        }
+    }
+
     /// Opens the file as the process before passed it on, or as this one left it for that: nothing is
     /// verified, and nothing written but what redb notes of an open file. So the other process can take the
     /// file back, and nothing takes long. The file must have the commit that is `expected`, if one is.
@@ -256,6 +273,7 @@ impl Directory {
         expected: Option<&Passed>,
         cache_bytes_max: usize,
     ) -> Result<(GuardedDatabase, OpenState), OpenError> {
+        self.write_again().map_err(|error| self.open_error(error))?;
         let opened = self.try_open(cache_bytes_max, false);
         let Opened { db, disk, .. } = opened.map_err(|error| self.open_error(error))?;
         let format = self.check_format(file_format(&db))?;
@@ -270,8 +288,19 @@ impl Directory {
         Ok((db, OpenState { metadata, clean: true, has_reserve, raises_format }))
     }
 
-    fn try_open(&self, cache_bytes_max: usize, verify: bool) -> Result<Opened, InternalError> {
-        open_database(|| StagedFile::open(&self.file()), cache_bytes_max, verify)
+    pub fn try_open(&self, cache_bytes_max: usize, verify: bool) -> Result<Opened, InternalError> {
+        let file = self.file();
+        open_database(|| StagedFile::open(&file, &self.unsynced), cache_bytes_max, verify)
+    }
+
+    /// Whether a sync of the file has failed, so that [`Directory::write_again`] must come before the next commit.
+    pub fn has_failed_sync(&self) -> bool {
+        self.unsynced.has_failed()
+    }
+
+    /// Brings to the disk what a sync that failed may have left in memory. Open the file anew after that.
+    pub fn write_again(&self) -> Result<(), InternalError> {
+        Ok(self.unsynced.write_again(&self.file())?)
     }
 
     /// Upgrades a file of the first format: a new file replaces it once it is complete.
@@ -312,7 +341,7 @@ impl Directory {
         };
         let result = fill_and_install();
         if result.is_err() {
-            let _ = std::fs::remove_file(self.dir.join(NEW));
+            let _ = disk::remove(&self.dir.join(NEW));
         }
         result
     }
@@ -320,11 +349,8 @@ impl Directory {
     /// Creates the new file with all its tables.
     fn create_new_file(&self) -> Result<Database, InternalError> {
         let new = self.dir.join(NEW);
-        match std::fs::remove_file(&new) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
-        let file = FileBackend::new(owner_only().create_new(true).open(&new)?)?;
+        disk::remove(&new)?;
+        let file = StagedFile::create(&new)?;
         let db = Builder::new().set_cache_size(NEW_CACHE_BYTES).create_with_backend(file)?;
         let txn = db.begin_write()?;
         txn.open_table(FORMAT_TABLE)?.insert(FORMAT_KEY, FORMAT)?;
@@ -346,10 +372,9 @@ impl Directory {
     fn install_new_file(&self, db: GuardedDatabase) -> Result<(), InternalError> {
         db.close()?;
         let new = self.dir.join(NEW);
-        File::open(&new)?.sync_all()?;
-        std::fs::rename(new, self.file())?;
-        File::open(&self.dir)?.sync_all()?;
-        Ok(())
+        disk::sync(&File::open(&new)?, &new)?;
+        disk::rename(&new, &self.file())?;
+        Ok(disk::sync_dir(&self.dir)?)
     }
 
     fn check_format(&self, found: Result<Option<u64>, InternalError>) -> Result<u64, OpenError> {

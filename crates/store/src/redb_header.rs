@@ -29,6 +29,7 @@ const SLOT: usize = 128;
 const SLOT_ID: usize = 104;
 const SLOT_SUM: usize = 112;
 const PRIMARY_BIT: u8 = 1;
+const RECOVERY_BIT: u8 = 2;
 
 /// The two commit slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +71,11 @@ impl RedbHeader {
             state: bytes[MAGIC.len()],
             newest: complete.then(|| slots.iter().map(|slot| id(slot)).max()).flatten(),
         })
+    }
+
+    /// True if the last process did not close the file.
+    pub fn is_unclean(&self) -> bool {
+        self.state & RECOVERY_BIT != 0
     }
 
     /// True if the inactive slot is complete and newer. Either the process was killed after it
@@ -134,10 +140,11 @@ mod tests {
             assert_eq!(header.newest, Some(header.primary));
             assert!(header.primary > before.primary);
             assert_ne!(header.state & PRIMARY_BIT, before.state & PRIMARY_BIT);
-            assert!(!header.has_newer_slot());
+            assert!(!header.has_newer_slot() && header.is_unclean());
             before = header;
         }
         drop(db);
+        assert!(!read().is_unclean());
         std::fs::remove_file(&path).unwrap();
     }
 }

@@ -5,18 +5,20 @@
 use std::fs::File;
 use std::io::{Error, ErrorKind};
 use std::ops::Bound;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
 use redb::backends::FileBackend;
 use redb::{BackendError, StorageBackend};
 
+use crate::disk::{self, Change};
 use crate::error::InternalError;
+use crate::files::owner_only;
+use crate::unsynced::Unsynced;
 
 /// The next sync of this file reports an error although the data reached the disk.
 #[cfg(test)]
-pub(crate) static SYNC_FAILS: std::sync::Mutex<Option<std::path::PathBuf>> =
-    std::sync::Mutex::new(None);
+pub(crate) static SYNC_FAILS: std::sync::Mutex<Option<PathBuf>> = std::sync::Mutex::new(None);
 
 /// A file whose writes stay in memory until [`StagedFile::write_through`].
 #[derive(Clone, Debug)]
@@ -27,8 +29,8 @@ pub(crate) struct StagedFile {
 #[derive(Debug)]
 struct Inner {
     file: FileBackend,
-    #[cfg(test)]
-    path: std::path::PathBuf,
+    path: PathBuf,
+    unsynced: Arc<Unsynced>,
     /// redb takes no locks on this file. The caller makes sure that nobody writes to it.
     read_only: bool,
     /// The writes that stay in memory; `None` after [`StagedFile::write_through`].
@@ -51,18 +53,31 @@ enum FileOp {
 }
 
 impl StagedFile {
-    /// Opens an existing file.
-    pub fn open(path: &Path) -> Result<Self, InternalError> {
-        StagedFile::new(path, File::options().read(true).write(true).open(path)?, false)
+    /// Opens an existing file. What is written and not synced is noted in `unsynced`.
+    pub fn open(path: &Path, unsynced: &Arc<Unsynced>) -> Result<Self, InternalError> {
+        let file = File::options().read(true).write(true).open(path)?;
+        StagedFile::new(path, file, false, unsynced.clone())
     }
 
     /// Opens an existing file for reading only. [`StagedFile::write_through`] fails on it.
     pub fn open_to_read(path: &Path) -> Result<Self, InternalError> {
-        StagedFile::new(path, File::open(path)?, true)
+        StagedFile::new(path, File::open(path)?, true, Arc::default())
     }
 
-    #[cfg_attr(not(test), expect(unused_variables))]
-    fn new(path: &Path, file: File, read_only: bool) -> Result<Self, InternalError> {
+    /// Creates a file, whose writes pass directly to it.
+    pub fn create(path: &Path) -> Result<Self, InternalError> {
+        let file = FileBackend::new(disk::open(owner_only().create_new(true), path)?)?;
+        let (path, unsynced, staged) = (path.into(), Arc::default(), RwLock::new(None));
+        let inner = Inner { file, path, unsynced, read_only: false, staged };
+        Ok(StagedFile { inner: Arc::new(inner) })
+    }
+
+    fn new(
+        path: &Path,
+        file: File,
+        read_only: bool,
+        unsynced: Arc<Unsynced>,
+    ) -> Result<Self, InternalError> {
         let file = FileBackend::new(file)?;
         let len = file.len()?;
         if len == 0 {
@@ -70,13 +85,7 @@ impl StagedFile {
             return Err(Error::new(ErrorKind::InvalidData, "it is empty").into());
         }
         let staged = RwLock::new(Some(Staged { ops: Vec::new(), len }));
-        let inner = Inner {
-            file,
-            #[cfg(test)]
-            path: path.into(),
-            read_only,
-            staged,
-        };
+        let inner = Inner { file, path: path.into(), unsynced, read_only, staged };
         Ok(StagedFile { inner: Arc::new(inner) })
     }
 
@@ -84,18 +93,24 @@ impl StagedFile {
         self.inner.staged.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what was staged, and passes later writes directly to the file.
+    /// Writes what was staged, once all that the file has is on the disk, and passes later writes directly to the
+    /// file.
     pub fn write_through(&self) -> Result<(), InternalError> {
         if self.inner.read_only {
             return Err(Error::from(ErrorKind::PermissionDenied).into());
         }
         let mut staged = self.staged();
         let ops = staged.take().map_or(Vec::new(), |staged| staged.ops);
+        if !ops.is_empty() {
+            // The process before may have been killed after its last writes and before their sync. Its commit becomes
+            // the active one by the first of these operations, which must not reach the disk before them.
+            self.inner.sync()?;
+        }
         for op in ops {
             match op {
-                FileOp::Write(offset, data) => self.inner.file.write(offset, &data)?,
-                FileOp::SetLen(len) => self.inner.file.set_len(len)?,
-                FileOp::Sync => self.inner.file.sync_data()?,
+                FileOp::Write(offset, data) => self.inner.write(offset, &data)?,
+                FileOp::SetLen(len) => self.inner.set_len(len)?,
+                FileOp::Sync => self.inner.sync()?,
             }
         }
         Ok(())
@@ -116,6 +131,35 @@ impl StagedFile {
             }
             None => false,
         }
+    }
+}
+
+impl Inner {
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
+        disk::note(Change::Write(&self.path, offset, data))?;
+        self.unsynced.add(offset, data.len() as u64);
+        self.file.write(offset, data)
+    }
+
+    fn set_len(&self, len: u64) -> Result<(), Error> {
+        disk::note(Change::SetLen(&self.path, len))?;
+        self.file.set_len(len)
+    }
+
+    fn sync(&self) -> Result<(), Error> {
+        let written = self.unsynced.count();
+        let synced = self.sync_file();
+        self.unsynced.on_synced(written, synced.is_ok());
+        synced
+    }
+
+    fn sync_file(&self) -> Result<(), Error> {
+        self.file.sync_data()?;
+        #[cfg(test)]
+        if SYNC_FAILS.lock().unwrap().take_if(|path| *path == self.path).is_some() {
+            return Err(Error::other("as it should in this test"));
+        }
+        disk::note(Change::Sync(&self.path))
     }
 }
 
@@ -172,19 +216,11 @@ impl StorageBackend for StagedFile {
             staged.len = len;
             FileOp::SetLen(len)
         };
-        if self.stage(op) { Ok(()) } else { self.inner.file.set_len(len) }
+        if self.stage(op) { Ok(()) } else { self.inner.set_len(len) }
     }
 
     fn sync_data(&self) -> Result<(), Error> {
-        if self.stage(|_| FileOp::Sync) {
-            return Ok(());
-        }
-        self.inner.file.sync_data()?;
-        #[cfg(test)]
-        if SYNC_FAILS.lock().unwrap().take_if(|path| *path == self.inner.path).is_some() {
-            return Err(Error::other("as it should in this test"));
-        }
-        Ok(())
+        if self.stage(|_| FileOp::Sync) { Ok(()) } else { self.inner.sync() }
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
@@ -192,7 +228,7 @@ impl StorageBackend for StagedFile {
             staged.len = staged.len.max(offset + data.len() as u64);
             FileOp::Write(offset, data.into())
         };
-        if self.stage(op) { Ok(()) } else { self.inner.file.write(offset, data) }
+        if self.stage(op) { Ok(()) } else { self.inner.write(offset, data) }
     }
 
     fn close(&self) -> Result<(), Error> {
@@ -277,7 +313,7 @@ mod tests {
             let name = format!("throng-store-disk-{}", std::process::id());
             let path = std::env::temp_dir().join(name);
             std::fs::write(&path, &start).unwrap();
-            let disk = StagedFile::open(&path).unwrap();
+            let disk = StagedFile::open(&path, &Arc::default()).unwrap();
             let mut want = start.clone();
             for call in calls {
                 match call {

@@ -12,6 +12,7 @@ mod kill;
 mod known_damage;
 mod open;
 mod permissions;
+mod power;
 mod random_damage;
 mod reference;
 mod retention;

@@ -1,24 +1,20 @@
 //! The writer's thread: group commit, retention, and recovery from disk errors.
 
 use std::collections::{HashMap, HashSet};
-use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use model::Name;
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata};
 
 use crate::batch::{Applied, Op, SWEEP_ROWS_MAX, SweepPlan, apply};
-use crate::database::open_database;
 use crate::error::{Damage, InternalError, StoreError};
-use crate::files::owner_only;
 use crate::metadata::Metadata;
 use crate::open::{OpenState, raise_format};
 use crate::panics::catch_redb_panics;
 use crate::shared::{Done, Item, Shared};
-use crate::staged_file::StagedFile;
 use crate::tables::{EXPIRIES, IDEMPOTENCY, MESSAGES, TOPICS};
 use crate::topic_rows;
 
@@ -52,10 +48,6 @@ pub const EMPTY_TOPICS_MAX: u64 = 262_144;
 /// this, in bytes.
 const LARGE_BYTES: u64 = 1 << 30;
 
-/// How many bytes the disk must accept, in addition to those that it rejected, before the writer
-/// reopens the store.
-const PROBE_BYTES: usize = 1 << 20;
-
 /// How many messages the first transaction of a deletion on a full disk deletes. Each transaction
 /// frees space for the next one, which may delete twice as many.
 const FULL_DISK_ROWS: usize = 64;
@@ -65,6 +57,8 @@ const RESERVE_EVERY: Duration = Duration::from_secs(60);
 
 /// How long the writer does not sweep after a sweep has met damage that belongs to no topic.
 const SWEEP_PAUSE: Duration = Duration::from_secs(3_600);
+
+mod failure;
 
 pub(crate) struct Writer {
     shared: Arc<Shared>,
@@ -124,12 +118,28 @@ impl Writer {
                 self.write(taken.items);
             }
             if Instant::now() >= self.next_maintenance || (is_idle && self.has_backlog) {
-                match self.rejected_bytes {
-                    Some(bytes) => self.probe(bytes),
-                    None => self.maintain(),
-                }
+                self.maintain_or_probe();
                 self.next_maintenance = Instant::now() + MAINTENANCE_EVERY;
             }
+        }
+    }
+
+    fn maintain_or_probe(&mut self) {
+        match self.rejected_bytes {
+            Some(bytes) => self.probe(bytes),
+            None => self.maintain(),
+        }
+    }
+
+    /// Writes what waits, and does maintenance if `is_due`. A test calls this in place of [`Writer::run`].
+    #[cfg(test)]
+    pub fn step(&mut self, is_due: bool) {
+        let items = self.shared.queue.take(usize::MAX, usize::MAX, Some(Instant::now())).items;
+        if !items.is_empty() {
+            self.write(items);
+        }
+        if is_due {
+            self.maintain_or_probe();
         }
     }
 
@@ -269,6 +279,9 @@ impl Writer {
             return None;
         }
         self.shared.directory.remove_reserve();
+        if self.shared.directory.has_failed_sync() {
+            self.shared.directory.write_again().and_then(|()| self.reopen()).ok()?;
+        }
         self.next_reserve = Some(Instant::now() + RESERVE_EVERY);
         let mut rows_max = FULL_DISK_ROWS;
         loop {
@@ -363,81 +376,6 @@ impl Writer {
         Ok(())
     }
 
-    /// Stops accepting operations until a probe succeeds.
-    fn stop_accepting(&mut self, error: &InternalError, ops: &[Op]) -> StoreError {
-        let reason: Arc<str> = error.advice(self.shared.directory.dir()).into();
-        tracing::error!(operations = ops.len(), error = &*reason, "the store can't write");
-        self.shared.counters.failures.fetch_add(1, Relaxed);
-        self.set_write_error(Some(reason.clone()));
-        let bytes = ops.iter().map(Op::bytes).sum::<usize>();
-        self.rejected_bytes = Some(bytes);
-        self.has_backlog = false;
-        self.next_maintenance = Instant::now() + MAINTENANCE_EVERY;
-        // redb refuses all further work on a file after an error. Reads continue once the file is
-        // open again, which needs no space.
-        if let Err(error) = self.reopen() {
-            tracing::error!(%error, "the store can't be opened again");
-        }
-        StoreError::Disk(reason)
-    }
-
-    fn set_write_error(&self, reason: Option<Arc<str>>) {
-        *self.shared.write_error.write().unwrap_or_else(PoisonError::into_inner) = reason;
-    }
-
-    fn reopen(&mut self) -> Result<(), InternalError> {
-        let mut db = self.shared.db.write().unwrap_or_else(PoisonError::into_inner);
-        // The old handle holds the file's lock, so it has to go first.
-        *db = None;
-        let file = self.shared.directory.file();
-        let opened = open_database(|| StagedFile::open(&file), self.shared.cache_bytes_max, false)?;
-        // A transaction may be on disk although its commit failed. The next one must build on it,
-        // or two topics would get the same number.
-        let metadata = catch_redb_panics(|| Metadata::load(&opened.db))?;
-        opened.disk.write_through()?;
-        self.metadata = metadata;
-        *db = Some(opened.db);
-        Ok(())
-    }
-
-    /// Tries whether the disk accepts writes again. It writes a file of the rejected size first, so
-    /// that the store is not reopened in vain.
-    fn probe(&mut self, rejected_bytes: usize) {
-        let probed = self.probe_disk(rejected_bytes).and_then(|()| {
-            let is_open = self.shared.db().is_some();
-            if is_open { Ok(()) } else { self.reopen() }
-        });
-        if let Err(error) = probed {
-            let reason = error.advice(self.shared.directory.dir());
-            tracing::debug!(error = reason, "the store still can't write");
-            self.set_write_error(Some(reason.into()));
-            return;
-        }
-        match self.commit(&[], &SweepPlan::default(), true) {
-            Ok(()) => {
-                self.rejected_bytes = None;
-                self.set_write_error(None);
-                tracing::info!("the store writes again");
-            }
-            Err(error) => drop(self.stop_accepting(&error, &[])),
-        }
-    }
-
-    fn probe_disk(&self, rejected_bytes: usize) -> Result<(), InternalError> {
-        let file = self.shared.directory.dir().join("throng.probe");
-        let probe = || {
-            let mut probe = owner_only().truncate(true).open(&file)?;
-            let zeros = vec![0; 64 << 10];
-            for _ in 0..(PROBE_BYTES + rejected_bytes).div_ceil(zeros.len()) {
-                probe.write_all(&zeros)?;
-            }
-            probe.sync_data()
-        };
-        let probed = probe();
-        let _ = std::fs::remove_file(&file);
-        Ok(probed?)
-    }
-
     /// Deletes what retention no longer covers. If nothing was written, it also makes the next
     /// start after a kill fast. A scan costs one read; a transaction runs only if the scan found
     /// something.
@@ -489,20 +427,6 @@ impl Writer {
                 drop(self.commit_individually(&[], &[], error, Vec::new()));
             }
             Err(error) => drop(self.stop_accepting(&error, &[])),
-        }
-    }
-}
-
-impl Op {
-    fn bytes(&self) -> usize {
-        match self {
-            Op::Append(append) => append.record.len(),
-            Op::Subscriptions { puts, .. } => puts.iter().map(|(_, packed)| packed.len()).sum(),
-            Op::Records { puts, .. } => {
-                puts.iter().flat_map(|(_, value)| value).map(|value| value.len()).sum()
-            }
-            Op::Events { puts, .. } => puts.iter().map(|(_, event)| event.len()).sum(),
-            Op::Delete { .. } | Op::Cursor { .. } => 0,
         }
     }
 }
