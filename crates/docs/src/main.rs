@@ -13,6 +13,8 @@ mod command_line;
 mod configuration;
 mod errors;
 #[cfg(test)]
+mod guarantees;
+#[cfg(test)]
 mod imports;
 mod limits;
 #[cfg(test)]

@@ -57,6 +57,7 @@ pages! {
     install: "docs/install.md",
     operations: "docs/operations.md",
     store: "docs/store.md",
+    guarantees: "docs/guarantees.md",
     security: "docs/security.md",
     access: "docs/access.md",
     tls: "docs/tls.md",
