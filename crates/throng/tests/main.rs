@@ -43,6 +43,7 @@ mod mqtt_views;
 #[cfg(feature = "flood")]
 mod nginx;
 mod nginx_proxy;
+mod ops;
 #[cfg(feature = "host-tools")]
 mod package;
 mod parent;
