@@ -100,6 +100,11 @@ pub enum Command {
     #[cfg(feature = "top")]
     #[command(after_long_help = help::TOP)]
     Top(Top),
+    /// Gather what a report of a fault needs into one text: figures, the configuration, metrics, the host.
+    ///
+    /// No secret is in it, and no name of a user but in a log that is added. Read it before you pass it on.
+    #[command(after_long_help = help::BUNDLE)]
+    Bundle(crate::commands::bundle::Bundle),
     /// Have a running server go on as another binary, and keep every connection.
     ///
     /// The server starts the new binary, copies all that it has to it while it serves, and hands over in a
@@ -331,6 +336,7 @@ mod tests {
             ("health", true),
             ("key", true),
             ("store", true),
+            ("bundle", true),
             ("subscriptions", true),
             ("token", true),
             ("upgrade", true),

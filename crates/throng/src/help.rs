@@ -130,6 +130,18 @@ Exit status:
   2  the command line is wrong
   3  something is damaged";
 
+pub const BUNDLE: &str = "\
+Examples:
+  throng bundle
+  throng bundle --log /var/log/throng.log --output fault-17.txt
+  throng bundle --admin http://10.0.0.7:8001 --api-key-file operator.key
+
+Exit status:
+  0  the text is written
+  1  the text is written, and the server can't be reached or refuses the key; or the file can't be
+     written
+  2  the command line is wrong, or the file is there already";
+
 pub const TOKEN: &str = "\
 Examples:
   throng token make --config throng.toml --user alice --subscribe chat:*

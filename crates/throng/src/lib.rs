@@ -63,6 +63,7 @@ pub fn run_with(
         Some(Command::Subscriptions(what)) => commands::subscriptions::run(&what),
         #[cfg(feature = "top")]
         Some(Command::Top(top)) => commands::top::run(&top),
+        Some(Command::Bundle(bundle)) => commands::bundle::run(&bundle),
         Some(Command::Upgrade(upgrade)) => commands::upgrade::run(&upgrade),
         Some(Command::Parent) => commands::parent::run(),
         Some(Command::Completions(completions)) => commands::completions::run(&completions),

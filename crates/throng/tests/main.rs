@@ -8,6 +8,7 @@ mod backend;
 mod backends;
 #[cfg(feature = "flood")]
 mod bad_server;
+mod bundle;
 mod clients;
 mod conflation;
 mod connect;

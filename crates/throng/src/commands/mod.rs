@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub mod bundle;
 pub mod completions;
 pub mod config;
 #[cfg(feature = "flood")]

@@ -14,6 +14,7 @@ const THRONG: &str = r#"#!/bin/bash
 case "$1 $2" in
 "top "*) [[ "$*" == *http* ]] || set -- "$@" "http://$(cat "$RUN/admin")" ;;
 "flood "*) [[ "$*" == *--admin* || "$*" == *--help* ]] || set -- "$@" --admin "http://$(cat "$RUN/admin")" ;;
+"bundle "*) [[ "$*" == *--admin* || "$*" == *--help* ]] || set -- "$@" --admin "http://$(cat "$RUN/admin")" ;;
 "upgrade "*) [[ "$*" == *--admin* || "$*" == *--help* ]] || set -- "$@" --admin "http://$(cat "$RUN/admin")" ;;
 "health "*) [[ "$*" == *--admin* || "$*" == *--help* ]] || set -- "$@" --admin "http://$(cat "$RUN/admin")" ;;
 "store backup") [[ "$*" == *--admin* || "$*" == *--from* ]] || set -- "$@" --admin "http://$(cat "$RUN/admin")" ;;
