@@ -202,6 +202,7 @@ mod tests {
         ("control/src/monitor/metrics.rs", "store_failed"),
         ("control/src/webhook/error.rs", "timeout"),
         // Fields and parameters.
+        ("control/src/api/publish/message.rs", "no_history"),
         ("control/src/webhook/mod.rs", "timeout"),
         ("protocol/src/http/parameter_typo.rs", "timeout"),
         ("protocol/src/http/parameters.rs", "timeout"),

@@ -1,6 +1,7 @@
 //! Publish to a topic, to a user, to everyone; and many of these at once.
 
 pub(super) mod batch;
+mod message;
 mod mqtt;
 mod options;
 mod pending;
@@ -13,121 +14,19 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use broker::PublishError;
-use model::event::check_event;
 use model::name::{BROADCAST, check_name, check_topic, personal};
-use model::{Attributes, CodedError, ErrorCode, Name, Publication};
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use model::{CodedError, ErrorCode, Name};
+use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::http::access::{Caller, PUBLISH, RequiredScope};
 use crate::http::{Body, ErrorBody, Rejection};
 use crate::node::Node;
-use mqtt::MqttOptions;
-use options::{IfOffset, PublishOptions, checked_sender};
+pub(crate) use message::{Broadcast, Publish, Send};
+use message::{Message, Reply};
 pub(super) use pending::DISK_TIMEOUT;
 use pending::{Pending, pending};
 pub(crate) use reply_publisher::ReplyPublisher;
-
-/// A message to a topic.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Publish {
-    /// Not beginning with `@`.
-    #[schema(example = "news")]
-    topic: String,
-    /// Any JSON value; a string is text.
-    #[schema(value_type = Value, example = json!({"n": 1}))]
-    data: Box<RawValue>,
-    /// The event's name; `message` without one. `recovery`, `state_complete`, `error`, `open` and
-    /// names that begin with `phx_`, `chan_reply_` or `presence_` are reserved.
-    event: Option<String>,
-    /// For a string: `text` (as without it), `base64` for bytes, or `json` to keep its quotes on
-    /// transports that carry raw data.
-    encoding: Option<String>,
-    /// 1 to 128 bytes that are new for each message: one that the topic has had within
-    /// `history.idempotency_seconds_max` is not published again but answered with its first
-    /// message, so that a publish whose answer was lost can be repeated. For topics with history.
-    #[schema(min_length = 1, max_length = 128, example = "order-1042-paid")]
-    idempotency_key: Option<String>,
-    /// After so many seconds those who come back no longer get the message; fractions
-    /// are fine. Without history it changes nothing.
-    #[schema(exclusive_minimum = 0, example = 3600)]
-    ttl_seconds: Option<f64>,
-    /// Publish only if the topic has no message after this one; else it is answered 409 with the
-    /// newest. An offset (0: the topic has no message at all) or an id, whose epoch is checked,
-    /// too. For topics with history.
-    if_offset: Option<IfOffset>,
-    /// Give it to those who are there only: it is not in the topic's history. In a topic with history it
-    /// comes to them without an id.
-    #[serde(default)]
-    #[schema(default = false)]
-    no_history: bool,
-    /// What members may choose by: at most 16, each of 1 to 64 bytes.
-    #[serde(default)]
-    #[schema(max_items = 16, example = json!(["urgent", "de"]))]
-    tags: Vec<String>,
-    /// What the message is the newest state of: where the topic's configuration says
-    /// `compact = true`, history holds the last message of each key, and a message without one is
-    /// refused (`key_required`) unless it has `no_history`. Elsewhere it is information only.
-    #[schema(example = "AAPL")]
-    key: Option<String>,
-    /// The user whom the message is from: clients see who sent it, as with what they publish
-    /// themselves.
-    #[schema(example = "alice")]
-    sender: Option<String>,
-    /// What only MQTT clients see of it.
-    mqtt: Option<MqttOptions>,
-}
-
-/// A message to all connections of a user.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Send {
-    #[schema(example = "alice")]
-    user: String,
-    /// Any JSON value; a string is text.
-    #[schema(value_type = Value, example = json!({"n": 1}))]
-    data: Box<RawValue>,
-    /// The event's name; `message` without one. `recovery`, `state_complete`, `error`, `open` and
-    /// names that begin with `phx_`, `chan_reply_` or `presence_` are reserved.
-    event: Option<String>,
-    /// As in publish.
-    encoding: Option<String>,
-    /// As in publish.
-    idempotency_key: Option<String>,
-    /// As in publish.
-    #[schema(minimum = 0, example = 3600)]
-    ttl_seconds: Option<f64>,
-    /// As in publish.
-    if_offset: Option<IfOffset>,
-    /// As in publish.
-    #[serde(default)]
-    no_history: bool,
-    /// As in publish.
-    #[serde(default)]
-    tags: Vec<String>,
-    /// As in publish.
-    key: Option<String>,
-    /// As in publish.
-    sender: Option<String>,
-}
-
-/// A message to every connection.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Broadcast {
-    /// Any JSON value; a string is text.
-    #[schema(value_type = Value, example = json!({"n": 1}))]
-    data: Box<RawValue>,
-    /// The event's name; `message` without one. `recovery`, `state_complete`, `error`, `open` and
-    /// names that begin with `phx_`, `chan_reply_` or `presence_` are reserved.
-    event: Option<String>,
-    /// As in publish.
-    encoding: Option<String>,
-    /// As in publish.
-    sender: Option<String>,
-}
 
 /// Where a message is, and to how many it goes.
 #[derive(Serialize, ToSchema)]
@@ -152,38 +51,6 @@ pub(crate) struct Published {
     /// it is left out.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     repeated: bool,
-}
-
-/// A message as a caller sends it.
-struct Submission<'a> {
-    topic: Name,
-    data: &'a RawValue,
-    event: Option<&'a str>,
-    encoding: Option<&'a str>,
-    attributes: Option<Box<Attributes>>,
-    options: broker::Options,
-    mqtt: Option<&'a MqttOptions>,
-}
-
-impl Submission<'_> {
-    /// The same for the broker, checked.
-    fn publication(self) -> Result<Publication, Rejection> {
-        let event = self.event.filter(|event| *event != "message");
-        if let Some(event) = event {
-            check_event(event)?;
-        }
-        let data = protocol::data::from_json(self.data, self.encoding);
-        let data = data.map_err(|error| Rejection::new(ErrorCode::BadData, error))?;
-        let publication = Publication {
-            event: event.map(Name::from),
-            attributes: self.attributes,
-            ..Publication::new(self.topic, data)
-        };
-        match self.mqtt {
-            None => Ok(publication),
-            Some(mqtt) => mqtt.apply(publication),
-        }
-    }
 }
 
 /// Rejects what nobody publishes but the server, and a caller whose key has no scope for the topic, before
@@ -218,92 +85,59 @@ fn denied(deny: Deny) -> Rejection {
     Rejection { status: StatusCode::FORBIDDEN, ..CodedError::from(deny).into() }
 }
 
-/// The same for the broker, checked.
-fn checked(node: &Node, submission: Submission<'_>) -> Result<broker::Publish, Rejection> {
-    let options = submission.options.clone();
-    let publication = submission.publication()?;
+/// The message for the broker, to this topic, checked.
+fn checked(node: &Node, message: &Message, topic: Name) -> Result<broker::Publish, Rejection> {
+    let publish = message.checked(node.history(), topic)?;
     let max = node.live().message_bytes_max;
-    if publication.data.bytes() > max {
+    if publish.publication.data.bytes() > max {
         let message = protocol::data::too_large(max);
         return Err(Rejection::new(ErrorCode::MessageTooLarge, message));
     }
-    Ok(broker::Publish { publication, options })
+    Ok(publish)
 }
 
-/// Publishes without waiting for anyone.
-fn start(node: &Node, submission: Submission<'_>) -> Result<Pending, Rejection> {
-    let publish = checked(node, submission)?;
+/// Publishes to this topic, for this caller, without waiting for anyone.
+fn start(
+    node: &Node,
+    caller: &Caller,
+    message: &Message,
+    topic: Name,
+) -> Result<Pending, Rejection> {
+    check_scope(node, caller, &topic)?;
+    caller.spend(&PUBLISH, node)?;
+    let publish = checked(node, message, topic)?;
     let (pending, receipt, done) = pending();
     node.broker.submit(publish, Some(receipt), done);
     Ok(pending)
 }
 
 impl Publish {
-    fn start(&self, node: &Node, caller: &Caller) -> Result<Pending, Rejection> {
-        check_topic(&self.topic).map_err(|error| Rejection::new(ErrorCode::BadTopic, error))?;
-        let topic = Name::from(self.topic.as_str());
-        check_scope(node, caller, &topic)?;
-        caller.spend(&PUBLISH, node)?;
-        start(node, self.to(node, topic)?)
+    /// The topic, checked.
+    fn topic(&self) -> Result<Name, Rejection> {
+        check_topic(&self.0.to).map_err(|error| Rejection::new(ErrorCode::BadTopic, error))?;
+        Ok(self.0.to.as_str().into())
     }
 
-    /// The message as one to this topic.
-    fn to(&self, node: &Node, topic: Name) -> Result<Submission<'_>, Rejection> {
-        let (attributes, options) = PublishOptions {
-            idempotency_key: self.idempotency_key.as_deref(),
-            ttl_seconds: self.ttl_seconds,
-            if_offset: self.if_offset,
-            no_history: self.no_history,
-            tags: &self.tags,
-            key: self.key.as_deref(),
-            sender: self.sender.as_deref(),
-        }
-        .checked(node.history(), &topic)?;
-        let (event, encoding) = (self.event.as_deref(), self.encoding.as_deref());
-        let (data, mqtt) = (&*self.data, self.mqtt.as_ref());
-        Ok(Submission { topic, data, event, encoding, attributes, options, mqtt })
+    fn start(&self, node: &Node, caller: &Caller) -> Result<Pending, Rejection> {
+        start(node, caller, &self.0, self.topic()?)
     }
 }
 
 impl Send {
-    fn start(&self, node: &Node, caller: &Caller) -> Result<Pending, Rejection> {
-        check_name(&self.user).map_err(|error| Rejection::new(ErrorCode::BadUser, error))?;
-        let topic = personal(&self.user);
-        check_scope(node, caller, &topic)?;
-        caller.spend(&PUBLISH, node)?;
-        start(node, self.to(node, topic)?)
+    /// The user's own topic.
+    fn topic(&self) -> Result<Name, Rejection> {
+        check_name(&self.0.to).map_err(|error| Rejection::new(ErrorCode::BadUser, error))?;
+        Ok(personal(&self.0.to))
     }
 
-    /// The message as one to this topic.
-    fn to(&self, node: &Node, topic: Name) -> Result<Submission<'_>, Rejection> {
-        let (attributes, options) = PublishOptions {
-            idempotency_key: self.idempotency_key.as_deref(),
-            ttl_seconds: self.ttl_seconds,
-            if_offset: self.if_offset,
-            no_history: self.no_history,
-            tags: &self.tags,
-            key: self.key.as_deref(),
-            sender: self.sender.as_deref(),
-        }
-        .checked(node.history(), &topic)?;
-        let (event, encoding) = (self.event.as_deref(), self.encoding.as_deref());
-        let (data, mqtt) = (&*self.data, None);
-        Ok(Submission { topic, data, event, encoding, attributes, options, mqtt })
+    fn start(&self, node: &Node, caller: &Caller) -> Result<Pending, Rejection> {
+        start(node, caller, &self.0, self.topic()?)
     }
 }
 
 impl Broadcast {
     fn start(&self, node: &Node, caller: &Caller) -> Result<Pending, Rejection> {
-        check_scope(node, caller, BROADCAST)?;
-        caller.spend(&PUBLISH, node)?;
-        let (event, encoding) = (self.event.as_deref(), self.encoding.as_deref());
-        let sender = checked_sender(self.sender.as_deref())?;
-        let topic = BROADCAST.into();
-        let attributes = sender
-            .map(|sender| Box::new(Attributes { sender: Some(sender), ..Attributes::default() }));
-        let options = broker::Options::default();
-        let (data, mqtt) = (&*self.data, None);
-        start(node, Submission { topic, data, event, encoding, attributes, options, mqtt })
+        start(node, caller, &self.0, BROADCAST.into())
     }
 }
 

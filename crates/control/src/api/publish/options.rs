@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use model::name::{check_name, has_control};
-use model::{Attributes, ErrorCode, Name, Position, tags};
+use model::name::check_name;
+use model::{ErrorCode, Name, Position};
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
 use utoipa::openapi::schema::{KnownFormat, OneOfBuilder, SchemaFormat};
@@ -13,9 +13,6 @@ use utoipa::{PartialSchema, ToSchema};
 use crate::http::Rejection;
 use crate::monitor::process;
 use crate::node::History;
-
-/// An idempotency key, in bytes.
-const IDEMPOTENCY_KEY_BYTES_MAX: usize = 128;
 
 /// The message that is to be the topic's newest: its offset, or its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,86 +64,6 @@ impl PartialSchema for IfOffset {
 
 impl ToSchema for IfOffset {}
 
-/// How a caller wants a message published.
-pub(super) struct PublishOptions<'a> {
-    pub idempotency_key: Option<&'a str>,
-    pub ttl_seconds: Option<f64>,
-    pub if_offset: Option<IfOffset>,
-    pub no_history: bool,
-    pub tags: &'a [String],
-    pub key: Option<&'a str>,
-    pub sender: Option<&'a str>,
-}
-
-impl PublishOptions<'_> {
-    /// The same for the broker, of a message of this topic.
-    pub fn checked(
-        &self,
-        history: &dyn History,
-        topic: &str,
-    ) -> Result<(Option<Box<Attributes>>, broker::Options), Rejection> {
-        let idempotency_key = self.idempotency_key()?;
-        let if_offset = match (idempotency_key.is_some(), self.if_offset) {
-            (false, None) => None,
-            (_, if_offset) => {
-                self.check_history(history, topic)?;
-                if_offset.map(|if_offset| if_offset.offset(history)).transpose()?
-            }
-        };
-        let options =
-            broker::Options { idempotency_key, if_offset, no_history: self.no_history, with: None };
-        Ok((self.attributes()?, options))
-    }
-
-    fn idempotency_key(&self) -> Result<Option<Name>, Rejection> {
-        let Some(key) = self.idempotency_key else { return Ok(None) };
-        if has_control(key) {
-            let message = "an idempotency_key may not hold control characters";
-            return Err(Rejection::new(ErrorCode::BadIdempotencyKey, message));
-        }
-        if (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len()) {
-            return Ok(Some(key.into()));
-        }
-        let message = format!(
-            "an idempotency_key has 1 to {IDEMPOTENCY_KEY_BYTES_MAX} bytes, and this one {}",
-            key.len()
-        );
-        Err(Rejection::new(ErrorCode::BadIdempotencyKey, message))
-    }
-
-    /// To publish twice what was to be published once helps nobody: where there is no history to
-    /// look in, the call is rejected.
-    fn check_history(&self, history: &dyn History, topic: &str) -> Result<(), Rejection> {
-        if self.no_history {
-            let message = "with no_history there can be no idempotency_key and no if_offset: both \
-                           look at the topic's history";
-            return Err(Rejection::new(ErrorCode::BadRequest, message));
-        }
-        match history.rule(topic) {
-            Some(_) => Ok(()),
-            None => Err(Rejection::new(
-                ErrorCode::NoHistory,
-                "idempotency_key and if_offset need a topic with history: give its [[topics]] \
-                 table history_messages_max (for a user's own topic: inbox.enabled)",
-            )),
-        }
-    }
-
-    fn attributes(&self) -> Result<Option<Box<Attributes>>, Rejection> {
-        let tags =
-            tags::list(self.tags).map_err(|error| Rejection::new(ErrorCode::BadTags, error))?;
-        if let Some(key) = self.key {
-            check_name(key).map_err(|error| {
-                Rejection::new(ErrorCode::BadMessageKey, format!("key: {error}"))
-            })?;
-        }
-        let (key, sender) = (self.key.map(Name::from), checked_sender(self.sender)?);
-        let expires_ms = self.ttl_seconds.map(expires_ms).transpose()?;
-        let attributes = Attributes { tags, key, sender, expires_ms, ..Attributes::default() };
-        Ok(Some(Box::new(attributes)).filter(|attributes| **attributes != Attributes::default()))
-    }
-}
-
 /// The user whom the application names as a message's sender.
 pub(super) fn checked_sender(sender: Option<&str>) -> Result<Option<Name>, Rejection> {
     let Some(sender) = sender else { return Ok(None) };
@@ -157,7 +74,7 @@ pub(super) fn checked_sender(sender: Option<&str>) -> Result<Option<Name>, Rejec
 }
 
 impl IfOffset {
-    fn offset(self, history: &dyn History) -> Result<u64, Rejection> {
+    pub(super) fn offset(self, history: &dyn History) -> Result<u64, Rejection> {
         match self {
             IfOffset::Offset(offset) => Ok(offset),
             IfOffset::Id(id) if id.epoch == history.epoch() => Ok(id.offset),
@@ -167,7 +84,7 @@ impl IfOffset {
 }
 
 /// In milliseconds since 1970. One that lies beyond all time is never.
-fn expires_ms(ttl_seconds: f64) -> Result<u64, Rejection> {
+pub(super) fn expires_ms(ttl_seconds: f64) -> Result<u64, Rejection> {
     if ttl_seconds.is_nan() || ttl_seconds <= 0.0 {
         return Err(Rejection::new(
             ErrorCode::BadTtl,

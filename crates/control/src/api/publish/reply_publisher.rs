@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use auth::{Action, Principal};
-use model::name::{check_name, check_topic, personal};
-use model::{ErrorCode, Name, Publication};
+use model::{ErrorCode, Publication};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{MqttOptions, Publish, Send, checked, denied};
+use super::{Publish, Reply, Send, checked, denied};
 use crate::http::{Rejection, parse};
 use crate::node::Node;
 use crate::webhook::{PublishReplies, ReplyCounts, ReplyTo};
@@ -32,23 +31,6 @@ struct ReplyBody {
 struct Kind {
     user: Option<Box<RawValue>>,
     reply_to: Option<String>,
-}
-
-/// The answer to one message. Where it goes, the message says.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Reply {
-    #[serde(rename = "reply_to")]
-    _reply_to: String,
-    data: Box<RawValue>,
-    event: Option<String>,
-    encoding: Option<String>,
-    ttl_seconds: Option<f64>,
-    #[serde(default)]
-    tags: Vec<String>,
-    key: Option<String>,
-    sender: Option<String>,
-    mqtt: Option<MqttOptions>,
 }
 
 impl PublishReplies for ReplyPublisher {
@@ -115,22 +97,19 @@ fn message_of(
             };
             check_rules(node, &to.topic)?;
             let reply: Reply = parse(body)?;
-            let (publish, topic) = (reply.with_topic(&to.topic), to.topic.clone());
-            let mut publish = checked(node, publish.to(node, topic)?)?;
+            let mut publish = checked(node, &reply.0, to.topic.clone())?;
             correlate(&mut publish.publication, to);
             Ok(publish)
         }
         Kind { user: Some(_), reply_to: None } => {
             let send: Send = parse(body)?;
-            check_name(&send.user).map_err(|error| Rejection::new(ErrorCode::BadUser, error))?;
-            checked(node, send.to(node, personal(&send.user))?)
+            checked(node, &send.0, send.topic()?)
         }
         Kind { user: None, reply_to: None } => {
             let publish: Publish = parse(body)?;
-            let topic = &publish.topic;
-            check_topic(topic).map_err(|error| Rejection::new(ErrorCode::BadTopic, error))?;
-            check_rules(node, topic)?;
-            checked(node, publish.to(node, Name::from(topic.as_str()))?)
+            let topic = publish.topic()?;
+            check_rules(node, &topic)?;
+            checked(node, &publish.0, topic)
         }
         Kind { user: Some(_), reply_to: Some(_) } => {
             let message = "a message has one of topic, user and reply_to";
@@ -144,26 +123,6 @@ fn check_rules(node: &Node, topic: &str) -> Result<(), Rejection> {
     let policy = &node.live().policy;
     let decision = policy.decide(&Principal::application(), Action::Publish, &policy.topic(topic));
     decision.unasked().map(drop).map_err(denied)
-}
-
-impl Reply {
-    fn with_topic(self, topic: &Name) -> Publish {
-        let Reply { _reply_to, data, event, encoding, ttl_seconds, tags, key, sender, mqtt } = self;
-        Publish {
-            topic: topic.to_string(),
-            data,
-            event,
-            encoding,
-            idempotency_key: None,
-            ttl_seconds,
-            if_offset: None,
-            no_history: false,
-            tags,
-            key,
-            sender,
-            mqtt,
-        }
-    }
 }
 
 /// Gives an answer that by which its client knows it, unless the back end says another.
