@@ -1,8 +1,8 @@
 //! The number of the last commit that was acknowledged to a caller, in a file beside the store's.
 //! If redb drops a newer commit than this one, nobody was told about it, as after any kill.
 //!
-//! The writer updates the file after each commit and never syncs it. After a power loss it may hold
-//! an older number, but never a newer one. If the file is missing, as in a copy of the store's file
+//! The writer updates the file after each commit and does not sync it; that is done once, for a new store. After a
+//! power loss it may hold an older number, but never a newer one. If the file is missing, as in a copy of the store's file
 //! alone, only redb's header counts, and the store treats an incomplete commit as lost.
 //!
 //! The file also has what the next process must know of this one's [`AgeClock`](crate::AgeClock): the file's own time is that
@@ -93,6 +93,13 @@ impl LastCommitFile {
         }
         self.write_doubt(age);
         let _ = self.file.set_modified(UNIX_EPOCH + Duration::from_millis(age.now_ms));
+    }
+
+    /// Brings what was recorded to the disk, for a new file: without any record its first start after a power cut would
+    /// have to report messages that may be lost.
+    pub fn sync(&self) {
+        // As with a record, an error must not stop a write.
+        let _ = disk::sync(&self.file, &self.path);
     }
 
     fn write_doubt(&self, Age { now_ms: _, doubt_ms }: Age) {

@@ -320,9 +320,12 @@ impl Directory {
 
     /// Creates the file under another name and renames it, so that it is either complete or absent.
     fn create(&self, epoch: u32) -> Result<(), InternalError> {
+        let metadata = Metadata { epoch, clean: true, ..Metadata::default() };
+        // Should the first commit not be whole, the next start knows that it was not acknowledged.
+        self.record_commit(&metadata);
         self.replace(|db| {
             let txn = db.begin_write()?;
-            Metadata { epoch, clean: true, ..Metadata::default() }.save(&txn)?;
+            metadata.save(&txn)?;
             Ok(txn.commit()?)
         })
     }
@@ -373,6 +376,9 @@ impl Directory {
         db.close()?;
         let new = self.dir.join(NEW);
         disk::sync(&File::open(&new)?, &new)?;
+        if let Some(locked) = &*self.locked() {
+            locked.last_commit.sync();
+        }
         disk::rename(&new, &self.file())?;
         Ok(disk::sync_dir(&self.dir)?)
     }

@@ -30,7 +30,7 @@ const CUTS_OF_A_LIFETIME: usize = 25;
 const LONG_SEEDS: u64 = 1_000;
 
 /// The moments that a seed tries.
-const CUTS_OF_A_SEED: u64 = 250;
+const CUTS_OF_A_SEED: u64 = 200;
 
 /// The seeds of the gate. Those that found a mistake stay.
 const SEEDS: [u64; 4] = [0, 1, 2, 3];
