@@ -1,0 +1,427 @@
+//! A node of a cluster: the struct, and all its inputs.
+//!
+//! The shell calls the inputs in any order, and after each of them [`Node::poll_outputs`]. It calls
+//! [`Node::on_time`] at [`Node::due_us`] at the latest.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use model::NodeId;
+
+use crate::incoming::{Incoming, Times};
+use crate::peer::Peer;
+use crate::replay::Replay;
+use crate::stream::PerStream;
+use crate::{
+    Counts, HeadsReply, HeadsRequest, Hello, Message, Output, Packet, PacketError, PeerState,
+    ReplayReply, ReplayRequest, Stream, Target,
+};
+
+/// How often a node says that it is there, in microseconds.
+pub const HELLO_US: u64 = 1_000_000;
+
+/// A node that has sent nothing for so long is gone, in microseconds: with what a message takes on its way, within 5
+/// seconds of its death.
+pub const SILENT_US: u64 = 3_500_000;
+
+/// A node that was not called for so long has stood still, in microseconds. What it has not received meanwhile says
+/// nothing of others.
+const STOOD_STILL_US: u64 = 2_000_000;
+
+/// How long a node that is gone is remembered, in microseconds: it may have been cut off, and continue its numbers.
+const REMEMBERED_US: u64 = 600_000_000;
+
+/// Nodes that are known at the most, those that are gone included.
+const PEERS_MAX: usize = 256;
+
+/// Streams in one request: its packet stays below 64 kB.
+const REQUEST_STREAMS_MAX: usize = 1_024;
+
+/// Interest has not begun.
+const NEVER: u64 = u64::MAX;
+
+/// What a node is.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Its id, which no other process has or had.
+    pub node: NodeId,
+    /// What its operator calls it.
+    pub name: String,
+    /// The version of its program.
+    pub version: String,
+    /// Bytes of its newest messages that it retains for nodes that have missed some.
+    pub replay_bytes_max: usize,
+}
+
+/// What a node says of itself besides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Description {
+    /// Connections that it has.
+    pub connections: u64,
+    /// Whether it drains.
+    pub is_draining: bool,
+}
+
+/// A node of a cluster.
+pub struct Node {
+    settings: Settings,
+    description: Description,
+    replay: Replay,
+    peers: BTreeMap<NodeId, Peer>,
+    /// When interest in each stream began.
+    begun_us: PerStream<u64>,
+    is_connected: bool,
+    hello_number: u64,
+    hello_due_us: u64,
+    /// The number of the last request.
+    request: u64,
+    /// When time passed last.
+    time_us: u64,
+    outputs: Vec<Output>,
+    counts: Counts,
+}
+
+impl Node {
+    /// A node that is not connected to NATS yet. It is interested in the stream of everyone from now on.
+    pub fn new(settings: Settings, now_us: u64) -> Self {
+        let mut node = Node {
+            replay: Replay::new(settings.node, settings.replay_bytes_max),
+            settings,
+            description: Description::default(),
+            peers: BTreeMap::new(),
+            begun_us: PerStream::new(NEVER),
+            is_connected: false,
+            hello_number: 0,
+            hello_due_us: now_us,
+            request: 0,
+            time_us: now_us,
+            outputs: Vec::new(),
+            counts: Counts::default(),
+        };
+        node.begin(Stream::EVERYONE, now_us, now_us);
+        node
+    }
+
+    /// Its id.
+    pub fn id(&self) -> NodeId {
+        self.settings.node
+    }
+
+    /// Other nodes, also those that are gone since a short time.
+    pub fn peers(&self) -> impl Iterator<Item = &PeerState> {
+        self.peers.values().map(|peer| &peer.state)
+    }
+
+    /// What it has counted.
+    pub fn counts(&self) -> Counts {
+        let duplicates = self.peers.values().map(|peer| peer.streams.duplicates).sum::<u64>();
+        Counts { duplicates: self.counts.duplicates + duplicates, ..self.counts }
+    }
+
+    /// Bytes of its own messages that it retains.
+    pub fn replay_bytes(&self) -> usize {
+        self.replay.bytes()
+    }
+
+    /// Streams that it is interested in.
+    pub fn streams(&self) -> usize {
+        Stream::all().filter(|stream| self.begun_us.get(*stream) != NEVER).count()
+    }
+
+    /// What it says of itself from now on.
+    pub fn describe(&mut self, description: Description) {
+        self.description = description;
+    }
+
+    /// Interest in a stream begins; it began at this time at the first member.
+    pub fn begin(&mut self, stream: Stream, began_us: u64, now_us: u64) {
+        if self.begun_us.get(stream) != NEVER {
+            return;
+        }
+        self.begun_us.set(stream, began_us);
+        self.outputs.push(Output::Subscribe(stream));
+        for peer in self.peers.values_mut().filter(|peer| peer.state.is_up) {
+            peer.streams.begin(stream, began_us, now_us);
+        }
+    }
+
+    /// Interest in a stream has ended.
+    pub fn end(&mut self, stream: Stream) {
+        if self.begun_us.get(stream) != NEVER {
+            self.begun_us.set(stream, NEVER);
+            self.outputs.push(Output::Unsubscribe(stream));
+            self.peers.values_mut().for_each(|peer| peer.streams.end(stream));
+        }
+    }
+
+    /// Publishes a message, which `write` appends. Without NATS the node retains it, and others request it later.
+    pub fn publish(&mut self, stream: Stream, now_us: u64, write: impl FnOnce(&mut Vec<u8>)) {
+        self.counts.published += 1;
+        let bytes = self.replay.publish(stream, now_us, write);
+        self.send(Target::Stream(stream), bytes);
+    }
+
+    /// The connection to NATS is there, with all subscriptions.
+    pub fn on_connected(&mut self, now_us: u64) {
+        self.is_connected = true;
+        let streams: Vec<Stream> = self.begun().collect();
+        for peer in self.peers.values_mut() {
+            peer.state.received_us = peer.state.received_us.max(now_us);
+            peer.streams.on_connected(now_us);
+            peer.streams.heads_wanted.extend(&streams);
+        }
+        self.say_hello(now_us, true, false);
+    }
+
+    /// The connection to NATS is gone. What is missing will be requested when it is back.
+    pub fn on_disconnected(&mut self) {
+        self.is_connected = false;
+    }
+
+    /// The node leaves.
+    pub fn on_leave(&mut self, now_us: u64) {
+        self.say_hello(now_us, false, true);
+    }
+
+    /// A packet has come.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    pub fn on_packet(&mut self, bytes: &Bytes, now_us: u64) -> Result<(), PacketError> {
+        let packet = Packet::decode(bytes).inspect_err(|_| self.counts.damaged += 1)?;
+        match packet {
+            Packet::Message(message) => self.on_message(message, now_us),
+            Packet::Hello(hello) => self.on_hello(&hello, now_us),
+            Packet::HeadsRequest(request) => self.on_heads_request(&request, now_us),
+            Packet::HeadsReply(reply) => self.on_heads_reply(&reply, now_us),
+            Packet::ReplayRequest(request) => self.on_replay_request(&request),
+            Packet::ReplayReply(reply) => self.on_replay_reply(&reply, now_us),
+        }
+        Ok(())
+    }
+
+    /// Time has passed.
+    pub fn on_time(&mut self, now_us: u64) {
+        let stood_still = now_us.saturating_sub(self.time_us) > STOOD_STILL_US;
+        self.time_us = now_us;
+        self.replay.evict(now_us);
+        if !self.is_connected {
+            return;
+        }
+        let mut all = Vec::new();
+        for peer in self.peers.values_mut() {
+            if stood_still {
+                peer.state.received_us = now_us;
+            }
+            let mut out = Vec::new();
+            if peer.state.is_up && now_us.saturating_sub(peer.state.received_us) >= SILENT_US {
+                peer.state.is_up = false;
+                self.outputs.push(Output::Down { node: peer.state.node, has_left: false });
+            }
+            peer.streams.on_time(now_us, &mut out);
+            all.push((peer.state.node, out));
+        }
+        all.into_iter().for_each(|(node, out)| self.deliver(node, out));
+        self.forget_peers(now_us);
+        if now_us >= self.hello_due_us {
+            self.say_hello(now_us, false, false);
+        }
+    }
+
+    /// When time matters next, in microseconds.
+    pub fn due_us(&self) -> u64 {
+        let silent = |peer: &Peer| peer.state.is_up.then_some(peer.state.received_us + SILENT_US);
+        let peers = self.peers.values();
+        let peers = peers.flat_map(|peer| [silent(peer), peer.streams.due_us()]).flatten();
+        let due_us = peers.min().unwrap_or(NEVER).min(self.hello_due_us);
+        match self.is_connected {
+            true => due_us,
+            false => self.time_us + HELLO_US,
+        }
+    }
+
+    /// What the shell has to do. Requests of several streams go in one packet.
+    pub fn poll_outputs(&mut self, now_us: u64) -> Vec<Output> {
+        if self.is_connected {
+            self.send_requests(now_us);
+        }
+        std::mem::take(&mut self.outputs)
+    }
+
+    fn begun(&self) -> impl Iterator<Item = Stream> {
+        Stream::all().filter(|stream| self.begun_us.get(*stream) != NEVER)
+    }
+
+    fn send(&mut self, target: Target, bytes: Bytes) {
+        if self.is_connected {
+            self.outputs.push(Output::Send { target, bytes });
+        }
+    }
+
+    fn say_hello(&mut self, now_us: u64, wants_reply: bool, is_goodbye: bool) {
+        self.hello_due_us = now_us + HELLO_US;
+        if !self.is_connected {
+            return;
+        }
+        self.hello_number += 1;
+        let hello = Hello {
+            node: self.settings.node.0,
+            name: self.settings.name.clone(),
+            version: self.settings.version.clone(),
+            number: self.hello_number,
+            heads: self.replay.take_changed(),
+            is_goodbye,
+            wants_reply,
+            connections: self.description.connections,
+            is_draining: self.description.is_draining,
+        };
+        self.send(Target::Nodes, Packet::Hello(hello).encode());
+    }
+
+    /// Another node, which may be new here.
+    fn peer(&mut self, node: NodeId, now_us: u64) -> Option<&mut Peer> {
+        if node == self.settings.node
+            || (self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&node))
+        {
+            return None;
+        }
+        Some(self.peers.entry(node).or_insert_with(|| Peer::new(node, now_us)))
+    }
+
+    fn on_message(&mut self, message: Message, now_us: u64) {
+        let Message { node, stream, number, payload } = message;
+        let began_us = self.begun_us.get(stream);
+        if began_us == NEVER {
+            self.counts.unwanted += 1;
+            return;
+        }
+        let Some(peer) = self.peer(node, now_us) else { return };
+        peer.state.received_us = now_us;
+        let mut out = Vec::new();
+        peer.streams.on_message(stream, number, payload, (began_us, now_us), &mut out);
+        self.deliver(node, out);
+    }
+
+    fn on_hello(&mut self, hello: &Hello, now_us: u64) {
+        let (node, streams) = (NodeId(hello.node), self.begun().collect::<Vec<_>>());
+        let begun_us: Vec<u64> = streams.iter().map(|it| self.begun_us.get(*it)).collect();
+        let Some(peer) = self.peer(node, now_us) else { return };
+        let (was_up, before) = (peer.state.is_up, peer.hello_number);
+        if !peer.on_hello(hello, now_us) {
+            return;
+        }
+        let (is_up, mut out) = (peer.state.is_up, Vec::new());
+        if is_up {
+            for (stream, began_us) in streams.iter().zip(begun_us) {
+                peer.streams.begin(*stream, began_us, now_us);
+            }
+            peer.streams.on_tails(&hello.heads, now_us);
+            if before > 0 && hello.number > before + 1 {
+                peer.streams.heads_wanted.extend(&streams);
+            }
+        } else {
+            peer.streams.give_up_all(&mut out);
+        }
+        self.deliver(node, out);
+        match (was_up, is_up) {
+            (false, true) => self.outputs.push(Output::Up(node)),
+            (true, false) => self.outputs.push(Output::Down { node, has_left: true }),
+            _ => {}
+        }
+        if hello.wants_reply && is_up {
+            self.say_hello(now_us, false, false);
+        }
+    }
+
+    fn on_heads_request(&mut self, request: &HeadsRequest, now_us: u64) {
+        let heads = self.replay.heads(&request.streams);
+        let reply = HeadsReply { node: self.settings.node.0, id: request.id, now_us, heads };
+        self.send(Target::Node(NodeId(request.node)), Packet::HeadsReply(reply).encode());
+    }
+
+    fn on_heads_reply(&mut self, reply: &HeadsReply, now_us: u64) {
+        let node = NodeId(reply.node);
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        let Some((sent_us, streams)) = peer.take_request(reply.id) else { return };
+        peer.state.received_us = now_us;
+        let mut out = Vec::new();
+        let times = Times { sent_us, their_us: reply.now_us, now_us };
+        peer.streams.on_heads(&streams, &reply.heads, times, &mut out);
+        self.deliver(node, out);
+    }
+
+    fn on_replay_request(&mut self, request: &ReplayRequest) {
+        let found = self.replay.find(&request.wanted);
+        let target = Target::Node(NodeId(request.node));
+        self.counts.replayed += found.packets.len() as u64;
+        found.packets.into_iter().for_each(|packet| self.send(target, packet));
+        let (node, replayed) = (self.settings.node.0, found.replayed);
+        let reply = ReplayReply { node, id: request.id, replayed };
+        self.send(target, Packet::ReplayReply(reply).encode());
+    }
+
+    fn on_replay_reply(&mut self, reply: &ReplayReply, now_us: u64) {
+        let node = NodeId(reply.node);
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        peer.state.received_us = now_us;
+        let mut out = Vec::new();
+        for replayed in &reply.replayed {
+            peer.streams.on_replayed(replayed, now_us, &mut out);
+        }
+        self.deliver(node, out);
+    }
+
+    fn deliver(&mut self, node: NodeId, incoming: Vec<Incoming>) {
+        for it in incoming {
+            self.outputs.push(match it {
+                Incoming::Deliver(stream, payload) => {
+                    self.counts.delivered += 1;
+                    Output::Deliver { node, stream, payload }
+                }
+                Incoming::Gap(stream, lost) => {
+                    self.counts.gaps += 1;
+                    Output::Gap { node, stream, lost }
+                }
+            });
+        }
+    }
+
+    /// Sends what streams have to request, a packet for each node and kind.
+    fn send_requests(&mut self, now_us: u64) {
+        let node = self.settings.node.0;
+        for (id, peer) in &mut self.peers {
+            let target = Target::Node(*id);
+            let mut streams = std::mem::take(&mut peer.streams.heads_wanted);
+            streams.sort_unstable();
+            streams.dedup();
+            for streams in streams.chunks(REQUEST_STREAMS_MAX) {
+                self.request += 1;
+                let numbers = streams.iter().map(|stream| stream.number()).collect();
+                peer.insert_request(self.request, now_us, streams.to_vec());
+                let request = HeadsRequest { node, id: self.request, streams: numbers };
+                let bytes = Packet::HeadsRequest(request).encode();
+                self.outputs.push(Output::Send { target, bytes });
+            }
+            let wanted = std::mem::take(&mut peer.streams.wanted);
+            for wanted in wanted.chunks(REQUEST_STREAMS_MAX) {
+                self.request += 1;
+                self.counts.requests += 1;
+                let request = ReplayRequest { node, id: self.request, wanted: wanted.to_vec() };
+                let bytes = Packet::ReplayRequest(request).encode();
+                self.outputs.push(Output::Send { target, bytes });
+            }
+        }
+    }
+
+    fn forget_peers(&mut self, now_us: u64) {
+        let is_old = |peer: &Peer| {
+            !peer.state.is_up && now_us.saturating_sub(peer.state.received_us) > REMEMBERED_US
+        };
+        let counts = &mut self.counts;
+        self.peers.retain(|_, peer| {
+            let is_old = is_old(peer);
+            counts.duplicates += if is_old { peer.streams.duplicates } else { 0 };
+            !is_old
+        });
+    }
+}

@@ -1,0 +1,81 @@
+//! All outputs of a node.
+
+use bytes::Bytes;
+use model::NodeId;
+
+use crate::Stream;
+
+/// Where a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// To all nodes that subscribe to a stream.
+    Stream(Stream),
+    /// To all nodes.
+    Nodes,
+    /// To one node.
+    Node(NodeId),
+}
+
+/// What the shell has to do, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Subscribe to a stream. What is sent afterwards must reach NATS after the subscription.
+    Subscribe(Stream),
+    /// End the subscription.
+    Unsubscribe(Stream),
+    /// Send a packet.
+    Send {
+        /// Where it goes.
+        target: Target,
+        /// The packet.
+        bytes: Bytes,
+    },
+    /// Deliver a message of another node to the members here.
+    Deliver {
+        /// The node that published it.
+        node: NodeId,
+        /// Its stream.
+        stream: Stream,
+        /// What was published.
+        payload: Bytes,
+    },
+    /// Messages of a stream are lost. They came before those that are delivered from now on.
+    Gap {
+        /// The node that published them.
+        node: NodeId,
+        /// Their stream.
+        stream: Stream,
+        /// How many, where that is known.
+        lost: Option<u64>,
+    },
+    /// A node has joined, or came back.
+    Up(NodeId),
+    /// A node has left, or is silent.
+    Down {
+        /// The node.
+        node: NodeId,
+        /// It has said so.
+        has_left: bool,
+    },
+}
+
+/// What a node has counted since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Messages of this node.
+    pub published: u64,
+    /// Messages of other nodes that were delivered here.
+    pub delivered: u64,
+    /// Messages that came a second time and were dropped.
+    pub duplicates: u64,
+    /// Messages of streams that no topic here is in.
+    pub unwanted: u64,
+    /// Messages that other nodes requested and got.
+    pub replayed: u64,
+    /// Requests of this node for messages that it missed.
+    pub requests: u64,
+    /// Times that messages were lost for good.
+    pub gaps: u64,
+    /// Packets that could not be read.
+    pub damaged: u64,
+}

@@ -1,0 +1,442 @@
+//! Packets as bytes.
+//!
+//! The first byte is the version, 1; the second says what follows.
+//!
+//! | second byte | packet | what follows |
+//! | --- | --- | --- |
+//! | 1 | [`Message`] | 4 bytes node, 2 stream, 8 number, all little-endian; then the payload |
+//! | 2 | [`Hello`] | a CBOR map with numbered fields, as in all below |
+//! | 3 | [`HeadsRequest`] | |
+//! | 4 | [`HeadsReply`] | |
+//! | 5 | [`ReplayRequest`] | |
+//! | 6 | [`ReplayReply`] | |
+//!
+//! Numbers of fields stay for good. A reader passes over fields that it doesn't know, so that nodes of two versions that
+//! follow each other understand each other. A packet of another version, or of another kind, is an error: the reader
+//! drops and counts it.
+
+use bytes::Bytes;
+use minicbor::{Decode, Encode};
+use model::NodeId;
+
+use crate::Stream;
+
+const VERSION: u8 = 1;
+
+const MESSAGE: u8 = 1;
+const HELLO: u8 = 2;
+const HEADS_REQUEST: u8 = 3;
+const HEADS_REPLY: u8 = 4;
+const REPLAY_REQUEST: u8 = 5;
+const REPLAY_REPLY: u8 = 6;
+
+/// Bytes of a message before its payload.
+const HEADER_BYTES: usize = 16;
+
+/// What one node sends to others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Packet {
+    /// A published message.
+    Message(Message),
+    /// What a node says of itself.
+    Hello(Hello),
+    /// A request for the newest numbers.
+    HeadsRequest(HeadsRequest),
+    /// Its reply.
+    HeadsReply(HeadsReply),
+    /// A request for messages that are missing.
+    ReplayRequest(ReplayRequest),
+    /// The end of its reply: the messages came before.
+    ReplayReply(ReplayReply),
+}
+
+/// A published message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The node that published it.
+    pub node: NodeId,
+    /// Its stream.
+    pub stream: Stream,
+    /// Its number among the node's messages to the stream. The one before has the number before.
+    pub number: u64,
+    /// What was published.
+    pub payload: Bytes,
+}
+
+/// What a node says of itself, once a second and when it has connected to NATS.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Hello {
+    /// The node.
+    #[n(0)]
+    pub node: u32,
+    /// What its operator calls it.
+    #[cbor(n(1), default)]
+    pub name: String,
+    /// The version of its program.
+    #[cbor(n(2), default)]
+    pub version: String,
+    /// The number of this hello. A reader that misses one asks for the newest numbers of all its streams.
+    #[cbor(n(3), default)]
+    pub number: u64,
+    /// The newest numbers of the streams that changed since the hello before.
+    #[cbor(n(4), default)]
+    pub heads: Vec<(u16, u64)>,
+    /// The node leaves.
+    #[cbor(n(5), default)]
+    pub is_goodbye: bool,
+    /// The node wants to know who else is there.
+    #[cbor(n(6), default)]
+    pub wants_reply: bool,
+    /// Connections that it has.
+    #[cbor(n(7), default)]
+    pub connections: u64,
+    /// Whether it drains.
+    #[cbor(n(8), default)]
+    pub is_draining: bool,
+}
+
+/// A request for the newest numbers of some streams.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct HeadsRequest {
+    /// The node that requests them.
+    #[n(0)]
+    pub node: u32,
+    /// The reply has the same.
+    #[n(1)]
+    pub id: u64,
+    /// The streams.
+    #[n(2)]
+    pub streams: Vec<u16>,
+}
+
+/// The newest numbers of some streams.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct HeadsReply {
+    /// The node that replies.
+    #[n(0)]
+    pub node: u32,
+    /// That of the request.
+    #[n(1)]
+    pub id: u64,
+    /// The time by the clock of the node that replies, in microseconds.
+    #[n(2)]
+    pub now_us: u64,
+    /// The streams that it has sent anything to.
+    #[n(3)]
+    pub heads: Vec<Head>,
+}
+
+/// The newest message that a node sent to a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Head {
+    /// The stream.
+    #[n(0)]
+    pub stream: u16,
+    /// The message's number.
+    #[n(1)]
+    pub number: u64,
+    /// When the node published it, by its own clock, in microseconds.
+    #[n(2)]
+    pub at_us: u64,
+}
+
+/// A request for messages that are missing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct ReplayRequest {
+    /// The node that requests them.
+    #[n(0)]
+    pub node: u32,
+    /// The reply has the same.
+    #[n(1)]
+    pub id: u64,
+    /// What is missing.
+    #[n(2)]
+    pub wanted: Vec<Wanted>,
+}
+
+/// Messages of a stream that are missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Wanted {
+    /// The stream.
+    #[n(0)]
+    pub stream: u16,
+    /// Those after this number,
+    #[n(1)]
+    pub after: u64,
+    /// up to this one,
+    #[n(2)]
+    pub to: u64,
+    /// that were published since this time, by the clock of the node that published them, in microseconds.
+    #[cbor(n(3), default)]
+    pub since_us: u64,
+}
+
+/// The end of a reply to a request for messages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct ReplayReply {
+    /// The node that replies.
+    #[n(0)]
+    pub node: u32,
+    /// That of the request.
+    #[n(1)]
+    pub id: u64,
+    /// What was sent.
+    #[n(2)]
+    pub replayed: Vec<Replayed>,
+}
+
+/// What was sent of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Replayed {
+    /// The stream.
+    #[n(0)]
+    pub stream: u16,
+    /// The first number; behind `to` where nothing was sent.
+    #[n(1)]
+    pub first: u64,
+    /// The last number.
+    #[n(2)]
+    pub to: u64,
+    /// Nothing before `first` was wanted, or all of it is gone.
+    #[n(3)]
+    pub is_whole: bool,
+}
+
+/// Why bytes are no packet.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PacketError {
+    /// They are too few.
+    #[error("the packet ends in its head")]
+    Short,
+    /// Another version sent it.
+    #[error("the packet has version {0}, and this node knows version {VERSION}: upgrade it")]
+    Version(u8),
+    /// A later version sent it.
+    #[error("this node does not know packets of kind {0}: upgrade it")]
+    Kind(u8),
+    /// It names a stream that does not exist.
+    #[error("the packet names stream {0}, which does not exist")]
+    Stream(u16),
+    /// It is damaged.
+    #[error("the packet is damaged: {0}")]
+    Damaged(String),
+}
+
+impl Message {
+    /// Writes a message. `write` appends the payload.
+    pub fn encode(
+        node: NodeId,
+        stream: Stream,
+        number: u64,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Bytes {
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + 128);
+        bytes.extend_from_slice(&[VERSION, MESSAGE]);
+        bytes.extend_from_slice(&node.0.to_le_bytes());
+        bytes.extend_from_slice(&stream.number().to_le_bytes());
+        bytes.extend_from_slice(&number.to_le_bytes());
+        write(&mut bytes);
+        bytes.into()
+    }
+
+    fn decode(bytes: &Bytes) -> Result<Message, PacketError> {
+        let (header, _) = bytes.split_first_chunk::<HEADER_BYTES>().ok_or(PacketError::Short)?;
+        let [_, _, n0, n1, n2, n3, s0, s1, number @ ..] = *header;
+        let stream = u16::from_le_bytes([s0, s1]);
+        Ok(Message {
+            node: NodeId(u32::from_le_bytes([n0, n1, n2, n3])),
+            stream: Stream::from_number(stream).ok_or(PacketError::Stream(stream))?,
+            number: u64::from_le_bytes(number),
+            payload: bytes.slice(HEADER_BYTES..),
+        })
+    }
+}
+
+impl Packet {
+    /// Writes a packet.
+    pub fn encode(&self) -> Bytes {
+        match self {
+            Packet::Message(message) => {
+                let Message { node, stream, number, payload } = message;
+                Message::encode(*node, *stream, *number, |out| out.extend_from_slice(payload))
+            }
+            Packet::Hello(hello) => map(HELLO, hello),
+            Packet::HeadsRequest(request) => map(HEADS_REQUEST, request),
+            Packet::HeadsReply(reply) => map(HEADS_REPLY, reply),
+            Packet::ReplayRequest(request) => map(REPLAY_REQUEST, request),
+            Packet::ReplayReply(reply) => map(REPLAY_REPLY, reply),
+        }
+    }
+
+    /// Reads a packet.
+    ///
+    /// # Errors
+    /// When the bytes are damaged, or of a version that this one does not know.
+    pub fn decode(bytes: &Bytes) -> Result<Packet, PacketError> {
+        let ([version, kind], rest) = bytes.split_first_chunk().ok_or(PacketError::Short)?;
+        if *version != VERSION {
+            return Err(PacketError::Version(*version));
+        }
+        Ok(match *kind {
+            MESSAGE => Packet::Message(Message::decode(bytes)?),
+            HELLO => Packet::Hello(read(rest)?),
+            HEADS_REQUEST => Packet::HeadsRequest(read(rest)?),
+            HEADS_REPLY => Packet::HeadsReply(read(rest)?),
+            REPLAY_REQUEST => Packet::ReplayRequest(read(rest)?),
+            REPLAY_REPLY => Packet::ReplayReply(read(rest)?),
+            kind => return Err(PacketError::Kind(kind)),
+        })
+    }
+}
+
+fn map(kind: u8, packet: &impl Encode<()>) -> Bytes {
+    let mut bytes = vec![VERSION, kind];
+    // Writing to a vector does not fail.
+    let _ = minicbor::encode(packet, &mut bytes);
+    bytes.into()
+}
+
+fn read<'b, T: Decode<'b, ()>>(bytes: &'b [u8]) -> Result<T, PacketError> {
+    minicbor::decode(bytes).map_err(|error| PacketError::Damaged(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn stream() -> impl Strategy<Value = u16> {
+        0..=Stream::TOPICS
+    }
+
+    fn hello() -> impl Strategy<Value = Hello> {
+        let texts = (any::<String>(), any::<String>());
+        let numbers = (any::<u32>(), any::<u64>(), any::<u64>());
+        let heads = vec((stream(), any::<u64>()), 0..20);
+        (texts, numbers, heads, any::<[bool; 3]>()).prop_map(
+            |((name, version), (node, number, connections), heads, flags)| {
+                let [is_goodbye, wants_reply, is_draining] = flags;
+                Hello {
+                    node,
+                    name,
+                    version,
+                    number,
+                    heads,
+                    is_goodbye,
+                    wants_reply,
+                    connections,
+                    is_draining,
+                }
+            },
+        )
+    }
+
+    fn message() -> impl Strategy<Value = Message> {
+        (any::<u32>(), stream(), any::<u64>(), any::<Vec<u8>>()).prop_map(
+            |(node, stream, number, payload)| Message {
+                node: NodeId(node),
+                stream: Stream::from_number(stream).unwrap(),
+                number,
+                payload: payload.into(),
+            },
+        )
+    }
+
+    fn replay() -> impl Strategy<Value = Packet> {
+        let wanted = (stream(), any::<u64>(), any::<u64>(), any::<u64>())
+            .prop_map(|(stream, after, to, since_us)| Wanted { stream, after, to, since_us });
+        let replayed = (stream(), any::<u64>(), any::<u64>(), any::<bool>())
+            .prop_map(|(stream, first, to, is_whole)| Replayed { stream, first, to, is_whole });
+        let id = (any::<u32>(), any::<u64>());
+        prop_oneof![
+            (id, vec(wanted, 0..20)).prop_map(|((node, id), wanted)| {
+                Packet::ReplayRequest(ReplayRequest { node, id, wanted })
+            }),
+            (id, vec(replayed, 0..20)).prop_map(|((node, id), replayed)| {
+                Packet::ReplayReply(ReplayReply { node, id, replayed })
+            }),
+        ]
+    }
+
+    fn heads() -> impl Strategy<Value = Packet> {
+        let head = (stream(), any::<u64>(), any::<u64>())
+            .prop_map(|(stream, number, at_us)| Head { stream, number, at_us });
+        let id = (any::<u32>(), any::<u64>());
+        prop_oneof![
+            (id, vec(stream(), 0..20)).prop_map(|((node, id), streams)| {
+                Packet::HeadsRequest(HeadsRequest { node, id, streams })
+            }),
+            (id, any::<u64>(), vec(head, 0..20)).prop_map(|((node, id), now_us, heads)| {
+                Packet::HeadsReply(HeadsReply { node, id, now_us, heads })
+            }),
+        ]
+    }
+
+    fn packet() -> impl Strategy<Value = Packet> {
+        prop_oneof![
+            message().prop_map(Packet::Message),
+            hello().prop_map(Packet::Hello),
+            replay(),
+            heads()
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_packet_is_read_as_it_was_written(packet in packet()) {
+            prop_assert_eq!(Packet::decode(&packet.encode()), Ok(packet));
+        }
+
+        #[test]
+        fn a_packet_that_is_cut_off_is_an_error_or_a_shorter_message(packet in packet(), cut in any::<prop::sample::Index>()) {
+            let whole = packet.encode();
+            let part = whole.slice(..cut.index(whole.len()));
+            match Packet::decode(&part) {
+                Ok(Packet::Message(_)) => prop_assert!(part.len() >= HEADER_BYTES),
+                Ok(other) => prop_assert!(false, "{:?}", other),
+                Err(_) => {}
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_a_packet_or_an_error(kind in 0_u8..9, bytes in any::<Vec<u8>>()) {
+            let bytes = Bytes::from([&[VERSION, kind], &bytes[..]].concat());
+            let read = Packet::decode(&bytes);
+            if !(MESSAGE..=REPLAY_REPLY).contains(&kind) {
+                prop_assert_eq!(read, Err(PacketError::Kind(kind)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_field_of_a_later_version_is_passed_over() {
+        let hello = Hello { node: 7, number: 9, ..Hello::default() };
+        let bytes = Packet::Hello(hello.clone()).encode();
+        let mut later = bytes.to_vec();
+        // One more pair in the map behind the head: 99 with an array of one text.
+        assert_eq!(later[2] & 0xe0, 0xa0, "a short map");
+        later[2] += 1;
+        later.extend(b"\x18\x63\x81\x61x");
+        assert_eq!(Packet::decode(&later.into()), Ok(Packet::Hello(hello)));
+        let other = Bytes::from_static(&[2, 1, 0]);
+        assert_eq!(Packet::decode(&other), Err(PacketError::Version(2)));
+        assert_eq!(Packet::decode(&Bytes::from_static(&[1])), Err(PacketError::Short));
+    }
+
+    #[test]
+    fn a_message_of_a_stream_that_does_not_exist_is_refused() {
+        let mut bytes = Message::encode(NodeId(7), Stream::EVERYONE, 1, |_| {}).to_vec();
+        bytes[6..8].copy_from_slice(&1_025_u16.to_le_bytes());
+        assert_eq!(Packet::decode(&bytes.into()), Err(PacketError::Stream(1_025)));
+    }
+}

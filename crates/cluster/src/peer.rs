@@ -1,0 +1,80 @@
+//! What a node knows of another one.
+
+use std::collections::BTreeMap;
+
+use model::NodeId;
+
+use crate::incoming::Streams;
+use crate::{Hello, Stream};
+
+/// Requests of which the reply has not come. The oldest is forgotten with more.
+const REQUESTS_MAX: usize = 64;
+
+/// Another node, as it was at its last hello.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeerState {
+    /// The node.
+    pub node: NodeId,
+    /// What its operator calls it.
+    pub name: String,
+    /// The version of its program.
+    pub version: String,
+    /// Connections that it has.
+    pub connections: u64,
+    /// It drains.
+    pub is_draining: bool,
+    /// It sends hellos.
+    pub is_up: bool,
+    /// It has said that it leaves.
+    pub has_left: bool,
+    /// When its last packet came, in microseconds.
+    pub received_us: u64,
+}
+
+/// Another node, and what came of it.
+pub(crate) struct Peer {
+    pub state: PeerState,
+    pub hello_number: u64,
+    pub streams: Streams,
+    /// Requests for heads: when they were sent, and of which streams.
+    requests: BTreeMap<u64, (u64, Vec<Stream>)>,
+}
+
+impl Peer {
+    pub fn new(node: NodeId, now_us: u64) -> Self {
+        let state = PeerState { node, received_us: now_us, ..PeerState::default() };
+        Peer { state, hello_number: 0, streams: Streams::new(), requests: BTreeMap::new() }
+    }
+
+    /// Takes what the node says of itself. False where it is older than what is known.
+    pub fn on_hello(&mut self, hello: &Hello, now_us: u64) -> bool {
+        if hello.number <= self.hello_number {
+            return false;
+        }
+        self.hello_number = hello.number;
+        self.state = PeerState {
+            node: self.state.node,
+            name: hello.name.clone(),
+            version: hello.version.clone(),
+            connections: hello.connections,
+            is_draining: hello.is_draining,
+            is_up: !hello.is_goodbye,
+            has_left: hello.is_goodbye,
+            received_us: now_us,
+        };
+        true
+    }
+
+    /// Remembers a request that is sent now, and its streams.
+    pub fn insert_request(&mut self, id: u64, now_us: u64, streams: Vec<Stream>) {
+        self.requests.insert(id, (now_us, streams));
+        if self.requests.len() > REQUESTS_MAX {
+            self.requests.pop_first();
+        }
+    }
+
+    /// When a request was sent, whose reply has come, and of which streams it was.
+    pub fn take_request(&mut self, id: u64) -> Option<(u64, Vec<Stream>)> {
+        self.requests.remove(&id)
+    }
+}

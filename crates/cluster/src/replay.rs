@@ -1,0 +1,216 @@
+//! What this node publishes: its numbers, and the newest messages for nodes that have missed some.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use model::NodeId;
+
+use crate::stream::PerStream;
+use crate::{Head, Message, Replayed, Stream, Wanted};
+
+/// What a retained message takes beside its bytes.
+const RECORD_BYTES: usize = 64;
+
+/// How long a message is retained, in microseconds: what is older than a minute is no news any more.
+pub(crate) const RETAINED_US: u64 = 60_000_000;
+
+/// The most bytes that one request for messages gets; the node that requests them comes back for the rest.
+const REPLY_BYTES_MAX: usize = 4 << 20;
+
+/// Numbers of streams, and the newest messages.
+pub(crate) struct Replay {
+    node: NodeId,
+    /// The newest number of each stream, and when it was published.
+    heads: PerStream<(u64, u64)>,
+    /// The newest number of each stream that is not retained any more.
+    evicted: PerStream<u64>,
+    /// When the newest of those was published.
+    evicted_us: Option<u64>,
+    records: VecDeque<Record>,
+    bytes: usize,
+    bytes_max: usize,
+    /// Streams that have changed since the last hello.
+    changed: PerStream<bool>,
+}
+
+struct Record {
+    stream: Stream,
+    number: u64,
+    at_us: u64,
+    bytes: Bytes,
+}
+
+/// Messages that a node requested, and what they are.
+#[derive(Default)]
+pub(crate) struct Found {
+    pub packets: Vec<Bytes>,
+    pub replayed: Vec<Replayed>,
+}
+
+impl Replay {
+    pub fn new(node: NodeId, bytes_max: usize) -> Self {
+        Replay {
+            node,
+            heads: PerStream::new((0, 0)),
+            evicted: PerStream::new(0),
+            evicted_us: None,
+            records: VecDeque::new(),
+            bytes: 0,
+            bytes_max,
+            changed: PerStream::new(false),
+        }
+    }
+
+    /// Numbers a message, and retains it.
+    pub fn publish(
+        &mut self,
+        stream: Stream,
+        now_us: u64,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Bytes {
+        let number = self.heads.get(stream).0 + 1;
+        self.heads.set(stream, (number, now_us));
+        self.changed.set(stream, true);
+        let bytes = Message::encode(self.node, stream, number, write);
+        self.bytes += RECORD_BYTES + bytes.len();
+        self.records.push_back(Record { stream, number, at_us: now_us, bytes: bytes.clone() });
+        self.evict(now_us);
+        bytes
+    }
+
+    /// Drops what is too much, or too old.
+    pub fn evict(&mut self, now_us: u64) {
+        while let Some(oldest) = self.records.front()
+            && (self.bytes > self.bytes_max || oldest.at_us.saturating_add(RETAINED_US) < now_us)
+        {
+            self.bytes -= RECORD_BYTES + oldest.bytes.len();
+            self.evicted.set(oldest.stream, oldest.number);
+            self.evicted_us = Some(oldest.at_us);
+            self.records.pop_front();
+        }
+    }
+
+    /// The newest numbers of streams that have changed since the call before.
+    pub fn take_changed(&mut self) -> Vec<(u16, u64)> {
+        let changed = Stream::all().filter(|stream| self.changed.get(*stream));
+        let heads = changed.map(|stream| (stream.number(), self.heads.get(stream).0)).collect();
+        self.changed = PerStream::new(false);
+        heads
+    }
+
+    /// The newest numbers of these streams, but for those to which nothing was sent.
+    pub fn heads(&self, streams: &[u16]) -> Vec<Head> {
+        let streams = streams.iter().filter_map(|number| Stream::from_number(*number));
+        let heads = streams.map(|stream| (stream.number(), self.heads.get(stream)));
+        let sent = heads.filter(|(_, (number, _))| *number > 0);
+        sent.map(|(stream, (number, at_us))| Head { stream, number, at_us }).collect()
+    }
+
+    /// Retained bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The messages that a node has missed, in the order in which they were published.
+    pub fn find(&self, wanted: &[Wanted]) -> Found {
+        let mut ranges = BTreeMap::<Stream, (Wanted, Option<Replayed>)>::new();
+        for wanted in wanted {
+            if let Some(stream) = Stream::from_number(wanted.stream) {
+                ranges.insert(stream, (*wanted, None));
+            }
+        }
+        let (mut packets, mut bytes) = (Vec::new(), 0);
+        for record in &self.records {
+            let Some((wanted, found)) = ranges.get_mut(&record.stream) else { continue };
+            let Record { number, at_us, .. } = *record;
+            if number <= wanted.after || number > wanted.to || at_us < wanted.since_us {
+                continue;
+            }
+            if bytes >= REPLY_BYTES_MAX {
+                break;
+            }
+            bytes += record.bytes.len();
+            packets.push(record.bytes.clone());
+            let stream = record.stream.number();
+            let first = Replayed { stream, first: number, to: number, is_whole: true };
+            found.get_or_insert(first).to = number;
+        }
+        let is_cut_short = bytes >= REPLY_BYTES_MAX;
+        let replayed = ranges.into_iter().filter_map(|(stream, (wanted, found))| {
+            let none = |first: u64, to: u64| {
+                let stream = stream.number();
+                Replayed { stream, first, to, is_whole: true }
+            };
+            let replayed = match found {
+                Some(found) => found,
+                // The node requests again what did not fit.
+                None if is_cut_short && wanted.since_us > 0 => return None,
+                None if is_cut_short => none(wanted.after + 1, wanted.after),
+                None => none(wanted.to.saturating_add(1), wanted.to),
+            };
+            Some(Replayed { is_whole: self.is_whole(stream, &wanted, &replayed), ..replayed })
+        });
+        Found { replayed: replayed.collect(), packets }
+    }
+
+    /// Whether all of what a node wants before the first message that it gets is still there.
+    fn is_whole(&self, stream: Stream, wanted: &Wanted, replayed: &Replayed) -> bool {
+        let is_gone = self.evicted.get(stream) > wanted.after;
+        match wanted.since_us {
+            0 => replayed.first == wanted.after + 1,
+            since_us => !is_gone || self.evicted_us.is_none_or(|at_us| at_us < since_us),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replay(messages: u64) -> Replay {
+        let mut replay = Replay::new(NodeId(1), 1_000 * (RECORD_BYTES + 20));
+        for number in 1..=messages {
+            replay.publish(Stream::of("a"), number * 10, |out| out.extend(b"text"));
+        }
+        replay
+    }
+
+    fn wanted(after: u64, to: u64, since_us: u64) -> Wanted {
+        Wanted { stream: Stream::of("a").number(), after, to, since_us }
+    }
+
+    fn found(replay: &Replay, wanted: Wanted) -> (usize, u64, u64, bool) {
+        let found = replay.find(&[wanted]);
+        let Replayed { first, to, is_whole, .. } = found.replayed[0];
+        (found.packets.len(), first, to, is_whole)
+    }
+
+    #[test]
+    fn what_is_missing_is_found_while_it_is_retained() {
+        let mut replay = replay(1_000);
+        assert_eq!(found(&replay, wanted(3, 7, 0)), (4, 4, 7, true));
+        assert_eq!(found(&replay, wanted(0, 1_000, 9_991)), (1, 1_000, 1_000, true));
+        assert_eq!(found(&replay, wanted(0, 1_000, 10_001)), (0, 1_001, 1_000, true));
+        replay.publish(Stream::of("a"), 10_010, |out| out.extend(b"text"));
+        assert_eq!(found(&replay, wanted(0, 5, 0)), (4, 2, 5, false));
+        assert_eq!(found(&replay, wanted(1, 5, 0)), (4, 2, 5, true));
+        assert_eq!(found(&replay, wanted(0, 5, 10)), (4, 2, 5, false), "one of that time is gone");
+        assert_eq!(found(&replay, wanted(0, 5, 11)), (4, 2, 5, true));
+        assert_eq!(replay.heads(&[Stream::of("a").number(), 5]).len(), 1);
+    }
+
+    #[test]
+    fn what_does_not_fit_into_a_reply_is_left_for_the_next() {
+        let mut replay = Replay::new(NodeId(1), 64 << 20);
+        for _ in 0..6 {
+            replay.publish(Stream::of("a"), 1, |out| out.resize(out.len() + (1 << 20), 0));
+        }
+        replay.publish(Stream::of("b"), 1, |_| {});
+        let b = Wanted { stream: Stream::of("b").number(), after: 0, to: 1, since_us: 0 };
+        let found = replay.find(&[wanted(0, 6, 0), b]);
+        assert_eq!(found.packets.len(), 4);
+        let mut ranges: Vec<_> = found.replayed.iter().map(|it| (it.first, it.to)).collect();
+        ranges.sort_unstable();
+        assert_eq!(ranges, [(1, 0), (1, 4)]);
+    }
+}

@@ -1,0 +1,492 @@
+//! Several nodes and a NATS that loses connections, in virtual time: what members get, against what was published.
+//!
+//! `CLUSTER_SEED=7 cargo test -p cluster simulation` repeats one seed.
+
+mod nats;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+use bytes::Bytes;
+use model::NodeId;
+use random::Random;
+
+use crate::{Interest, Node, Output, Settings, Stream};
+use nats::{Command, Nats, PAYLOAD_BYTES_MAX};
+
+const NODES: usize = 4;
+const TOPICS: usize = 12;
+const SECOND_US: u64 = 1_000_000;
+/// Until then there are faults.
+const FAULTS_US: u64 = 24 * SECOND_US;
+const END_US: u64 = 42 * SECOND_US;
+const TICK_US: u64 = 50_000;
+/// A packet's way takes less.
+const WAY_US: u64 = 20_000;
+
+/// What may happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Faults {
+    /// Connections break, NATS starts again, packets are lost: nothing is lost for good.
+    Mild,
+    /// Nodes retain little, and are cut off for longer.
+    Gaps,
+    /// Nodes die as well, and stand still.
+    Deaths,
+}
+
+enum Event {
+    AtNats(usize, u32, Command),
+    AtNode(usize, u32, Bytes),
+    Tick(usize, NodeId),
+    Act,
+    Fault,
+    Connect(usize, u32),
+    Heal(usize, u32),
+    Start(usize),
+}
+
+struct Published {
+    by: NodeId,
+    topic: usize,
+    at_us: u64,
+}
+
+/// A process.
+struct Process {
+    node: Node,
+    interest: Interest,
+    /// Since when each topic has members, and since when the node is interested in it.
+    members: BTreeMap<usize, (u64, u64)>,
+    /// When interest in each topic began.
+    began_us: BTreeMap<usize, u64>,
+    subscribed: BTreeSet<Stream>,
+    /// The ids that members of each topic got.
+    got: BTreeMap<usize, Vec<u64>>,
+    /// The newest gap in a stream of a node.
+    gaps: BTreeMap<(NodeId, Stream), u64>,
+    /// When the process was notified that others are gone, by its node.
+    down: BTreeMap<NodeId, u64>,
+    /// Added to the time, for its own clock.
+    clock_us: u64,
+    /// It stands still until then.
+    stands_until_us: u64,
+    /// Faults of its own connection make it miss the death of others.
+    is_disturbed: bool,
+}
+
+struct World {
+    random: Random,
+    faults: Faults,
+    now_us: u64,
+    events: BinaryHeap<Reverse<(u64, u64)>>,
+    queue: BTreeMap<u64, Event>,
+    sequence: u64,
+    nats: Nats,
+    processes: Vec<Option<Process>>,
+    published: Vec<Published>,
+    deaths: Vec<(NodeId, u64)>,
+    seed: u64,
+    next_id: u32,
+}
+
+fn topic(number: usize) -> String {
+    format!("topic:{number}")
+}
+
+fn stream(number: usize) -> Stream {
+    // The last one is everyone's.
+    if number == TOPICS - 1 { Stream::EVERYONE } else { Stream::of(&topic(number)) }
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let faults = match seed % 3 {
+            0 => Faults::Mild,
+            1 => Faults::Gaps,
+            _ => Faults::Deaths,
+        };
+        let mut world = World {
+            random: Random::new(seed),
+            faults,
+            now_us: 0,
+            events: BinaryHeap::new(),
+            queue: BTreeMap::new(),
+            sequence: 0,
+            nats: Nats::new(NODES, 2_000),
+            processes: (0..NODES).map(|_| None).collect(),
+            published: Vec::new(),
+            deaths: Vec::new(),
+            seed,
+            next_id: 0,
+        };
+        world.nats.ids = vec![NodeId(u32::MAX); NODES];
+        for node in 0..NODES {
+            let at_us = world.random.below(SECOND_US);
+            world.push(at_us, Event::Start(node));
+        }
+        world.push(0, Event::Act);
+        world.push(2 * SECOND_US, Event::Fault);
+        world
+    }
+
+    fn push(&mut self, at_us: u64, event: Event) {
+        self.sequence += 1;
+        self.queue.insert(self.sequence, event);
+        self.events.push(Reverse((at_us, self.sequence)));
+    }
+
+    fn run(mut self) -> Self {
+        while let Some(Reverse((at_us, sequence))) = self.events.pop() {
+            if at_us > END_US {
+                break;
+            }
+            self.now_us = at_us;
+            let event = self.queue.remove(&sequence).unwrap();
+            self.handle(event);
+        }
+        self
+    }
+
+    fn handle(&mut self, event: Event) {
+        let now_us = self.now_us;
+        match event {
+            Event::AtNats(node, number, command) => {
+                let from = (node, number);
+                let sent = self.nats.on_command(from, command, now_us, &mut self.random);
+                for it in sent {
+                    self.push(it.at_us, Event::AtNode(it.node, it.connection, it.bytes));
+                }
+            }
+            Event::AtNode(node, number, bytes) => {
+                let connection = &self.nats.connections[node];
+                if connection.number != number || connection.is_cut_off {
+                    return;
+                }
+                if let Some(until_us) = self.stands_until(node) {
+                    return self.push(until_us, Event::AtNode(node, number, bytes));
+                }
+                self.input(node, |process, now_us| process.node.on_packet(&bytes, now_us).unwrap());
+            }
+            Event::Tick(node, id) => self.tick(node, id),
+            Event::Act => {
+                self.act();
+                if now_us < FAULTS_US + 5 * SECOND_US {
+                    let next_us = now_us + 500 + self.random.below(12_000_u64);
+                    self.push(next_us, Event::Act);
+                }
+            }
+            Event::Fault => {
+                self.fault();
+                let next_us = now_us + SECOND_US / 2 + self.random.below(3 * SECOND_US);
+                if next_us < FAULTS_US {
+                    self.push(next_us, Event::Fault);
+                }
+            }
+            Event::Connect(node, number) => self.connect(node, number),
+            Event::Heal(node, number) => {
+                let connection = &mut self.nats.connections[node];
+                connection.is_cut_off &= connection.number != number;
+            }
+            Event::Start(node) => self.start(node),
+        }
+    }
+
+    fn stands_until(&self, node: usize) -> Option<u64> {
+        let until_us = self.processes[node].as_ref()?.stands_until_us;
+        (until_us > self.now_us).then_some(until_us)
+    }
+
+    fn start(&mut self, node: usize) {
+        self.next_id += 1;
+        let id = NodeId(self.next_id);
+        let clock_us = self.random.below(1_000_000 * SECOND_US);
+        let settings = Settings {
+            node: id,
+            name: format!("n{node}"),
+            version: "1".into(),
+            replay_bytes_max: if self.faults == Faults::Gaps { 100_000 } else { 16 << 20 },
+        };
+        let now_us = self.now_us + clock_us;
+        let process = Process {
+            node: Node::new(settings, now_us),
+            interest: Interest::new(3 * SECOND_US),
+            members: BTreeMap::from([(TOPICS - 1, (self.now_us, self.now_us))]),
+            began_us: BTreeMap::new(),
+            subscribed: BTreeSet::new(),
+            got: BTreeMap::new(),
+            gaps: BTreeMap::new(),
+            down: BTreeMap::new(),
+            clock_us,
+            stands_until_us: 0,
+            is_disturbed: false,
+        };
+        self.processes[node] = Some(process);
+        self.nats.ids[node] = id;
+        self.nats.disconnect(node);
+        let number = self.nats.connections[node].number;
+        self.push(self.now_us + 1_000, Event::Connect(node, number));
+        self.push(self.now_us + TICK_US, Event::Tick(node, id));
+        self.input(node, |_, _| {});
+        // Some topics have members for good.
+        (0..3).for_each(|at| self.enter(node, (node + 4 * at) % (TOPICS - 1)));
+    }
+
+    fn connect(&mut self, node: usize, number: u32) {
+        let connection = &mut self.nats.connections[node];
+        if connection.number != number || self.processes[node].is_none() {
+            return;
+        }
+        connection.is_up = true;
+        let subscribed = self.processes[node].as_ref().unwrap().subscribed.clone();
+        subscribed.into_iter().for_each(|stream| self.send(node, Command::Subscribe(stream)));
+        self.input(node, |process, now_us| process.node.on_connected(now_us));
+    }
+
+    fn send(&mut self, node: usize, command: Command) {
+        let (at_us, number) = self.nats.send(node, self.now_us, &mut self.random);
+        self.push(at_us, Event::AtNats(node, number, command));
+    }
+
+    /// Has a node take an input by its own clock, and performs its outputs.
+    fn input(&mut self, node: usize, input: impl FnOnce(&mut Process, u64)) {
+        let now_us = self.now_us;
+        let Some(process) = &mut self.processes[node] else { return };
+        input(process, now_us + process.clock_us);
+        for output in process.node.poll_outputs(now_us + process.clock_us) {
+            self.perform(node, output);
+        }
+    }
+
+    fn perform(&mut self, node: usize, output: Output) {
+        let now_us = self.now_us;
+        let process = self.processes[node].as_mut().unwrap();
+        match output {
+            Output::Subscribe(stream) => {
+                process.subscribed.insert(stream);
+                self.send(node, Command::Subscribe(stream));
+            }
+            Output::Unsubscribe(stream) => {
+                process.subscribed.remove(&stream);
+                self.send(node, Command::Unsubscribe(stream));
+            }
+            Output::Send { target, bytes } => self.send(node, Command::Publish(target, bytes)),
+            Output::Deliver { node: by, payload, .. } => {
+                let id = u64::from_le_bytes(payload[..8].try_into().unwrap());
+                let published = &self.published[id as usize];
+                assert_eq!(published.by, by, "seed {}", self.seed);
+                if let Some((_, began_us)) = process.members.get(&published.topic) {
+                    assert!(
+                        published.at_us + WAY_US >= *began_us,
+                        "seed {}: {id} is older than interest",
+                        self.seed
+                    );
+                    process.got.entry(published.topic).or_default().push(id);
+                }
+            }
+            Output::Gap { node: by, stream, .. } => {
+                assert_ne!(self.faults, Faults::Mild, "seed {}: a gap", self.seed);
+                process.gaps.insert((by, stream), now_us);
+            }
+            Output::Up(_) => {}
+            Output::Down { node: by, .. } => drop(process.down.insert(by, now_us)),
+        }
+    }
+
+    fn tick(&mut self, node: usize, id: NodeId) {
+        if self.nats.ids[node] != id || self.processes[node].is_none() {
+            return;
+        }
+        let next_us = self.stands_until(node).unwrap_or(self.now_us + TICK_US);
+        self.push(next_us, Event::Tick(node, id));
+        if self.stands_until(node).is_none() {
+            self.input(node, |process, now_us| {
+                for stream in process.interest.expire(now_us) {
+                    process.node.end(stream);
+                }
+                process.node.on_time(now_us);
+                assert!(process.node.due_us() > now_us);
+            });
+        }
+    }
+
+    fn enter(&mut self, node: usize, topic: usize) {
+        let joined_us = self.now_us;
+        self.input(node, |process, now_us| {
+            if process.members.contains_key(&topic) {
+                return;
+            }
+            if process.interest.enter(stream(topic)) {
+                process.began_us.insert(topic, joined_us);
+                process.node.begin(stream(topic), now_us, now_us);
+            }
+            process.members.insert(topic, (joined_us, process.began_us[&topic]));
+        });
+    }
+
+    fn act(&mut self) {
+        let node = self.random.below(NODES);
+        if self.processes[node].is_none() || self.stands_until(node).is_some() {
+            return;
+        }
+        let topic = self.random.below(TOPICS);
+        // Topics 0 to 3 and so on have members for good at one node: others come and go.
+        let is_for_good = topic == TOPICS - 1 || (0..3).any(|at| (node + 4 * at) % 11 == topic);
+        match self.random.below(20_u32) {
+            0 if !is_for_good => self.enter(node, topic),
+            1 if !is_for_good => self.input(node, |process, now_us| {
+                if process.members.remove(&topic).is_some() {
+                    process.interest.leave(stream(topic), now_us);
+                }
+            }),
+            _ => {
+                let id = self.published.len() as u64;
+                let by = self.nats.ids[node];
+                self.published.push(Published { by, topic, at_us: self.now_us });
+                let is_too_large = self.faults == Faults::Gaps && id % 500 == 99;
+                self.input(node, |process, now_us| {
+                    process.node.publish(stream(topic), now_us, |out| {
+                        out.extend_from_slice(&id.to_le_bytes());
+                        if is_too_large {
+                            out.resize(PAYLOAD_BYTES_MAX, 0);
+                        }
+                    });
+                });
+            }
+        }
+    }
+
+    fn fault(&mut self) {
+        let node = self.random.below(NODES);
+        let kinds = match self.faults {
+            Faults::Mild => 3_u32,
+            Faults::Gaps => 5,
+            Faults::Deaths => 7,
+        };
+        match self.random.below(kinds) {
+            0 | 1 => self.disconnect(node),
+            2 => (0..NODES).for_each(|node| self.disconnect(node)),
+            3 | 4 => {
+                let connection = &mut self.nats.connections[node];
+                connection.is_cut_off = true;
+                let number = connection.number;
+                let until_us = self.now_us + self.random.below(10 * SECOND_US);
+                self.disturb(node);
+                self.push(until_us, Event::Heal(node, number));
+            }
+            5 => {
+                if self.processes[node].take().is_some() {
+                    self.deaths.push((self.nats.ids[node], self.now_us));
+                    self.nats.disconnect(node);
+                    self.nats.ids[node] = NodeId(u32::MAX);
+                    let at_us = self.now_us + self.random.below(8 * SECOND_US);
+                    self.push(at_us, Event::Start(node));
+                }
+            }
+            _ => {
+                let until_us = self.now_us + self.random.below(8 * SECOND_US);
+                self.disturb(node);
+                if let Some(process) = &mut self.processes[node] {
+                    process.stands_until_us = until_us;
+                }
+            }
+        }
+    }
+
+    fn disturb(&mut self, node: usize) {
+        if let Some(process) = &mut self.processes[node] {
+            process.is_disturbed = true;
+        }
+    }
+
+    fn disconnect(&mut self, node: usize) {
+        self.nats.disconnect(node);
+        self.disturb(node);
+        self.input(node, |process, _| process.node.on_disconnected());
+        let number = self.nats.connections[node].number;
+        let at_us = self.now_us + 10_000 + self.random.below(2 * SECOND_US);
+        self.push(at_us, Event::Connect(node, number));
+    }
+
+    fn verify(&self) {
+        let seed = self.seed;
+        let alive: Vec<NodeId> = self.nats.ids.clone();
+        let mut expected = 0;
+        for process in self.processes.iter().flatten() {
+            let me = process.node.id();
+            for (topic, ids) in &process.got {
+                let distinct: BTreeSet<_> = ids.iter().collect();
+                assert_eq!(distinct.len(), ids.len(), "seed {seed}: {me} got one twice of {topic}");
+                let mut last = BTreeMap::new();
+                for id in ids {
+                    let by = self.published[*id as usize].by;
+                    assert!(last.insert(by, *id) < Some(*id), "seed {seed}: {me}, order of {id}");
+                }
+            }
+            let got: BTreeMap<usize, BTreeSet<u64>> = process
+                .got
+                .iter()
+                .map(|(topic, ids)| (*topic, ids.iter().copied().collect()))
+                .collect();
+            for (id, published) in self.published.iter().enumerate() {
+                let Published { by, topic, at_us } = published;
+                let is_member =
+                    process.members.get(topic).is_some_and(|(joined_us, _)| joined_us <= at_us);
+                let gap_us = process.gaps.get(&(*by, stream(*topic))).copied().unwrap_or_default();
+                if *by == me || !alive.contains(by) || !is_member || gap_us >= *at_us {
+                    continue;
+                }
+                expected += 1;
+                let got = got.get(topic).is_some_and(|ids| ids.contains(&(id as u64)));
+                assert!(
+                    got,
+                    "seed {seed}: {me} has not got {id} of {by}, topic {topic}, {at_us} us"
+                );
+            }
+            for (dead, at_us) in &self.deaths {
+                let knew = process.node.peers().any(|peer| peer.node == *dead);
+                if let (true, false) = (knew, process.is_disturbed) {
+                    let down_us = process.down.get(dead).copied().unwrap_or(u64::MAX);
+                    let after_us = down_us.saturating_sub(*at_us);
+                    assert!(
+                        after_us < 5 * SECOND_US,
+                        "seed {seed}: {me} saw {dead} after {after_us}"
+                    );
+                }
+            }
+            let up: BTreeSet<_> = process.node.peers().filter(|it| it.is_up).collect_ids();
+            let others: BTreeSet<_> = alive.iter().copied().filter(|id| *id != me).collect();
+            assert_eq!(up, others, "seed {seed}: {me}");
+        }
+        assert!(expected > 200, "seed {seed}: only {expected}");
+    }
+}
+
+trait CollectIds {
+    fn collect_ids(self) -> BTreeSet<NodeId>;
+}
+
+impl<'a, I: Iterator<Item = &'a crate::PeerState>> CollectIds for I {
+    fn collect_ids(self) -> BTreeSet<NodeId> {
+        self.map(|peer| peer.node).collect()
+    }
+}
+
+fn seeds(count: u64) {
+    let only = std::env::var("CLUSTER_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seeds = only.map_or(0..count, |seed: u64| seed..seed + 1);
+    for seed in seeds {
+        World::new(seed).run().verify();
+    }
+}
+
+#[test]
+fn members_get_each_message_once_in_order_or_a_gap() {
+    seeds(30);
+}
+
+#[test]
+#[ignore = "long: a thousand seeds take minutes"]
+fn members_get_each_message_once_in_order_or_a_gap_long() {
+    seeds(1_000);
+}
