@@ -13,6 +13,7 @@ mod local;
 mod log;
 mod publish;
 mod recent;
+mod relay;
 mod router;
 
 use std::sync::Arc;
@@ -25,6 +26,7 @@ pub use local::{Local, SECRET_BYTES, epoch};
 pub use log::{Append, HistoryLog, NoHistory};
 pub use publish::{Done, Options, Publish, PublishError, Published, StoredRecord};
 pub use recent::{Activity, Latest, Limits, Recent, TopicActivity, Window};
+pub use relay::Relay;
 pub use router::{Group, Retain, Router, Routes};
 
 /// Puts messages in order and carries them to every inbox that wants them.
@@ -63,6 +65,17 @@ pub trait Broker: Send + Sync {
 
     /// The epoch of the log that topics without history share.
     fn epoch(&self) -> Epoch;
+
+    /// Whether other nodes publish, too: then [`Broker::enter_topic`] and [`Broker::leave_topic`] are to be called.
+    fn has_nodes(&self) -> bool {
+        false
+    }
+
+    /// A shard has its first member of a topic.
+    fn enter_topic(&self, _topic: &str) {}
+
+    /// A shard has no member of a topic any more.
+    fn leave_topic(&self, _topic: &str) {}
 
     /// A connection of a shard has a filter of topics from now on, by its name in the hub
     /// ([`model::name::filter`]), whose hash this is.

@@ -5,12 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use model::event::is_reserved;
+use model::filter::has_wildcard;
+use model::name::of_filter;
 use model::{Envelope, Epoch, FilterKey, HistoryRule, Message, Position, Publication};
 
 use crate::recent::keyed_hash;
 use crate::{
     Activity, Append, Broker, Done, HistoryLog, Latest, Limits, Options, Passed, Publish,
-    PublishError, Published, Receipt, Recent, Router, Window,
+    PublishError, Published, Receipt, Recent, Relay, Router, Window,
 };
 
 /// Messages that a scan reads in one hold of the lock: about 20 microseconds, for which publishers
@@ -42,6 +44,17 @@ pub struct Local {
     started: Instant,
     order: Mutex<Order>,
     history: Arc<dyn HistoryLog>,
+    /// The way to other nodes, where there are any.
+    relay: Option<Arc<dyn Relay>>,
+}
+
+/// Who published a message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// A client or an application at this node.
+    Here,
+    /// Another node did.
+    OtherNode,
 }
 
 /// Where a message goes, beside its topic's members.
@@ -77,6 +90,7 @@ impl Local {
         };
         Local {
             history,
+            relay: None,
             router,
             hash_key: (word(0), word(8)),
             epoch: AtomicU32::new(epoch(&secret).0),
@@ -85,14 +99,82 @@ impl Local {
         }
     }
 
+    /// The same; messages go to other nodes as well.
+    #[must_use]
+    pub fn with_relay(mut self, relay: Arc<dyn Relay>) -> Self {
+        self.relay = Some(relay);
+        self
+    }
+
+    /// Publishes what another node has published. It goes to the members here, and to no other node.
+    ///
+    /// # Errors
+    /// When a shard or the store is behind: no member has got it, and the caller tries again.
+    pub fn publish_from_node(&self, publication: Publication) -> Result<(), PublishError> {
+        let hash = self.hash(&publication.topic);
+        match self.way_of(&publication, false)? {
+            Way::On => self.pass_on(hash, publication, None, (false, Origin::OtherNode)).map(drop),
+            Way::Past => self.pass_on(hash, publication, None, (true, Origin::OtherNode)).map(drop),
+            Way::Into(rule) => {
+                let options = Options::default();
+                let append = Append { hash, publication, rule, options, receipt: None };
+                self.history.append_now(append).map(drop)
+            }
+        }
+    }
+
+    /// The newest offset of the topics without history.
+    pub fn top(&self) -> u64 {
+        self.order().last
+    }
+
+    /// Draws an offset that no message has, for messages that are lost: no client that has all up to the offset before
+    /// has all up to this one.
+    pub fn skip_offset(&self) -> u64 {
+        let mut order = self.order();
+        order.last += 1;
+        order.last
+    }
+
+    /// The relay that takes a message of this origin to other nodes. What the node says of itself stays here, and so do
+    /// the server's own events.
+    fn relay_of(&self, publication: &Publication, origin: Origin) -> Option<&Arc<dyn Relay>> {
+        let relay = self.relay.as_ref().filter(|_| origin == Origin::Here)?;
+        let is_own =
+            || publication.is_own() || publication.event.as_deref().is_some_and(is_reserved);
+        (!is_own()).then_some(relay)
+    }
+
+    /// Appends to the history; then the message goes to other nodes.
+    fn append(&self, append: Append, done: Done) {
+        let Some(relay) = self.relay_of(&append.publication, Origin::Here).cloned() else {
+            return self.history.append(append, done);
+        };
+        if !relay.has_capacity() {
+            return done(Err(PublishError::Overloaded));
+        }
+        let (hash, publication) = (append.hash, append.publication.clone());
+        let relayed: Done = Box::new(move |result| {
+            if let Ok(Published { id, repeated: false, .. }) = result {
+                relay.publish(Arc::new(Message::new(publication, id, hash, 0).into()));
+            }
+            done(result);
+        });
+        self.history.append(append, relayed);
+    }
+
     /// Gives a message without retention its position, and hands it to every interested inbox.
     fn pass_on(
         &self,
         hash: u64,
         publication: Publication,
         receipt: Option<Receipt>,
-        passes: bool,
+        (passes, origin): (bool, Origin),
     ) -> Result<Position, PublishError> {
+        let relay = self.relay_of(&publication, origin);
+        if relay.is_some_and(|relay| !relay.has_capacity()) {
+            return Err(PublishError::Overloaded);
+        }
         let broadcast = publication.topic == model::name::BROADCAST;
         let mut routes = self.router.routes(&publication.topic);
         let mut order = self.order();
@@ -111,6 +193,9 @@ impl Local {
             order.window.push(message.clone());
         }
         self.router.deliver(&message, &groups, receipt.as_ref());
+        if let Some(relay) = relay {
+            relay.publish(message);
+        }
         Ok(id)
     }
 
@@ -170,11 +255,21 @@ impl Broker for Local {
     ) -> Result<Position, PublishError> {
         let hash = self.hash(&publication.topic);
         match self.way_of(&publication, false)? {
-            Way::On => self.pass_on(hash, publication, receipt, false),
-            Way::Past => self.pass_on(hash, publication, receipt, true),
+            Way::On => self.pass_on(hash, publication, receipt, (false, Origin::Here)),
+            Way::Past => self.pass_on(hash, publication, receipt, (true, Origin::Here)),
             Way::Into(rule) => {
+                let relay = self.relay_of(&publication, Origin::Here);
+                if relay.is_some_and(|relay| !relay.has_capacity()) {
+                    return Err(PublishError::Overloaded);
+                }
+                let relayed = relay.map(|relay| (relay, publication.clone()));
                 let options = Options::default();
-                self.history.append_now(Append { hash, publication, rule, options, receipt })
+                let append = Append { hash, publication, rule, options, receipt };
+                let id = self.history.append_now(append)?;
+                if let Some((relay, publication)) = relayed {
+                    relay.publish(Arc::new(Message::new(publication, id, hash, 0).into()));
+                }
+                Ok(id)
             }
         }
     }
@@ -186,7 +281,7 @@ impl Broker for Local {
             Err(error) => return done(Err(error)),
             Ok(Way::Into(rule)) => {
                 let append = Append { hash, publication, rule, options, receipt };
-                return self.history.append(append, done);
+                return self.append(append, done);
             }
             Ok(Way::On) => false,
             Ok(Way::Past) => true,
@@ -194,7 +289,7 @@ impl Broker for Local {
         if options.if_offset.is_some() {
             return done(Err(PublishError::NoHistory));
         }
-        let passed = self.pass_on(hash, publication, receipt, passes);
+        let passed = self.pass_on(hash, publication, receipt, (passes, Origin::Here));
         done(passed.map(|id| Published { id, repeated: false, queued: false }));
     }
 
@@ -214,6 +309,9 @@ impl Broker for Local {
         }
         let (mut messages, mut seen) = (Vec::new(), after.offset);
         let mut complete = seen <= top.offset;
+        if let Some(relay) = &self.relay {
+            complete &= topics.iter().all(|(_, topic)| relay.complete_after(topic) <= seen);
+        }
         while seen < top.offset {
             complete &=
                 !topics.iter().any(|(hash, name)| order.window.has_dropped(*hash, name, seen));
@@ -299,12 +397,38 @@ impl Broker for Local {
         Epoch(self.epoch.load(Ordering::Relaxed))
     }
 
+    fn has_nodes(&self) -> bool {
+        self.relay.is_some()
+    }
+
+    fn enter_topic(&self, topic: &str) {
+        if let Some(relay) = &self.relay {
+            relay.enter(topic, &|| self.skip_offset());
+        }
+    }
+
+    fn leave_topic(&self, topic: &str) {
+        if let Some(relay) = &self.relay {
+            relay.leave(topic);
+        }
+    }
+
     fn enter_filter(&self, shard: u16, hash: u64, name: &str) {
         self.router.enter_filter(shard, hash, name);
+        let Some(relay) = &self.relay else { return };
+        match one_topic(name) {
+            Some(topic) => relay.enter(topic, &|| self.skip_offset()),
+            None => relay.enter_all(&|| self.skip_offset()),
+        }
     }
 
     fn leave_filter(&self, shard: u16, name: &str) {
         self.router.leave_filter(shard, name);
+        let Some(relay) = &self.relay else { return };
+        match one_topic(name) {
+            Some(topic) => relay.leave(topic),
+            None => relay.leave_all(),
+        }
     }
 
     fn leave_filters(&self, shard: u16) {
@@ -314,6 +438,12 @@ impl Broker for Local {
     fn pass_to_group(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>, passed: Passed) -> bool {
         self.router.pass_on(message, key, passed)
     }
+}
+
+/// The topic that a filter of this name matches, if it is a single one.
+fn one_topic(name: &str) -> Option<&str> {
+    let filter = of_filter(name).map_or(name, |(_, filter)| filter);
+    (!has_wildcard(filter)).then_some(filter)
 }
 
 #[cfg(test)]

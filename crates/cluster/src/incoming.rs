@@ -130,7 +130,7 @@ impl Streams {
             self.duplicates += 1;
             return;
         }
-        if last != UNKNOWN && number == last + 1 {
+        if last != UNKNOWN && Some(number) == last.checked_add(1) {
             self.last.set(stream, number);
             out.push(Incoming::Deliver(stream, payload));
             if self.pending.contains_key(&stream) {
@@ -300,7 +300,7 @@ impl Streams {
         let mut last = self.last.get(stream);
         let mut is_new = false;
         while let Some(entry) = pending.waiting.first_entry()
-            && *entry.key() <= last + 1
+            && *entry.key() <= last.saturating_add(1)
         {
             let (number, payload) = entry.remove_entry();
             self.waiting_bytes -= payload.len();
@@ -402,7 +402,7 @@ impl Streams {
             if last != UNKNOWN && number <= last {
                 continue;
             }
-            if last != UNKNOWN && number > last + 1 {
+            if last != UNKNOWN && number > last.saturating_add(1) {
                 out.push(Incoming::Gap(stream, Some(number - last - 1)));
             }
             last = number;

@@ -316,7 +316,7 @@ impl Node {
                 peer.streams.begin(*stream, began_us, now_us);
             }
             peer.streams.on_tails(&hello.heads, now_us);
-            if before > 0 && hello.number > before + 1 {
+            if before > 0 && hello.number > before.saturating_add(1) {
                 peer.streams.heads_wanted.extend(&streams);
             }
         } else {

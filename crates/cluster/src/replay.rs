@@ -145,7 +145,7 @@ impl Replay {
                 Some(found) => found,
                 // The node requests again what did not fit.
                 None if is_cut_short && wanted.since_us > 0 => return None,
-                None if is_cut_short => none(wanted.after + 1, wanted.after),
+                None if is_cut_short => none(wanted.after.saturating_add(1), wanted.after),
                 None => none(wanted.to.saturating_add(1), wanted.to),
             };
             Some(Replayed { is_whole: self.is_whole(stream, &wanted, &replayed), ..replayed })
@@ -157,7 +157,7 @@ impl Replay {
     fn is_whole(&self, stream: Stream, wanted: &Wanted, replayed: &Replayed) -> bool {
         let is_gone = self.evicted.get(stream) > wanted.after;
         match wanted.since_us {
-            0 => replayed.first == wanted.after + 1,
+            0 => replayed.first == wanted.after.saturating_add(1),
             since_us => !is_gone || self.evicted_us.is_none_or(|at_us| at_us < since_us),
         }
     }

@@ -1,6 +1,7 @@
 //! Checks of values beyond their kind, and of settings against each other.
 
 mod auth;
+mod cluster;
 mod forward;
 mod history;
 mod keys;
@@ -63,6 +64,7 @@ pub(crate) fn check_config(config: &Config, read: &mut Read) {
     history::check_sections(config, &mut checks);
     mqtt::check(config, &mut checks);
     tls::check(config, &mut checks);
+    cluster::check(config, &mut checks);
     for origin in &config.client.cors_origins {
         checks.require(&["client.cors_origins"], is_origin(origin), || {
             format!(
@@ -285,6 +287,9 @@ fn topics(config: &Config, read: &mut Read) {
         if let Some(key) = asks.filter(|_| !url_known && !own_known) {
             let message = "a webhook needs a URL: set webhook.url, or webhook_url in this rule";
             add_error(key, message.into());
+        }
+        if let Some((key, message)) = cluster::check_rule(config, typed) {
+            add_error(key, message);
         }
         for (key, message) in history::check_rule(config, rules, index, invalid) {
             add_error(key, message);

@@ -493,6 +493,28 @@ settings! {
         verify_bytes_max: u64 = Fixed, Bytes(0, 1024 * TIB), r#""256MiB""#;
     }
 
+    /// Nodes that serve together, by NATS. With cluster.urls messages go to the members of all of them; without, this node is alone.
+    cluster: Cluster {
+        /// Servers of NATS: nats://host[:port] each, or tls://host[:port]. One is chosen, and the next where it fails; an empty list is no cluster.
+        urls: Vec<String> = Fixed, List, "[]";
+        /// The cluster's name, with which all its subjects begin: letters, digits, -, _ and dots between them. Nodes with other names are no part of it.
+        name: String = Fixed, Text, r#""throng""#;
+        /// This node's name, for people; "" is its id, which is new at each start.
+        node: String = Fixed, Text, r#""""#;
+        /// The user as whom this node comes to NATS, with cluster.password; "" sends the password as a token, if there is one.
+        user: String = Live, Text, r#""""#;
+        /// That user's password, or a token.
+        password: String = Secret, Text, r#""""#;
+        /// The file that holds the password and nothing else, in its place; relative to the folder of the file that this stands in. Others on the host may not be able to read it.
+        password_file: String = Live, Text, r#""""#;
+        /// Certificates of the authorities that sign those of the servers, in PEM; relative as cluster.password_file is. "" is those of the system.
+        ca_file: String = Fixed, Text, r#""""#;
+        /// What may wait to be sent to NATS, at least limits.message_bytes_max; above it publishing is answered 503.
+        queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""64MiB""#;
+        /// What this node retains of its newest messages, for a minute at the most, for nodes that have missed some.
+        replay_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""32MiB""#;
+    }
+
     /// Limits for all topics with history together, and for what goes with it.
     history: History {
         /// The memory for the messages of all topics, at least limits.message_bytes_max; above it the oldest are let go, and with a store they are still on disk.

@@ -152,13 +152,15 @@ fn the_key_is_never_printed() {
 #[test]
 fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
     // The file of a key changes the key, too: see key_file.rs.
-    for setting in SETTINGS.iter().filter(|setting| !setting.key.ends_with("_key_file")) {
+    let is_key_file = |key: &str| key.ends_with("_key_file") || key == "cluster.password_file";
+    for setting in SETTINGS.iter().filter(|setting| !is_key_file(setting.key)) {
         let (section, key) = setting.parts();
         // What tokens may do needs a key to check them with.
         let needs_key = section == "auth" && setting.key != "auth.hmac_key";
         let base = [("THRONG_AUTH_HMAC_KEY", "0123456789abcdef0123456789abcdef")];
         let url = [("THRONG_WEBHOOK_URL", "http://a/b")];
         let proxies = [("THRONG_CLIENT_TRUSTED_PROXIES", "::1"), ("THRONG_CLIENT_LOGIN", "refuse")];
+        let password = [("THRONG_CLUSTER_PASSWORD", "0123456789abcdef")];
         let authority =
             [("THRONG_TLS_CLIENT_CA_FILE", "ca.pem"), ("THRONG_CLIENT_LOGIN", "refuse")];
         let certificate =
@@ -169,6 +171,7 @@ fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
             "tls.certificate_file" | "tls.key_file" | "tls.acme_hosts" => continue,
             "tls.client_certificates" | "tls.client_user" => &authority[..],
             "webhook.events" | "webhook.connect" => &url[..],
+            "cluster.user" => &password[..],
             "client.user_header" => &proxies[..],
             _ if needs_key => &base[..],
             _ => &[],
@@ -213,6 +216,9 @@ fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
             Kind::Time | Kind::Hash => ("2031-01-01".into(), "2031-01-01".into()),
             Kind::List if setting.key.ends_with(".trusted_proxies") => {
                 ("[\"10.0.0.1\", \"fd00::/8\"]".into(), "10.0.0.1,fd00::/8".into())
+            }
+            Kind::List if setting.key == "cluster.urls" => {
+                ("[\"nats://a\", \"tls://b:1\"]".into(), "nats://a,tls://b:1".into())
             }
             Kind::List => ("[\"http://a\", \"http://b\"]".into(), "http://a,http://b".into()),
         };

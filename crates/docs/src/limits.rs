@@ -277,6 +277,12 @@ const ROWS: &[Row] = &[
     row("inbox.window_messages_max", "no more are sent until one is acknowledged", "–"),
     row("inbox.tries_max", "the message is given up", "`throng_messages_given_up_total`"),
     row("store.queue_messages_max", "503, `store_busy`", "`throng_store_queue_messages`"),
+    row("cluster.queue_bytes_max", "503, `overloaded`", "`throng_cluster_queue_bytes`"),
+    row(
+        "cluster.replay_bytes_max",
+        "nodes that missed older messages get a gap",
+        "`throng_cluster_replay_bytes`, `throng_cluster_gaps_total`",
+    ),
     row("store.queue_bytes_max", "503, `store_busy`", "`throng_store_queue_bytes`"),
     row("store.cache_bytes_max", "pages are read from the disk again", "–"),
     row("store.verify_bytes_max", "a larger store is not looked through at the start", "–"),

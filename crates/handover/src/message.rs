@@ -31,8 +31,13 @@ pub fn decode(bytes: &[u8], hash: &dyn Fn(&str) -> u64) -> Result<Envelope, Reco
 /// Writes what is published, which has no position yet.
 pub fn encode_publication(publication: &Publication) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(64 + publication.data.bytes());
-    encode_into(PublicationRecord::from(publication), &mut bytes);
+    encode_publication_into(publication, &mut bytes);
     bytes
+}
+
+/// The same behind what is in `bytes`.
+pub fn encode_publication_into(publication: &Publication, bytes: &mut Vec<u8>) {
+    encode_into(PublicationRecord::from(publication), bytes);
 }
 
 /// Reads what [`encode_publication`] wrote.

@@ -149,6 +149,8 @@ error_codes! {
             SubscriptionsFull = "subscriptions_full";
         [409] Operator "the node has no [store](store.md) to back up":
             NoStore = "no_store";
+        [409] Operator "the node is [alone](cluster.md)":
+            NoCluster = "no_cluster";
         [409] Caller "there is a backup of this name; the node makes another one":
             BackupExists = "backup_exists", BackupRunning = "backup_running";
         [503] Server

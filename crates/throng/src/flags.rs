@@ -44,6 +44,10 @@ pub struct Flags {
     /// [default: in memory only].
     #[arg(long, value_name = "DIR")]
     pub data: Option<String>,
+    /// Serve as one of several nodes, joined by this server of NATS; more than one with commas between them
+    /// [default: no cluster].
+    #[arg(long, value_name = "URL")]
+    pub cluster: Option<String>,
     /// What is logged: error, warn, info, debug, trace, or a filter [default: info].
     #[arg(long, value_name = "LEVEL")]
     pub log: Option<String>,

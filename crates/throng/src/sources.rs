@@ -120,6 +120,7 @@ fn all_flags(flags: &Flags) -> Vec<(&'static str, &'static str, Option<String>)>
         pin_cpus,
         api_key_file: _,
         data,
+        cluster,
         log,
         log_format,
     } = flags;
@@ -134,6 +135,7 @@ fn all_flags(flags: &Flags) -> Vec<(&'static str, &'static str, Option<String>)>
         ("shards.sender", "--sender", sender.clone()),
         ("shards.pin_cpus", "--pin-cpus", set(pin_cpus)),
         ("store.data", "--data", data.clone()),
+        ("cluster.urls", "--cluster", cluster.clone()),
         ("log.level", "--log", log.clone()),
         ("log.format", "--log-format", log_format.clone()),
     ]

@@ -56,6 +56,7 @@ pages! {
     glossary: "docs/glossary.md",
     install: "docs/install.md",
     operations: "docs/operations.md",
+    cluster: "docs/cluster.md",
     store: "docs/store.md",
     guarantees: "docs/guarantees.md",
     security: "docs/security.md",

@@ -101,6 +101,8 @@ fn the_page_of_limits_names_metrics_that_are_there() {
         ("THRONG_AUTH_HMAC_KEY", "0123456789abcdef0123456789abcdef"),
         ("THRONG_STORE_DATA", scratch.path().to_str().unwrap()),
         ("THRONG_WEBHOOK_URL", "http://127.0.0.1:9/"),
+        // No server of NATS is there, and the metrics are.
+        ("THRONG_CLUSTER_URLS", "nats://127.0.0.1:9"),
     ];
     let server = Server::with(&["--shards", "1"], &settings);
     let (status, metrics) = text(server.admin, "GET", "/metrics", None, "");

@@ -10,6 +10,7 @@ mod backends;
 mod bad_server;
 mod bundle;
 mod clients;
+mod cluster;
 mod conflation;
 mod connect;
 mod dashboard;

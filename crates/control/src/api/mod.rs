@@ -4,6 +4,7 @@
 mod backup;
 mod calls;
 mod certificates;
+mod cluster;
 mod connections;
 mod cursors;
 mod history;
@@ -102,6 +103,7 @@ fn calls() -> Calls<Arc<Node>> {
         .get("/api/mqtt/retained/{topic}", Read, mqtt::retained::one)
         .delete("/api/mqtt/retained/{topic}", Admin, mqtt::retained::delete)
         .get("/api/stats", Read, stats::stats)
+        .get("/api/cluster", Read, cluster::cluster)
         .get("/api/config", Read, operate::config)
         .get("/api/certificates", Read, certificates::certificates)
         .get("/api/upgrade", Read, upgrade::progress)

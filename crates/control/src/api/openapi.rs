@@ -8,9 +8,9 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, Schema};
 use utoipa::{Modify, OpenApi};
 
 use super::{
-    backup, certificates, connections, cursors, history, kernel, login, members, messages, mqtt,
-    noisiest, operate, presence, publish, samples, session, stats, subscriptions, tokens, top,
-    topics, upgrade,
+    backup, certificates, cluster, connections, cursors, history, kernel, login, members, messages,
+    mqtt, noisiest, operate, presence, publish, samples, session, stats, subscriptions, tokens,
+    top, topics, upgrade,
 };
 use crate::http::ErrorBody;
 use crate::http::access::{RequiredScope, Row};
@@ -29,6 +29,7 @@ use crate::http::access::{RequiredScope, Row};
         connections::disconnect, connections::subscribe, connections::unsubscribe,
         login::login, login::logout, tokens::revoke, tokens::revocations,
         topics::topics, topics::topic, members::user, stats::stats, operate::config,
+        cluster::cluster,
         history::page, history::delete, cursors::acknowledge, cursors::cursor,
         subscriptions::change, subscriptions::list, subscriptions::clear, subscriptions::import,
         subscriptions::subscribers::subscribers,

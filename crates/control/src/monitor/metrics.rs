@@ -55,6 +55,9 @@ impl Collector for Reading {
         if let Some(store) = &self.0.store {
             self::store(&mut encoder, &store.stats())?;
         }
+        if let Some(link) = &self.0.cluster {
+            cluster(&mut encoder, link)?;
+        }
         self.tokens(&mut encoder)?;
         self.tls(&mut encoder)?;
         self.webhook(&mut encoder)?;
@@ -593,6 +596,36 @@ fn store(encoder: &mut DescriptorEncoder, stats: &store::Stats) -> fmt::Result {
     gauge(encoder, "store_file", help, Some(Unit::Bytes), stats.file_bytes as f64)?;
     gauge(encoder, "store_topics", "Topics in the store", None, stats.topics as f64)?;
     gauge(encoder, "store_messages", "Messages in the store", None, stats.messages as f64)
+}
+
+fn cluster(encoder: &mut DescriptorEncoder, link: &link::Link) -> fmt::Result {
+    let status = link.status();
+    let (connection, counts) = (&status.connection, &status.counts);
+    let connected = f64::from(u8::from(connection.is_connected));
+    gauge(encoder, "cluster_connected", "0 while NATS can't be reached", None, connected)?;
+    let help = "How often the connection to NATS was lost";
+    counter(encoder, "cluster_connections_lost", help, None, connection.losses as f64)?;
+    let up = status.peers.iter().filter(|peer| peer.is_up).count();
+    gauge(encoder, "cluster_nodes", "Other nodes that are there", None, up as f64)?;
+    let help = "Subscriptions to parts of all topics";
+    gauge(encoder, "cluster_subscriptions", help, None, status.streams as f64)?;
+    let (help, unit) = ("What waits to be sent to NATS", Some(Unit::Bytes));
+    gauge(encoder, "cluster_queue", help, unit, link.queued_bytes() as f64)?;
+    let (help, unit) = ("Messages that are retained for other nodes", Some(Unit::Bytes));
+    gauge(encoder, "cluster_replay", help, unit, status.replay_bytes as f64)?;
+    for (name, help, value) in [
+        ("published", "Messages of this node for others", counts.published),
+        ("delivered", "Messages of other nodes that were delivered here", counts.delivered),
+        ("duplicates", "Messages that came a second time and were dropped", counts.duplicates),
+        ("unwanted", "Messages of topics without members here", counts.unwanted),
+        ("replayed", "Messages that other nodes requested once more", counts.replayed),
+        ("requests", "Requests for messages that this node missed", counts.requests),
+        ("gaps", "Times that messages of other nodes were lost for good", counts.gaps),
+        ("damaged", "Packets of other nodes that could not be read", counts.damaged),
+    ] {
+        counter(encoder, &format!("cluster_{name}"), help, None, value as f64)?;
+    }
+    Ok(())
 }
 
 /// Counts with their upper bounds in seconds, the last of which may be infinite.

@@ -33,6 +33,8 @@ pub struct Node<S: ?Sized = dyn Shards> {
     pub history: Arc<dyn History>,
     /// Where messages outlive the process, for its figures.
     pub store: Option<store::Store>,
+    /// The link to other nodes; `None` where the node is alone.
+    pub cluster: Option<Arc<link::Link>>,
     /// The flags that all threads share.
     pub shared: Arc<shard::Shared>,
     /// When the node's clock began.

@@ -463,6 +463,7 @@ fn node_from(
     let subscriptions = Arc::<subscriptions::Subscriptions>::default();
     let node = Node {
         store,
+        cluster: None,
         broker: Arc::new(broker),
         history,
         shared: Arc::new(shard::Shared::new(

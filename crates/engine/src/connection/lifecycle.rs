@@ -221,11 +221,10 @@ impl Engine {
             return self.stop_listening(slot, topic);
         }
         let hash = self.core.broker.hash(topic);
-        let left = self.core.hub.leave(slot, hash, topic);
+        let left = self.core.leave_topic(slot, hash, topic);
         self.explicit.remove(slot, hash);
         self.recovery.end_topic(slot, hash);
         self.core.conflation.take_topic(slot, Some(hash), &self.core.metrics);
-        self.core.topics_ended += usize::from(left == Some(true));
         self.rates.quota.settle(&self.core, slot);
         if let Some(ended) = left {
             self.core.entries.leave(slot, topic, self.core.now_us);
@@ -289,7 +288,7 @@ impl Engine {
         self.explicit.clear(slot);
         self.pages.forget(slot);
         self.core.joins.clear(slot);
-        self.core.topics_ended += self.core.hub.remove(slot) as usize;
+        self.core.leave_topics(slot);
         self.core.metrics.topics.set(u64::from(self.core.hub.topics()));
         if extent == Extent::All {
             self.rates.forget(slot);

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use broker::Broker;
 use history::History;
 use hub::Hub;
-use model::{CloseReason, ConnectionId, Encoding, Envelope, Name};
+use model::{CloseReason, ConnectionId, Encoding, Envelope, Name, TopicKind};
 use protocol::{Codecs, Delivery, ProtocolRef};
 
 use crate::auth::credentials::Credentials;
@@ -207,8 +207,39 @@ impl Core {
     pub(crate) fn enter_topic(&mut self, slot: u32, hash: u64, topic: &str) -> bool {
         let entered = self.hub.join(slot, hash, topic);
         self.handle.inbox.filter.insert(hash);
+        if entered
+            && self.broker.has_nodes()
+            && !matches!(TopicKind::of(topic), TopicKind::Filter(_))
+            && self.hub.members(hash, topic) == 1
+        {
+            self.broker.enter_topic(topic);
+        }
         self.metrics.topics.set(u64::from(self.hub.topics()));
         entered
+    }
+
+    /// Takes a connection out of a topic, as [`hub::Hub::leave`] does.
+    pub(crate) fn leave_topic(&mut self, slot: u32, hash: u64, topic: &str) -> Option<bool> {
+        let ended = self.hub.leave(slot, hash, topic);
+        if ended == Some(true) {
+            self.topics_ended += 1;
+            self.broker.leave_topic(topic);
+        }
+        ended
+    }
+
+    /// Takes a connection out of all its topics.
+    pub(crate) fn leave_topics(&mut self, slot: u32) {
+        let mut ended = Vec::new();
+        if self.broker.has_nodes() {
+            let is_last = |topic: &&Name| {
+                let is_topic = !matches!(TopicKind::of(topic), TopicKind::Filter(_));
+                is_topic && self.hub.members(self.broker.hash(topic), topic) == 1
+            };
+            ended.extend(self.hub.topics_of(slot).filter(is_last).cloned());
+        }
+        self.topics_ended += self.hub.remove(slot) as usize;
+        ended.iter().for_each(|topic| self.broker.leave_topic(topic));
     }
 
     /// A request was answered: the connection is ready for the next one.

@@ -40,14 +40,19 @@ impl Log {
     }
 }
 
+/// The client of NATS.
+const NATS: &str = "async_nats";
+
 /// A time as the log has it, in milliseconds.
 pub(super) fn ms(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e6).round() / 1e3
 }
 
 fn filter(config: &Config) -> Result<EnvFilter, CommandError> {
-    EnvFilter::try_new(&config.log.level).map_err(|error| {
-        let level = &config.log.level;
+    let level = &config.log.level;
+    // The link logs what the client of NATS does, once.
+    let quiet = if level.contains(NATS) { String::new() } else { format!("{NATS}=off,") };
+    EnvFilter::try_new(format!("{quiet}{level}")).map_err(|error| {
         CommandError::Usage(format!(
             "log.level: {level:?} is no filter ({error}); try info, or info,shard=debug"
         ))

@@ -1,6 +1,7 @@
 //! `throng serve`: connects the parts of the server and runs until a signal ends it.
 
 mod certificates;
+mod cluster;
 mod demo;
 mod log;
 mod mqtt;
@@ -133,6 +134,8 @@ struct Server {
     stay: bool,
     /// Where the processes before this one forward requests to.
     forwarded: Option<Forwarded>,
+    /// The link to other nodes, and its thread.
+    cluster: Option<(Arc<link::Link>, link::Running)>,
 }
 
 impl Server {
@@ -273,6 +276,9 @@ impl Server {
         }
         // Before the shards: what they forward by a new rule has a place then.
         self.webhook.set(settings::webhook(&new.config));
+        if let Some((link, _)) = &self.cluster {
+            link.set_login(cluster::login(&new.config));
+        }
         for handle in &self.handles {
             handle.send(shard::Command::Settings(settings.clone()));
         }
@@ -332,6 +338,9 @@ impl Server {
             handle.send(shard::Command::Drain { seconds });
         }
         self.shards.join();
+        if let Some((_, running)) = self.cluster {
+            running.stop();
+        }
         // What has happened until now is told, or stored.
         self.webhook.end();
         self.control.stop();

@@ -15,6 +15,7 @@ use crate::cli::Serve;
 use crate::error::CommandError;
 
 use super::certificates::Certificates;
+use super::cluster::Cluster;
 use super::mqtt;
 use super::settings::{self, Fixed};
 use super::storage::{self, Found};
@@ -71,6 +72,8 @@ pub(super) struct Services {
     pub handles: Vec<shard::Handle>,
     /// None where no port has TLS.
     pub certificates: Option<Arc<Certificates>>,
+    /// None where the node is alone.
+    pub cluster: Option<Cluster>,
 }
 
 /// What the configuration says to shards, and the keys that are to be fetched for it.
@@ -95,7 +98,9 @@ impl Services {
         let store = found.store.clone();
         let mqtt_state = mqtt::Mqtt::new(node, store.as_ref());
         let begin = found.begin.take();
-        let (broker, history) = broker(config, &handles, started, begin, &mqtt_state)?;
+        let cluster = Cluster::new(config, node, args.demo)?;
+        let relay = cluster.as_ref().map(|cluster| cluster.link.clone());
+        let (broker, history) = broker(config, &handles, started, begin, &mqtt_state, relay)?;
         let presence = Arc::new(presence::Local::new(settings::presence(config), node));
         let (subscribed, outlives) = (subscriptions.clone(), mqtt_state.for_shards());
         let shared = shard::Shared::new(node, protocols, presence.clone(), subscribed, outlives);
@@ -117,6 +122,7 @@ impl Services {
         let certificates = Certificates::new(config, handles.len())?;
         let services = Services {
             certificates,
+            cluster,
             started,
             broker,
             history,
@@ -200,6 +206,7 @@ fn broker(
     started: Instant,
     begin: Option<Begin>,
     mqtt_state: &mqtt::Mqtt,
+    relay: Option<Arc<link::Link>>,
 ) -> Result<(Arc<broker::Local>, Arc<Local>), CommandError> {
     let secret = random::<{ broker::SECRET_BYTES }>()?;
     let inboxes: Vec<_> = handles.iter().map(shard::Handle::inbox).collect();
@@ -208,5 +215,9 @@ fn broker(
     let router = mqtt_state.router(inboxes);
     let history = Arc::new(Local::new(router.clone(), begin, started, history_limits, recent));
     let broker = broker::Local::new(router, secret, started, recent, history.clone());
+    let broker = match relay {
+        Some(relay) => broker.with_relay(relay),
+        None => broker,
+    };
     Ok((Arc::new(broker), history))
 }

@@ -449,7 +449,7 @@ pub(super) fn settings(
 }
 
 /// The sections whose numbers are limits.
-const LIMITS: [&str; 12] = [
+const LIMITS: [&str; 13] = [
     "limits.",
     "timeouts.",
     "presence.",
@@ -462,6 +462,7 @@ const LIMITS: [&str; 12] = [
     "webhook.",
     "mqtt.",
     "tls.",
+    "cluster.",
 ];
 
 /// The limits by name.

@@ -21,7 +21,7 @@ use super::log::Log;
 use super::services::{Configured, Identity, Services};
 use super::settings::{self, live};
 use super::upgrade::{self, ByCall, Forwarded, Old, TakeOver, Upgrade};
-use super::{Server, failed, parts, ports, storage};
+use super::{Server, cluster, failed, parts, ports, storage};
 
 /// What somebody wants to be started.
 pub(super) struct Start<'a> {
@@ -35,6 +35,8 @@ pub(super) struct Start<'a> {
 /// and it writes to these.
 struct First {
     runtime: control::Runtime,
+    /// None where the node is alone.
+    cluster: Option<link::Runtime>,
     signals: Signals,
 }
 
@@ -132,7 +134,8 @@ impl Start<'_> {
         let signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR2])
             .map_err(|error| CommandError::Runtime(format!("signals can't be handled: {error}")))?;
         ports::check(&self.loaded.config, self.protocols)?;
-        Ok(First { runtime, signals })
+        let cluster = cluster::runtime(&self.loaded.config)?;
+        Ok(First { runtime, cluster, signals })
     }
 
     /// Starts the shards of these services, and lists all that the node would pass on.
@@ -185,7 +188,7 @@ impl Start<'_> {
     /// Opens the admin port.
     fn serve(
         self,
-        First { runtime, signals }: First,
+        First { runtime, cluster: cluster_runtime, signals }: First,
         running: Running,
         Admin { listener, listener_tls, forwarded, came }: Admin,
     ) -> Result<(Server, Signals), CommandError> {
@@ -194,6 +197,7 @@ impl Start<'_> {
         let Ports { client, client_tls, mqtt, mqtt_tls } = ports;
         let Services { broker, history, store, subscriptions, shared, webhook, .. } = services;
         let Services { mqtt_state, tokens, fixed, handles, started, certificates, .. } = services;
+        let link = services.cluster.as_ref().map(|cluster| cluster.link.clone());
         if let Some(certificates) = &certificates {
             certificates.watch().map_err(|error| {
                 CommandError::Runtime(format!("the certificates can't be watched: {error}"))
@@ -230,6 +234,7 @@ impl Start<'_> {
             limits: settings::limits(self.loaded),
             binary: crate::binary::path(),
             arguments: upgrade::arguments(std::env::args_os()),
+            is_in_cluster: link.is_some(),
             done: Box::new(move || signals_handle.close()),
         };
         let upgrade = Upgrade::new(passes_on, came);
@@ -238,9 +243,10 @@ impl Start<'_> {
         let saved = store.clone().map(storage::SavedSubscriptions);
         let keep_subscriptions = saved.map(|saved| Arc::new(saved) as Arc<dyn SubscriptionStore>);
         let node = control::Node {
-            broker,
+            broker: broker.clone(),
             history: history.clone(),
             store: store.clone(),
+            cluster: link.clone(),
             shards: handles.clone(),
             shared: shared.clone(),
             started,
@@ -270,7 +276,14 @@ impl Start<'_> {
         let listeners = control::Listeners { plain: listener, tls: listener_tls };
         let control = control::spawn(runtime, listeners, node, workers)
             .map_err(|error| ports::no_admin(&error))?;
+        let cluster = match (services.cluster, cluster_runtime, link) {
+            (Some(cluster), Some(runtime), Some(link)) => {
+                Some((link, cluster.start(runtime, broker, shared.clone())?))
+            }
+            _ => None,
+        };
         let server = Server {
+            cluster,
             history,
             store,
             handles,

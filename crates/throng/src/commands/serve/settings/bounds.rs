@@ -78,6 +78,7 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
     let (webhook, queue) = (webhook(config), webhook_fixed(config));
     let (broker, store) = (broker(config), storage::options(config, 0));
     let memory = storage::limits(config);
+    let cluster = super::super::cluster::settings(config, model::NodeId(1));
     let inbox = inbox(config)?;
     let acknowledge = inbox.acknowledge.as_ref()?;
     let mqtt = session.mqtt.as_ref()?;
@@ -214,6 +215,8 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
         "store.queue_bytes_max" => store.queue_bytes_max as u128,
         "store.verify_bytes_max" => store.verify_bytes_max.into(),
         "store.cache_bytes_max" => store.cache_bytes_max as u128,
+        "cluster.queue_bytes_max" => cluster.queue_bytes_max as u128,
+        "cluster.replay_bytes_max" => cluster.replay_bytes_max as u128,
         "history.bytes_max" => memory.history_bytes_max as u128,
         "history.topics_max" => memory.topics_max as u128,
         "history.idempotency_seconds_max" => store.idempotency_seconds_max.into(),

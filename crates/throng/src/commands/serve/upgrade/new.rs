@@ -242,6 +242,9 @@ impl TakeOver {
                 shard::RECORD_VERSION
             ));
         }
+        if !config.cluster.urls.is_empty() {
+            return no(format!("cluster.urls: {}", super::NO_UPGRADE));
+        }
         let has_store = !config.store.data.is_empty();
         match (&facts.store, has_store) {
             (Some(theirs), false) => {

@@ -33,6 +33,10 @@ const COPYING_MAX: usize = 8;
 /// Between two checks of how far the shards are.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
+/// Why a node of a cluster does not upgrade.
+pub(in super::super) const NO_UPGRADE: &str = "a node of a cluster can't pass its connections on in this version: end it, so that its clients go to \
+     other nodes, and start the new version";
+
 /// What an upgrade passes on, and how it stops and lets go on what it belongs to.
 pub(in super::super) struct Old {
     pub givers: Vec<Arc<Giver>>,
@@ -58,6 +62,8 @@ pub(in super::super) struct Old {
     pub binary: PathBuf,
     /// The command line of this process.
     pub arguments: Vec<OsString>,
+    /// The node is one of a cluster, whose messages would be missed meanwhile.
+    pub is_in_cluster: bool,
     /// Makes the main thread look: this process has given everything away.
     pub done: Box<dyn Fn() + Send + Sync>,
 }
@@ -132,6 +138,9 @@ impl Upgrade {
         }
         if self.has_given() {
             return Err(UpgradeRejection::Ending("another process has everything already".into()));
+        }
+        if self.old.is_in_cluster {
+            return Err(UpgradeRejection::Bad(NO_UPGRADE.into()));
         }
         if self.under_way.swap(true, Ordering::SeqCst) {
             return Err(UpgradeRejection::UnderWay);

@@ -1,0 +1,157 @@
+//! The nodes of the cluster, as this one knows them.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use model::ErrorCode;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::Node;
+use crate::http::{ErrorBody, Rejection};
+
+/// The cluster, as this node sees it.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ClusterState {
+    /// The cluster's name.
+    #[schema(example = "throng")]
+    cluster: String,
+    /// This node.
+    node: ClusterNode,
+    /// The others, also those that are gone for less than ten minutes.
+    nodes: Vec<OtherNode>,
+    /// The connection to NATS.
+    nats: NatsState,
+    /// Since this node began.
+    messages: ClusterMessages,
+}
+
+/// A node.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ClusterNode {
+    /// Its id, which is new at each start.
+    #[schema(example = "5f3a91c2")]
+    id: String,
+    /// What its operator calls it; empty where it has no name.
+    #[schema(example = "a")]
+    name: String,
+    /// The version of its program.
+    version: String,
+    /// Connections that it has.
+    connections: u64,
+    /// It ends soon, and takes no new connections.
+    draining: bool,
+}
+
+/// Another node.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct OtherNode {
+    #[serde(flatten)]
+    node: ClusterNode,
+    /// `up`, `left` where it has said goodbye, or `silent`.
+    #[schema(example = "up")]
+    state: &'static str,
+    /// Seconds since its last packet.
+    silent_seconds: f64,
+}
+
+/// The connection to NATS.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct NatsState {
+    /// Whether it is there.
+    connected: bool,
+    /// Seconds since that changed.
+    seconds: f64,
+    /// How often it was lost.
+    losses: u64,
+    /// The last error since it was lost.
+    error: Option<String>,
+    /// Subscriptions of this node for messages: parts of all topics, 1,025 at the most.
+    subscriptions: usize,
+    /// Bytes that wait to be sent.
+    queue_bytes: usize,
+    /// Bytes of its newest messages that this node retains for nodes that have missed some.
+    replay_bytes: usize,
+}
+
+/// Messages between nodes, since this one began.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ClusterMessages {
+    /// Messages of this node for others.
+    published: u64,
+    /// Messages of other nodes that were delivered here.
+    delivered: u64,
+    /// Messages that came a second time and were dropped.
+    duplicates: u64,
+    /// Messages that this node sent once more, to nodes that had missed them.
+    replayed: u64,
+    /// Requests of this node for messages that it missed.
+    requests: u64,
+    /// Times that messages were lost for good.
+    gaps: u64,
+    /// Packets that could not be read.
+    damaged: u64,
+}
+
+/// The nodes of the cluster as this one sees them, and its connection to NATS.
+#[utoipa::path(get, path = "/api/cluster", tag = "operate", responses(
+    (status = 200, body = ClusterState),
+    (status = 409, body = ErrorBody, description = "The node is alone")))]
+pub(crate) async fn cluster(
+    State(node): State<Arc<Node>>,
+) -> Result<Json<ClusterState>, Rejection> {
+    let link = node.cluster.as_ref().ok_or_else(|| {
+        let message =
+            "this node is alone: set cluster.urls (--cluster) and restart it to join others";
+        Rejection::new(ErrorCode::NoCluster, message)
+    })?;
+    let (settings, status) = (link.settings(), link.status());
+    let seconds = |since_us: u64| status.now_us.saturating_sub(since_us) as f64 / 1e6;
+    let nodes = status.peers.iter().map(|peer| OtherNode {
+        node: ClusterNode {
+            id: peer.node.to_string(),
+            name: peer.name.clone(),
+            version: peer.version.clone(),
+            connections: peer.connections,
+            draining: peer.is_draining,
+        },
+        state: match (peer.is_up, peer.has_left) {
+            (true, _) => "up",
+            (false, true) => "left",
+            (false, false) => "silent",
+        },
+        silent_seconds: seconds(peer.received_us),
+    });
+    let shared = &node.shared;
+    let order = std::sync::atomic::Ordering::Relaxed;
+    Ok(Json(ClusterState {
+        cluster: settings.cluster.clone(),
+        node: ClusterNode {
+            id: settings.node.to_string(),
+            name: settings.name.clone(),
+            version: settings.version.clone(),
+            connections: shared.connections.load(order),
+            draining: shared.draining.load(order),
+        },
+        nodes: nodes.collect(),
+        nats: NatsState {
+            connected: status.connection.is_connected,
+            seconds: seconds(status.connection.since_us),
+            losses: status.connection.losses,
+            error: status.connection.error.clone(),
+            subscriptions: status.streams,
+            queue_bytes: link.queued_bytes(),
+            replay_bytes: status.replay_bytes,
+        },
+        messages: ClusterMessages {
+            published: status.counts.published,
+            delivered: status.counts.delivered,
+            duplicates: status.counts.duplicates,
+            replayed: status.counts.replayed,
+            requests: status.counts.requests,
+            gaps: status.counts.gaps,
+            damaged: status.counts.damaged,
+        },
+    }))
+}

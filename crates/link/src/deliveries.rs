@@ -1,0 +1,106 @@
+//! What other nodes have published, on its way to the broker.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use broker::{Local, PublishError};
+use bytes::Bytes;
+use cluster::Stream;
+use handover::message::decode_publication;
+use model::NodeId;
+use throttle::Throttle;
+
+use crate::Link;
+
+/// Lines in the log about the same, in a second.
+const LINES_US: u64 = 1_000_000;
+
+/// What is to be done, in its order.
+pub(crate) enum Delivery {
+    /// A message of another node.
+    Message(NodeId, Bytes),
+    /// Messages of a stream are lost.
+    Gap(NodeId, Stream, Option<u64>),
+}
+
+/// Deliveries that wait for shards that are behind.
+pub(crate) struct Deliveries {
+    link: Arc<Link>,
+    broker: Arc<Local>,
+    waiting: VecDeque<Delivery>,
+    damaged: Throttle,
+    rejected: Throttle,
+    gaps: Throttle,
+}
+
+impl Deliveries {
+    pub fn new(link: Arc<Link>, broker: Arc<Local>) -> Self {
+        let lines = || Throttle::new(1, LINES_US);
+        Deliveries {
+            link,
+            broker,
+            waiting: VecDeque::new(),
+            damaged: lines(),
+            rejected: lines(),
+            gaps: lines(),
+        }
+    }
+
+    pub fn push(&mut self, delivery: Delivery) {
+        self.waiting.push_back(delivery);
+    }
+
+    /// Delivers until a shard is behind. True when nothing waits any more.
+    pub fn deliver(&mut self) -> bool {
+        while let Some(delivery) = self.waiting.front() {
+            match delivery {
+                Delivery::Message(node, bytes) => {
+                    if !self.publish(*node, bytes) {
+                        return false;
+                    }
+                }
+                Delivery::Gap(node, stream, lost) => self.report_gap(*node, *stream, *lost),
+            }
+            self.waiting.pop_front();
+        }
+        true
+    }
+
+    /// Gives the broker a message. False where it must wait.
+    fn publish(&self, node: NodeId, bytes: &Bytes) -> bool {
+        let now_us = self.link.now_us();
+        let publication = match decode_publication(bytes) {
+            Ok(publication) => publication,
+            Err(error) => {
+                if let Some(suppressed) = self.damaged.pass(now_us, 1) {
+                    tracing::warn!(%node, %error, suppressed, "a message of another node can't be read: it is dropped");
+                }
+                return true;
+            }
+        };
+        match self.broker.publish_from_node(publication) {
+            Ok(()) => true,
+            Err(PublishError::Overloaded | PublishError::StoreBusy) => false,
+            Err(error) => {
+                if let Some(suppressed) = self.rejected.pass(now_us, 1) {
+                    tracing::warn!(%node, %error, suppressed, "a message of another node can't be delivered: it is dropped");
+                }
+                true
+            }
+        }
+    }
+
+    /// A poll that comes back to a topic of the stream gets a gap.
+    fn report_gap(&self, node: NodeId, stream: Stream, lost: Option<u64>) {
+        self.link.set_complete_after(stream, self.broker.skip_offset());
+        if let Some(suppressed) = self.gaps.pass(self.link.now_us(), 1) {
+            tracing::warn!(
+                %node,
+                stream = stream.number(),
+                lost,
+                suppressed,
+                "messages of another node are lost: it did not retain them long enough"
+            );
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! A node's connection to the others of its cluster, by NATS.
+//!
+//! [`Link`] is what the rest of the node calls: the broker gives it messages and reports which topics have members
+//! ([`broker::Relay`]). One thread ([`spawn`]) drives a [`cluster::Node`], which decides everything, and the client of
+//! NATS (async-nats), and gives the broker what other nodes publish.
+
+#![forbid(unsafe_code)]
+#![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
+
+mod deliveries;
+mod link;
+mod login;
+mod run;
+mod status;
+mod thread;
+mod writer;
+
+pub use cluster::Description;
+pub use link::{Link, Settings};
+pub use login::Login;
+pub use status::{Connection, Status};
+pub use thread::{Running, Runtime, Servers, ServersError, spawn};

@@ -1,0 +1,337 @@
+//! What the rest of the node has of the link: it takes messages, and reports which topics have members.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use broker::Relay;
+use cluster::{Interest, Stream, Subjects};
+use model::{Envelope, NodeId};
+use tokio::sync::Notify;
+
+use crate::Login;
+use crate::status::Status;
+
+/// What a message takes in the queue beside its payload, in bytes, roughly.
+const AROUND_BYTES: usize = 512;
+
+/// The offset of a stream whose messages don't come.
+const NEVER: u64 = u64::MAX;
+
+/// How a node takes part in a cluster.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The cluster's name, with which all subjects begin.
+    pub cluster: String,
+    /// The node's id.
+    pub node: NodeId,
+    /// What its operator calls it.
+    pub name: String,
+    /// The version of the program.
+    pub version: String,
+    /// Bytes that may wait to be sent to NATS.
+    pub queue_bytes_max: usize,
+    /// Bytes of its newest messages that it retains for nodes that have missed some.
+    pub replay_bytes_max: usize,
+    /// The largest payload of a message, in bytes.
+    pub message_bytes_max: usize,
+    /// How long interest in a topic outlives its last member, in microseconds.
+    pub linger_us: u64,
+}
+
+/// A node's way to the others of its cluster, for all threads.
+pub struct Link {
+    pub(crate) settings: Settings,
+    pub(crate) subjects: Subjects,
+    state: Mutex<State>,
+    /// Wakes the thread when `state` has inputs.
+    pub(crate) notify: Notify,
+    queued_bytes: AtomicUsize,
+    /// Offsets of the broker, by streams: see [`Relay::complete_after`].
+    complete_after: Box<[AtomicU64]>,
+    status: Mutex<Status>,
+    pub(crate) login: Mutex<Login>,
+    /// The thread has ended.
+    is_closed: AtomicBool,
+    began: Instant,
+}
+
+struct State {
+    interest: Interest,
+    inputs: Vec<Input>,
+}
+
+/// What other threads have for the link's thread.
+pub(crate) enum Input {
+    /// A message for other nodes.
+    Publish(Arc<Envelope>),
+    /// Interest in a stream began at this time.
+    Begin(Stream, u64),
+}
+
+impl Link {
+    /// A link, which [`crate::spawn`] starts.
+    pub fn new(settings: Settings, login: Login) -> Arc<Self> {
+        let complete_after = |stream: Stream| match stream {
+            Stream::EVERYONE => AtomicU64::new(0),
+            _ => AtomicU64::new(NEVER),
+        };
+        Arc::new(Link {
+            subjects: Subjects::new(&settings.cluster),
+            state: Mutex::new(State {
+                interest: Interest::new(settings.linger_us),
+                inputs: Vec::new(),
+            }),
+            notify: Notify::new(),
+            queued_bytes: AtomicUsize::new(0),
+            complete_after: Stream::all().map(complete_after).collect(),
+            status: Mutex::default(),
+            login: Mutex::new(login),
+            is_closed: AtomicBool::new(false),
+            began: Instant::now(),
+            settings,
+        })
+    }
+
+    /// Its settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Who the node is from the next connect on.
+    pub fn set_login(&self, login: Login) {
+        *lock(&self.login) = login;
+    }
+
+    /// How it stands with the cluster.
+    pub fn status(&self) -> Status {
+        Status { now_us: self.now_us(), ..lock(&self.status).clone() }
+    }
+
+    /// Bytes that wait to be sent.
+    pub fn queued_bytes(&self) -> usize {
+        self.queued_bytes.load(Relaxed)
+    }
+
+    pub(crate) fn set_status(&self, change: impl FnOnce(&mut Status)) {
+        change(&mut lock(&self.status));
+    }
+
+    pub(crate) fn now_us(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// What has waited for the thread.
+    pub(crate) fn take_inputs(&self) -> Vec<Input> {
+        std::mem::take(&mut lock(&self.state).inputs)
+    }
+
+    /// The streams whose interest ends now.
+    pub(crate) fn expire_interest(&self) -> Vec<Stream> {
+        let mut state = lock(&self.state);
+        let ended = state.interest.expire(self.now_us());
+        // Under the lock: an interest that begins again comes after it.
+        ended.iter().for_each(|stream| self.set_complete_after(*stream, NEVER));
+        ended
+    }
+
+    /// Messages of a stream are complete after this offset of the broker.
+    pub(crate) fn set_complete_after(&self, stream: Stream, offset: u64) {
+        self.complete_after[stream.index()].store(offset, Relaxed);
+    }
+
+    /// A message that waited was sent, or dropped.
+    pub(crate) fn release(&self, message: &Envelope) {
+        self.queued_bytes.fetch_sub(queued_bytes(message), Relaxed);
+    }
+
+    /// The same for bytes that wait for NATS.
+    pub(crate) fn queue_bytes(&self, bytes: usize) {
+        self.queued_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    pub(crate) fn release_bytes(&self, bytes: usize) {
+        self.queued_bytes.fetch_sub(bytes, Relaxed);
+    }
+
+    fn push(&self, state: &mut State, input: Input) {
+        state.inputs.push(input);
+        if state.inputs.len() == 1 {
+            self.notify.notify_one();
+        }
+    }
+
+    /// Interest in these streams has begun, behind an offset of the broker that no message has.
+    fn complete_from_now(&self, streams: &[Stream], begin: &dyn Fn() -> u64) {
+        if !streams.is_empty() {
+            // The broker's lock must not be taken below this one's.
+            let offset = begin();
+            streams.iter().for_each(|stream| self.set_complete_after(*stream, offset));
+        }
+    }
+
+    /// The thread has ended, in order or not: nothing is sent any more, and nothing waits for it.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Relaxed);
+        for input in self.take_inputs() {
+            if let Input::Publish(message) = input {
+                self.release(&message);
+            }
+        }
+        let now_us = self.now_us();
+        self.set_status(|status| {
+            status.connection.is_connected = false;
+            status.connection.since_us = now_us;
+            status.connection.error = Some("the thread of the cluster has ended".into());
+        });
+    }
+
+    fn enter_streams(&self, streams: impl Iterator<Item = Stream>, begin: &dyn Fn() -> u64) {
+        let now_us = self.now_us();
+        let mut begun = Vec::new();
+        let mut state = lock(&self.state);
+        for stream in streams {
+            if state.interest.enter(stream) {
+                self.push(&mut state, Input::Begin(stream, now_us));
+                begun.push(stream);
+            }
+        }
+        drop(state);
+        self.complete_from_now(&begun, begin);
+    }
+}
+
+impl Relay for Link {
+    fn has_capacity(&self) -> bool {
+        self.is_closed.load(Relaxed) || self.queued_bytes() < self.settings.queue_bytes_max
+    }
+
+    fn publish(&self, message: Arc<Envelope>) {
+        if self.is_closed.load(Relaxed) {
+            return;
+        }
+        self.queued_bytes.fetch_add(queued_bytes(&message), Relaxed);
+        self.push(&mut lock(&self.state), Input::Publish(message));
+    }
+
+    fn enter(&self, topic: &str, begin: &dyn Fn() -> u64) {
+        self.enter_streams(std::iter::once(Stream::of(topic)), begin);
+    }
+
+    fn leave(&self, topic: &str) {
+        lock(&self.state).interest.leave(Stream::of(topic), self.now_us());
+    }
+
+    fn enter_all(&self, begin: &dyn Fn() -> u64) {
+        self.enter_streams(Stream::topics(), begin);
+    }
+
+    fn leave_all(&self) {
+        let (mut state, now_us) = (lock(&self.state), self.now_us());
+        Stream::topics().for_each(|stream| state.interest.leave(stream, now_us));
+    }
+
+    fn complete_after(&self, topic: &str) -> u64 {
+        let of = |stream: Stream| self.complete_after[stream.index()].load(Relaxed);
+        // Messages of the topic that nodes retain go to everyone.
+        of(Stream::of(topic)).max(of(Stream::EVERYONE))
+    }
+}
+
+fn queued_bytes(message: &Envelope) -> usize {
+    AROUND_BYTES + message.publication.bytes()
+}
+
+/// The stream by which a message goes: messages that nodes retain go to all of them.
+pub(crate) fn stream_of(message: &Envelope) -> Stream {
+    match message.publication.retain {
+        true => Stream::EVERYONE,
+        false => Stream::of(&message.publication.topic),
+    }
+}
+
+/// A panic while the lock was taken leaves tables that are still good enough to go on with.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Data, Epoch, Message, Position, Publication};
+
+    use super::*;
+
+    fn link(queue_bytes_max: usize) -> Arc<Link> {
+        let settings = Settings {
+            cluster: "t".into(),
+            node: NodeId(1),
+            name: String::new(),
+            version: "1".into(),
+            queue_bytes_max,
+            replay_bytes_max: 1 << 20,
+            message_bytes_max: 1 << 10,
+            linger_us: 0,
+        };
+        Link::new(settings, Login::Anonymous)
+    }
+
+    fn message(topic: &str, retain: bool) -> Arc<Envelope> {
+        let mut publication = Publication::new(topic, Data::Text("x".into()));
+        publication.retain = retain;
+        let id = Position { epoch: Epoch(1), offset: 1 };
+        Arc::new(Message::new(publication, id, 1, 1).into())
+    }
+
+    #[test]
+    fn a_full_queue_has_no_capacity_until_messages_have_left() {
+        let link = link(1_000);
+        link.publish(message("a", false));
+        assert!(link.has_capacity());
+        link.publish(message("a", false));
+        assert!(!link.has_capacity());
+        for input in link.take_inputs() {
+            let Input::Publish(message) = input else { panic!("no message") };
+            link.release(&message);
+        }
+        assert_eq!(link.queued_bytes(), 0);
+    }
+
+    #[test]
+    fn nothing_waits_for_a_thread_that_has_ended() {
+        let link = link(300);
+        link.publish(message("a", false));
+        link.publish(message("a", false));
+        assert!(!link.has_capacity());
+        link.close();
+        assert_eq!(link.queued_bytes(), 0);
+        link.publish(message("a", false));
+        assert!(link.has_capacity() && link.queued_bytes() == 0);
+        assert!(!link.status().connection.is_connected);
+    }
+
+    #[test]
+    fn a_topic_is_complete_behind_the_message_at_which_interest_began() {
+        let link = link(1_000);
+        assert_eq!((link.complete_after("a"), link.complete_after("*")), (NEVER, 0));
+        link.enter("a", &|| 7);
+        link.enter("a", &|| panic!("interest goes on"));
+        assert_eq!((link.complete_after("a"), link.complete_after("b")), (7, NEVER));
+        link.enter_all(&|| 9);
+        assert_eq!((link.complete_after("a"), link.complete_after("b")), (7, 9));
+        link.leave_all();
+        assert_eq!(link.expire_interest().len(), usize::from(Stream::TOPICS) - 1);
+        assert_eq!((link.complete_after("a"), link.complete_after("b")), (7, NEVER));
+        link.leave("a");
+        link.leave("a");
+        assert_eq!(link.expire_interest(), [Stream::of("a")]);
+        link.enter("a", &|| 12);
+        assert_eq!(link.complete_after("a"), 12);
+    }
+
+    #[test]
+    fn a_message_that_nodes_retain_goes_to_all_of_them() {
+        assert_eq!(stream_of(&message("a", true)), Stream::EVERYONE);
+        assert_eq!(stream_of(&message("a", false)), Stream::of("a"));
+    }
+}

@@ -1,0 +1,282 @@
+//! The loop of the thread `cluster`: inputs go to the node, its outputs to NATS and to the broker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::{Client, Event};
+use broker::Local;
+use bytes::Bytes;
+use cluster::{Description, Node, Output, Settings, Target};
+use handover::message::encode_publication_into;
+use throttle::Throttle;
+use tokio::sync::mpsc::{self, Receiver, UnboundedReceiver, UnboundedSender};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::Link;
+use crate::deliveries::{Deliveries, Delivery};
+use crate::link::{Input, stream_of};
+use crate::status::Status;
+use crate::writer::{Command, Writer, own_targets};
+
+/// Says what the others should know of this node.
+pub(crate) type Describe = Box<dyn Fn() -> Description + Send>;
+
+/// Packets that wait between the subscriptions and the loop.
+const PACKETS_MAX: usize = 1_024;
+
+/// Packets of one turn.
+const TURN_PACKETS_MAX: usize = 256;
+
+/// Before a message is offered again to a shard that is behind.
+const AGAIN: Duration = Duration::from_millis(1);
+
+/// How often the status is made anew at the least, and interest that is over ends.
+const STATUS_US: u64 = 200_000;
+
+/// How long the goodbye may take.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// What a packet has around a payload at the most, in bytes: names, tags, a key, properties of MQTT.
+const PACKET_AROUND_BYTES: usize = 16 << 10;
+
+/// What the loop has.
+pub(crate) struct Loop {
+    link: Arc<Link>,
+    node: Node,
+    client: Client,
+    commands: UnboundedSender<Command>,
+    packets: Receiver<Bytes>,
+    deliveries: Deliveries,
+    describe: Describe,
+    status_due_us: u64,
+    damaged: Throttle,
+    errors: Throttle,
+}
+
+impl Loop {
+    pub fn new(link: Arc<Link>, client: Client, broker: Arc<Local>, describe: Describe) -> Self {
+        let settings = link.settings();
+        let settings = Settings {
+            node: settings.node,
+            name: settings.name.clone(),
+            version: settings.version.clone(),
+            replay_bytes_max: settings.replay_bytes_max,
+        };
+        let (packets_sender, packets) = mpsc::channel(PACKETS_MAX);
+        let (commands, receiver) = mpsc::unbounded_channel();
+        tokio::spawn(Writer::new(link.clone(), client.clone(), packets_sender).run(receiver));
+        for target in own_targets(settings.node) {
+            // The writer ends after the loop.
+            let _ = commands.send(Command::Subscribe(target));
+        }
+        Loop {
+            node: Node::new(settings, link.now_us()),
+            deliveries: Deliveries::new(link.clone(), broker),
+            client,
+            commands,
+            packets,
+            describe,
+            status_due_us: 0,
+            damaged: Throttle::new(1, 1_000_000),
+            errors: Throttle::new(1, 10_000_000),
+            link,
+        }
+    }
+
+    pub async fn run(
+        mut self,
+        mut events: UnboundedReceiver<Event>,
+        mut stopped: oneshot::Receiver<()>,
+    ) {
+        let mut is_behind = false;
+        loop {
+            let due_us = self.node.due_us().min(self.status_due_us);
+            let sleep = match is_behind {
+                true => AGAIN,
+                false => Duration::from_micros(due_us.saturating_sub(self.link.now_us())),
+            };
+            tokio::select! {
+                () = self.link.notify.notified() => {}
+                Some(event) = events.recv() => self.on_event(&event),
+                // While a shard is behind, NATS and its client hold what comes.
+                Some(packet) = self.packets.recv(), if !is_behind => self.on_packets(&packet),
+                () = tokio::time::sleep(sleep) => {}
+                _ = &mut stopped => break,
+            }
+            self.turn();
+            is_behind = !self.deliveries.deliver();
+        }
+        self.leave().await;
+    }
+
+    /// Takes what has waited, lets time pass, and performs what comes of it.
+    fn turn(&mut self) {
+        let now_us = self.link.now_us();
+        for input in self.link.take_inputs() {
+            match input {
+                Input::Begin(stream, began_us) => self.node.begin(stream, began_us, now_us),
+                Input::Publish(message) => {
+                    self.node.publish(stream_of(&message), now_us, |out| {
+                        encode_publication_into(&message.publication, out);
+                    });
+                    self.link.release(&message);
+                }
+            }
+        }
+        if now_us >= self.node.due_us() {
+            self.node.describe((self.describe)());
+            self.node.on_time(now_us);
+        }
+        if now_us >= self.status_due_us {
+            self.status_due_us = now_us + STATUS_US;
+            for stream in self.link.expire_interest() {
+                self.node.end(stream);
+            }
+            self.update_status();
+        }
+        self.perform();
+    }
+
+    fn on_packets(&mut self, first: &Bytes) {
+        self.on_packet(first);
+        for _ in 1..TURN_PACKETS_MAX {
+            match self.packets.try_recv() {
+                Ok(packet) => self.on_packet(&packet),
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn on_packet(&mut self, packet: &Bytes) {
+        let now_us = self.link.now_us();
+        if let Err(error) = self.node.on_packet(packet, now_us)
+            && let Some(suppressed) = self.damaged.pass(now_us, 1)
+        {
+            tracing::warn!(%error, suppressed, "a packet of another node can't be read: it is dropped");
+        }
+    }
+
+    fn on_event(&mut self, event: &Event) {
+        let now_us = self.link.now_us();
+        let error = match event {
+            Event::Connected => {
+                tracing::info!("connected to NATS");
+                self.verify_payload();
+                self.node.describe((self.describe)());
+                self.node.on_connected(now_us);
+                self.set_connected(true);
+                return;
+            }
+            Event::Disconnected => {
+                tracing::warn!("the connection to NATS is lost: this node tries to connect again");
+                self.node.on_disconnected();
+                self.set_connected(false);
+                return;
+            }
+            Event::ServerError(error) => error.to_string(),
+            Event::ClientError(error) => error.to_string(),
+            Event::SlowConsumer(_) => {
+                "messages came faster than this node could take them".to_string()
+            }
+            Event::LameDuckMode => "the server of NATS is about to end".to_string(),
+            Event::Draining | Event::Closed => return,
+        };
+        self.link.set_status(|status| status.connection.error = Some(error.clone()));
+        if let Some(suppressed) = self.errors.pass(now_us, 1) {
+            tracing::warn!(error, suppressed, "NATS reports an error");
+        }
+    }
+
+    /// NATS refuses packets above a limit of its own.
+    fn verify_payload(&self) {
+        let settings = self.link.settings();
+        let (needed, limit) =
+            (settings.message_bytes_max + PACKET_AROUND_BYTES, self.client.max_payload());
+        if limit < needed {
+            tracing::warn!(
+                bytes = needed,
+                limit_bytes = limit,
+                "NATS refuses the largest messages, which then reach no other node: raise max_payload there, \
+                 or make limits.message_bytes_max smaller"
+            );
+        }
+    }
+
+    fn set_connected(&self, is_connected: bool) {
+        let now_us = self.link.now_us();
+        self.link.set_status(|Status { connection, .. }| {
+            connection.losses += u64::from(connection.is_connected && !is_connected);
+            connection.is_connected = is_connected;
+            connection.since_us = now_us;
+            if is_connected {
+                connection.error = None;
+            }
+        });
+    }
+
+    fn perform(&mut self) {
+        for output in self.node.poll_outputs(self.link.now_us()) {
+            let command = match output {
+                Output::Subscribe(stream) => Command::Subscribe(Target::Stream(stream)),
+                Output::Unsubscribe(stream) => Command::Unsubscribe(stream),
+                Output::Send { target, bytes } => {
+                    // What does not fit is not sent: nodes that miss it request it.
+                    if self.link.queued_bytes() > self.link.settings.queue_bytes_max {
+                        continue;
+                    }
+                    self.link.queue_bytes(bytes.len());
+                    Command::Publish(target, bytes)
+                }
+                Output::Deliver { node, payload, .. } => {
+                    self.deliveries.push(Delivery::Message(node, payload));
+                    continue;
+                }
+                Output::Gap { node, stream, lost } => {
+                    self.deliveries.push(Delivery::Gap(node, stream, lost));
+                    continue;
+                }
+                Output::Up(node) => {
+                    let peer = self.node.peers().find(|peer| peer.node == node);
+                    let (name, version) =
+                        peer.map(|it| (it.name.clone(), it.version.clone())).unwrap_or_default();
+                    tracing::info!(%node, name, version, "a node has joined the cluster");
+                    self.status_due_us = 0;
+                    continue;
+                }
+                Output::Down { node, has_left } => {
+                    match has_left {
+                        true => tracing::info!(%node, "a node has left the cluster"),
+                        false => {
+                            tracing::warn!(%node, "a node of the cluster is silent: it counts as gone")
+                        }
+                    }
+                    self.status_due_us = 0;
+                    continue;
+                }
+            };
+            // The writer ends after the loop.
+            let _ = self.commands.send(command);
+        }
+    }
+
+    fn update_status(&self) {
+        let node = &self.node;
+        self.link.set_status(|status| {
+            status.peers = node.peers().cloned().collect();
+            status.counts = node.counts();
+            status.streams = node.streams();
+            status.replay_bytes = node.replay_bytes();
+        });
+    }
+
+    async fn leave(mut self) {
+        self.turn();
+        self.node.on_leave(self.link.now_us());
+        self.perform();
+        let (done, flushed) = oneshot::channel();
+        let _ = self.commands.send(Command::Flush(done));
+        // Without NATS nothing can be said.
+        let _ = timeout(GOODBYE, flushed).await;
+    }
+}

@@ -1,0 +1,217 @@
+//! The thread `cluster`: it connects to NATS, and drives the node.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use async_nats::{Client, ConnectOptions, Event, ServerAddr};
+use broker::Local;
+use cluster::Description;
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::sync::oneshot;
+
+use crate::Link;
+use crate::link::lock;
+use crate::run::{Describe, Loop};
+
+/// How often NATS is asked for a sign of life, when it says nothing. It is given up when it owes two.
+const PING_INTERVAL: Duration = Duration::from_secs(2);
+
+/// How long a connect may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The most time between two attempts to connect.
+const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(2);
+
+/// Messages of one subject that may wait for the thread; what comes beyond is dropped, and requested again.
+const SUBSCRIPTION_MESSAGES_MAX: usize = 512;
+
+/// Messages that may wait in the client of NATS. Those before it count for `cluster.queue_bytes_max`.
+const CLIENT_MESSAGES_MAX: usize = 64;
+
+/// The servers of NATS.
+#[derive(Clone, Debug)]
+pub struct Servers {
+    /// Their URLs.
+    urls: Vec<ServerAddr>,
+    /// Certificates of the authorities that sign theirs, in PEM; without one those of the system.
+    ca_file: Option<PathBuf>,
+    /// All connections have TLS, also those to servers that others name without a scheme.
+    has_tls: bool,
+}
+
+/// Why URLs are none of NATS servers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{url:?} is no URL of a NATS server ({why}): write nats://host:port, or tls://host:port")]
+pub struct ServersError {
+    url: String,
+    why: String,
+}
+
+impl Servers {
+    /// The servers at these URLs.
+    ///
+    /// # Errors
+    /// When one of them is no URL of a NATS server.
+    pub fn new(urls: &[String]) -> Result<Self, ServersError> {
+        let parse = |url: &String| {
+            let error =
+                |error: io::Error| ServersError { url: url.clone(), why: error.to_string() };
+            url.parse::<ServerAddr>().map_err(error)
+        };
+        let has_tls = urls.iter().any(|url| url.starts_with("tls://"));
+        let urls = urls.iter().map(parse).collect::<Result<_, _>>()?;
+        Ok(Servers { urls, ca_file: None, has_tls })
+    }
+
+    /// The same, with certificates that one of these authorities has signed.
+    #[must_use]
+    pub fn with_authorities(self, ca_file: Option<PathBuf>) -> Self {
+        let has_tls = self.has_tls || ca_file.is_some();
+        Servers { ca_file, has_tls, ..self }
+    }
+}
+
+/// A thread that runs.
+pub struct Running {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread runs on.
+///
+/// Shards wake it through one of its descriptors when they publish, so make it before they take descriptor tables of
+/// their own: a later one would mean something else to them.
+pub struct Runtime(tokio::runtime::Runtime);
+
+impl Runtime {
+    /// Makes a runtime.
+    ///
+    /// # Errors
+    /// When the system has no descriptors left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Runtime(tokio::runtime::Builder::new_current_thread().enable_all().build()?))
+    }
+}
+
+/// Starts the thread of a link. It connects to one of the servers, and again when it loses the connection.
+///
+/// # Errors
+/// When the thread can't be started.
+pub fn spawn(
+    Runtime(runtime): Runtime,
+    link: Arc<Link>,
+    servers: Servers,
+    broker: Arc<Local>,
+    describe: impl Fn() -> Description + Send + 'static,
+) -> io::Result<Running> {
+    let (stop, stopped) = oneshot::channel();
+    let describe: Describe = Box::new(describe);
+    let thread = std::thread::Builder::new().name("cluster".into()).spawn(move || {
+        let _closes = CloseOnDrop(link.clone());
+        runtime.block_on(async {
+            match connect(link.clone(), servers).await {
+                Ok((client, events)) => {
+                    Loop::new(link, client, broker, describe).run(events, stopped).await;
+                }
+                Err(error) => tracing::error!(%error, "this node can't take part in its cluster"),
+            }
+        });
+        // A name that is being resolved does not keep the process from ending.
+        runtime.shutdown_background();
+    })?;
+    Ok(Running { stop: Some(stop), thread: Some(thread) })
+}
+
+/// Closes the link when the thread ends, also by a panic.
+struct CloseOnDrop(Arc<Link>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// Makes a client, which goes on trying until it has a connection.
+async fn connect(
+    link: Arc<Link>,
+    servers: Servers,
+) -> Result<(Client, UnboundedReceiver<Event>), async_nats::ConnectError> {
+    let (events, receiver) = mpsc::unbounded_channel();
+    let login = link.clone();
+    let options = ConnectOptions::with_auth_callback(move |_| {
+        let auth = lock(&login.login).auth();
+        async move { Ok(auth) }
+    });
+    let mut options = options
+        .name(format!("throng {} {}", link.settings.node, link.settings.name).trim_end())
+        .retry_on_initial_connect()
+        .no_echo()
+        .ping_interval(PING_INTERVAL)
+        .connection_timeout(CONNECT_TIMEOUT)
+        .subscription_capacity(SUBSCRIPTION_MESSAGES_MAX)
+        .client_capacity(CLIENT_MESSAGES_MAX)
+        .require_tls(servers.has_tls)
+        .reconnect_delay_callback(reconnect_delay)
+        .event_callback(move |event| {
+            // The loop may have ended.
+            let _ = events.send(event);
+            async {}
+        });
+    if let Some(ca_file) = servers.ca_file {
+        options = options.add_root_certificates(ca_file);
+    }
+    Ok((options.connect(servers.urls).await?, receiver))
+}
+
+/// The time before an attempt to connect: none, 50 ms, 100 ms, 200 ms and so on, up to two seconds.
+fn reconnect_delay(attempts: usize) -> Duration {
+    let doublings = u32::try_from(attempts.saturating_sub(2)).unwrap_or(u32::MAX).min(16);
+    match attempts {
+        0 | 1 => Duration::ZERO,
+        _ => Duration::from_millis(50 << doublings).min(RECONNECT_DELAY_MAX),
+    }
+}
+
+impl Running {
+    /// Has the node say goodbye, and ends the thread.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        // The thread may have ended.
+        let _ = self.stop.take().map(|stop| stop.send(()));
+        if let Some(thread) = self.thread.take() {
+            // It has panicked, and said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_to_connect_become_rarer() {
+        let delays: Vec<u128> = (0..10).map(|it| reconnect_delay(it).as_millis()).collect();
+        assert_eq!(delays, [0, 0, 50, 100, 200, 400, 800, 1_600, 2_000, 2_000]);
+        assert_eq!(reconnect_delay(usize::MAX), RECONNECT_DELAY_MAX);
+    }
+
+    #[test]
+    fn a_url_of_something_else_is_an_error_that_names_it() {
+        assert!(Servers::new(&["nats://a:4222".into(), "tls://b".into()]).is_ok());
+        let error = Servers::new(&["http://a".into()]).unwrap_err().to_string();
+        assert!(error.starts_with("\"http://a\" is no URL of a NATS server"), "{error}");
+    }
+}

@@ -1,0 +1,97 @@
+//! The node's place in a cluster, where the configuration has one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use config::Config;
+use link::{Description, Link, Login, Runtime, Servers, Settings};
+
+use crate::error::CommandError;
+
+use super::settings::clamped;
+
+/// How long interest in a topic outlives its last member at the least, in seconds: clients come and go.
+const LINGER_SECONDS_MIN: u64 = 10;
+
+/// The link to other nodes, and where it goes.
+pub(super) struct Cluster {
+    pub link: Arc<Link>,
+    servers: Servers,
+}
+
+impl Cluster {
+    /// The link of this node; nothing without `[cluster]`.
+    pub fn new(
+        config: &Config,
+        node: model::NodeId,
+        demo: bool,
+    ) -> Result<Option<Self>, CommandError> {
+        if config.cluster.urls.is_empty() {
+            return Ok(None);
+        }
+        if demo {
+            return Err(CommandError::Usage(
+                "--demo has topics with history, which are no part of a cluster in this version: leave out \
+                 --demo, or cluster.urls (--cluster)"
+                    .into(),
+            ));
+        }
+        let error =
+            |error: link::ServersError| CommandError::Usage(format!("cluster.urls: {error}"));
+        let servers = Servers::new(&config.cluster.urls).map_err(error)?;
+        let ca_file = Some(&config.cluster.ca_file).filter(|file| !file.is_empty());
+        let servers = servers.with_authorities(ca_file.map(PathBuf::from));
+        let link = Link::new(settings(config, node), login(config));
+        Ok(Some(Cluster { link, servers }))
+    }
+
+    /// Connects, and goes on until what it returns is dropped.
+    pub fn start(
+        self,
+        runtime: Runtime,
+        broker: Arc<broker::Local>,
+        shared: Arc<shard::Shared>,
+    ) -> Result<link::Running, CommandError> {
+        let describe = move || Description {
+            connections: shared.connections.load(Ordering::Relaxed),
+            is_draining: shared.draining.load(Ordering::Relaxed),
+        };
+        link::spawn(runtime, self.link, self.servers, broker, describe).map_err(|error| {
+            CommandError::Runtime(format!("the cluster's thread can't start: {error}"))
+        })
+    }
+}
+
+/// What the cluster's thread runs on; nothing without `[cluster]`. It must be made before the shards start.
+pub(super) fn runtime(config: &Config) -> Result<Option<Runtime>, CommandError> {
+    let is_in_cluster = !config.cluster.urls.is_empty();
+    let runtime = is_in_cluster.then(Runtime::new).transpose();
+    runtime.map_err(|error| CommandError::Runtime(format!("the cluster can't be reached: {error}")))
+}
+
+/// Who the node is for the servers of NATS.
+pub(super) fn login(config: &Config) -> Login {
+    let (user, password) = (&config.cluster.user, &config.cluster.password);
+    match (user.is_empty(), password.is_empty()) {
+        (false, _) => Login::User(user.clone(), password.clone()),
+        (true, false) => Login::Token(password.clone()),
+        (true, true) => Login::Anonymous,
+    }
+}
+
+pub(super) fn settings(config: &Config, node: model::NodeId) -> Settings {
+    let (cluster, limits) = (&config.cluster, &config.limits);
+    // A poll that comes back within this time finds what was published meanwhile.
+    let linger_seconds = limits.recent_seconds_max.max(LINGER_SECONDS_MIN);
+    Settings {
+        cluster: cluster.name.clone(),
+        node,
+        name: cluster.node.clone(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        queue_bytes_max: clamped(cluster.queue_bytes_max),
+        replay_bytes_max: clamped(cluster.replay_bytes_max),
+        message_bytes_max: clamped(limits.message_bytes_max),
+        linger_us: linger_seconds.saturating_mul(1_000_000),
+    }
+}
