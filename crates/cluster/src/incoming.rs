@@ -20,8 +20,8 @@ const TAIL_US: u64 = 300_000;
 /// A reply that took longer does not say well enough what had been published when interest began, in microseconds.
 const PROMPT_US: u64 = 100_000;
 
-/// How often the node requests once more for that.
-const PROMPT_ATTEMPTS: u32 = 5;
+/// How many such replies the node does not take.
+const SLOW_REPLIES: u32 = 5;
 
 /// Replies that bring nothing before the messages count as lost: NATS does not take some, as those that are too large.
 const VAIN_REPLIES: u32 = 3;
@@ -73,7 +73,7 @@ struct Pending {
     /// When it was requested.
     requested_us: u64,
     attempts: u32,
-    /// Replies that brought nothing, although the node has sent it.
+    /// Replies that took too long, or brought nothing although the node has sent it.
     vain_replies: u32,
     /// Messages that came behind what is missing.
     waiting: BTreeMap<u64, Bytes>,
@@ -191,10 +191,13 @@ impl Streams {
             let wanted_to = wanted.map_or(0, |wanted| wanted.to);
             match (self.last.get(stream), pending, wanted) {
                 (UNKNOWN, None, _) => {}
+                // A newer request is under way.
+                (UNKNOWN, Some(pending), None) if sent_us < pending.requested_us => {}
                 (UNKNOWN, Some(pending), None)
-                    if !is_prompt && pending.attempts < PROMPT_ATTEMPTS =>
+                    if !is_prompt && pending.vain_replies < SLOW_REPLIES =>
                 {
-                    let attempts = pending.attempts + 1;
+                    pending.vain_replies += 1;
+                    let attempts = pending.attempts;
                     self.request_again(stream, attempts, now_us);
                 }
                 (UNKNOWN, Some(pending), None) => {
@@ -233,6 +236,7 @@ impl Streams {
         self.wanted.push(wanted);
         if let Some(pending) = self.pending.get_mut(&stream) {
             (pending.wanted, pending.requested_us) = (Some(wanted), now_us);
+            pending.vain_replies = 0;
         }
     }
 
