@@ -48,12 +48,12 @@ pub struct Local {
     relay: Option<Arc<dyn Relay>>,
 }
 
-/// Who published a message.
+/// Where a message was published.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// A client or an application at this node.
+    /// At this node, by a client or an application.
     Here,
-    /// Another node did.
+    /// At another node.
     OtherNode,
 }
 
@@ -123,11 +123,6 @@ impl Local {
         }
     }
 
-    /// The newest offset of the topics without history.
-    pub fn top(&self) -> u64 {
-        self.order().last
-    }
-
     /// Draws an offset that no message has, for messages that are lost: no client that has all up to the offset before
     /// has all up to this one.
     pub fn skip_offset(&self) -> u64 {
@@ -138,21 +133,29 @@ impl Local {
 
     /// The relay that takes a message of this origin to other nodes. What the node says of itself stays here, and so do
     /// the server's own events.
-    fn relay_of(&self, publication: &Publication, origin: Origin) -> Option<&Arc<dyn Relay>> {
-        let relay = self.relay.as_ref().filter(|_| origin == Origin::Here)?;
+    ///
+    /// # Errors
+    /// When the relay has no capacity for the message.
+    fn find_relay(
+        &self,
+        publication: &Publication,
+        origin: Origin,
+    ) -> Result<Option<&Arc<dyn Relay>>, PublishError> {
         let is_own =
             || publication.is_own() || publication.event.as_deref().is_some_and(is_reserved);
-        (!is_own()).then_some(relay)
+        match self.relay.as_ref().filter(|_| origin == Origin::Here && !is_own()) {
+            Some(relay) if !relay.has_capacity() => Err(PublishError::Overloaded),
+            relay => Ok(relay),
+        }
     }
 
     /// Appends to the history; then the message goes to other nodes.
     fn append(&self, append: Append, done: Done) {
-        let Some(relay) = self.relay_of(&append.publication, Origin::Here).cloned() else {
-            return self.history.append(append, done);
+        let relay = match self.find_relay(&append.publication, Origin::Here) {
+            Ok(Some(relay)) => relay.clone(),
+            Ok(None) => return self.history.append(append, done),
+            Err(error) => return done(Err(error)),
         };
-        if !relay.has_capacity() {
-            return done(Err(PublishError::Overloaded));
-        }
         let (hash, publication) = (append.hash, append.publication.clone());
         let relayed: Done = Box::new(move |result| {
             if let Ok(Published { id, repeated: false, .. }) = result {
@@ -171,10 +174,7 @@ impl Local {
         receipt: Option<Receipt>,
         (passes, origin): (bool, Origin),
     ) -> Result<Position, PublishError> {
-        let relay = self.relay_of(&publication, origin);
-        if relay.is_some_and(|relay| !relay.has_capacity()) {
-            return Err(PublishError::Overloaded);
-        }
+        let relay = self.find_relay(&publication, origin)?;
         let broadcast = publication.topic == model::name::BROADCAST;
         let mut routes = self.router.routes(&publication.topic);
         let mut order = self.order();
@@ -258,10 +258,7 @@ impl Broker for Local {
             Way::On => self.pass_on(hash, publication, receipt, (false, Origin::Here)),
             Way::Past => self.pass_on(hash, publication, receipt, (true, Origin::Here)),
             Way::Into(rule) => {
-                let relay = self.relay_of(&publication, Origin::Here);
-                if relay.is_some_and(|relay| !relay.has_capacity()) {
-                    return Err(PublishError::Overloaded);
-                }
+                let relay = self.find_relay(&publication, Origin::Here)?;
                 let relayed = relay.map(|relay| (relay, publication.clone()));
                 let options = Options::default();
                 let append = Append { hash, publication, rule, options, receipt };

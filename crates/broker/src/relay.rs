@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use model::Envelope;
 
-/// Carries messages to other nodes, and notifies it of the topics that have members here.
+/// Carries messages to other nodes, and learns which topics have members here.
 ///
 /// All calls come from any thread and return at once.
 pub trait Relay: Send + Sync {
@@ -15,15 +15,15 @@ pub trait Relay: Send + Sync {
     /// in the order in which the members here get them.
     fn publish(&self, message: Arc<Envelope>);
 
-    /// A shard has its first member of a topic. `begin` draws an offset that no message has: what other nodes published
+    /// A shard has its first member of a topic. `skip_offset` draws an offset that no message has: what other nodes published
     /// before did not come here, so no client that has all up to the offset before has all up to this one.
-    fn enter(&self, topic: &str, begin: &dyn Fn() -> u64);
+    fn enter(&self, topic: &str, skip_offset: &dyn Fn() -> u64);
 
     /// A shard has no member of a topic any more.
     fn leave(&self, topic: &str);
 
     /// A connection has a filter that may match any topic.
-    fn enter_all(&self, begin: &dyn Fn() -> u64);
+    fn enter_all(&self, skip_offset: &dyn Fn() -> u64);
 
     /// It has the filter no longer.
     fn leave_all(&self);
@@ -45,19 +45,19 @@ mod tests {
     use crate::{Broker, Limits, Local, NoHistory, Options, Publish, PublishError, Router};
 
     #[derive(Default)]
-    struct Taken {
+    struct FakeRelay {
         is_full: AtomicBool,
         complete_after: AtomicU64,
         calls: Mutex<Vec<String>>,
     }
 
-    impl Taken {
+    impl FakeRelay {
         fn push(&self, call: String) {
             self.calls.lock().unwrap().push(call);
         }
     }
 
-    impl Relay for Taken {
+    impl Relay for FakeRelay {
         fn has_capacity(&self) -> bool {
             !self.is_full.load(Ordering::Relaxed)
         }
@@ -66,16 +66,16 @@ mod tests {
             self.push(format!("{} {}", message.publication.topic, message.id.offset));
         }
 
-        fn enter(&self, topic: &str, top: &dyn Fn() -> u64) {
-            self.push(format!("enter {topic} at {}", top()));
+        fn enter(&self, topic: &str, skip_offset: &dyn Fn() -> u64) {
+            self.push(format!("enter {topic} at {}", skip_offset()));
         }
 
         fn leave(&self, topic: &str) {
             self.push(format!("leave {topic}"));
         }
 
-        fn enter_all(&self, top: &dyn Fn() -> u64) {
-            self.push(format!("enter all at {}", top()));
+        fn enter_all(&self, skip_offset: &dyn Fn() -> u64) {
+            self.push(format!("enter all at {}", skip_offset()));
         }
 
         fn leave_all(&self) {
@@ -87,12 +87,12 @@ mod tests {
         }
     }
 
-    fn broker() -> (Arc<Taken>, Local) {
-        let (taken, router) = (Arc::new(Taken::default()), Arc::new(Router::new(Vec::new())));
+    fn broker() -> (Arc<FakeRelay>, Local) {
+        let (relay, router) = (Arc::new(FakeRelay::default()), Arc::new(Router::new(Vec::new())));
         let limits =
             Limits { recent_messages_max: 10, recent_bytes_max: 1 << 20, recent_seconds_max: 60 };
         let local = Local::new(router, [7; 20], Instant::now(), limits, Arc::new(NoHistory));
-        (taken.clone(), local.with_relay(taken))
+        (relay.clone(), local.with_relay(relay))
     }
 
     fn publication(topic: &str) -> Publication {
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn what_is_published_here_goes_to_other_nodes_and_what_they_published_does_not() {
-        let (taken, local) = broker();
+        let (relay, local) = broker();
         local.publish(publication("a"), None).unwrap();
         local.publish_from_node(publication("a")).unwrap();
         let publish = Publish { publication: publication("b"), options: Options::default() };
@@ -112,16 +112,16 @@ mod tests {
         let mut notice = publication("d");
         notice.event = Some("presence_diff".into());
         local.publish(notice, None).unwrap();
-        assert_eq!(*taken.calls.lock().unwrap(), ["a 1", "b 3"]);
-        taken.is_full.store(true, Ordering::Relaxed);
+        assert_eq!(*relay.calls.lock().unwrap(), ["a 1", "b 3"]);
+        relay.is_full.store(true, Ordering::Relaxed);
         assert_eq!(local.publish(publication("a"), None), Err(PublishError::Overloaded));
         local.publish_from_node(publication("a")).unwrap();
-        assert_eq!(local.top(), 6, "what was refused has no offset");
+        assert_eq!(local.skip_offset(), 7, "what was refused has no offset");
     }
 
     #[test]
     fn topics_and_filters_are_reported_to_other_nodes() {
-        let (taken, local) = broker();
+        let (relay, local) = broker();
         assert!(local.has_nodes());
         local.publish(publication("a"), None).unwrap();
         local.enter_topic("a");
@@ -130,7 +130,7 @@ mod tests {
             local.enter_filter(0, local.hash(&filter), &filter);
             local.leave_filter(0, &filter);
         }
-        let calls = taken.calls.lock().unwrap();
+        let calls = relay.calls.lock().unwrap();
         let expected = [
             "a 1",
             "enter a at 2",
@@ -145,9 +145,9 @@ mod tests {
 
     #[test]
     fn a_scan_is_complete_from_the_message_on_that_the_relay_names() {
-        let (taken, local) = broker();
+        let (relay, local) = broker();
         (0..3).for_each(|_| drop(local.publish_from_node(publication("a"))));
-        taken.complete_after.store(2, Ordering::Relaxed);
+        relay.complete_after.store(2, Ordering::Relaxed);
         let is_complete = |offset| {
             let after = Position { epoch: local.epoch(), offset };
             local.recent(&[(local.hash("a"), "a")], Some(after)).complete
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!([1, 2, 3].map(is_complete), [false, true, true]);
         // What was lost came after all that has an offset by now.
         assert_eq!(local.skip_offset(), 4);
-        taken.complete_after.store(4, Ordering::Relaxed);
+        relay.complete_after.store(4, Ordering::Relaxed);
         assert_eq!([3, 4].map(is_complete), [false, true]);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use crate::stream::PerStream;
-use crate::{Head, Replayed, Stream, Wanted};
+use crate::{Head, ReplayedRange, RequestedRange, Stream};
 
 /// How long the node waits for a reply before it requests once more, in microseconds.
 pub(crate) const REPLY_US: u64 = 500_000;
@@ -14,27 +14,30 @@ pub(crate) const REPLY_US: u64 = 500_000;
 /// connection comes back.
 const ATTEMPTS: u32 = 16;
 
-/// After a hello that names a newer number than has come: the message may be under way on its own subject.
+/// How long the node waits, in microseconds, after a hello named a newer number than has come. The message may be
+/// under way on its own subject.
 const TAIL_US: u64 = 300_000;
 
-/// A reply that took longer does not say well enough what had been published when interest began, in microseconds.
+/// A reply about the newest number is slow when it took longer, in microseconds. A slow reply is a bad measure of what
+/// was published before interest began.
 const PROMPT_US: u64 = 100_000;
 
-/// How many such replies the node does not take.
-const SLOW_REPLIES: u32 = 5;
+/// How many slow replies the node ignores. It takes the next one however long that took.
+const SLOW_REPLIES_MAX: u32 = 5;
 
-/// Replies that bring nothing before the messages count as lost: NATS does not take some, as those that are too large.
-const VAIN_REPLIES: u32 = 3;
+/// After so many empty replies in a row the messages count as lost. NATS refuses some messages, such as those that are
+/// too large, each time.
+const EMPTY_REPLIES_MAX: u32 = 3;
 
 /// Bytes of messages that may wait for those before them, in the streams of one node.
 const WAITING_BYTES_MAX: usize = 8 << 20;
 
-/// The number before all others: of this stream nothing has come yet.
+/// Stands for the last number of a stream of which nothing has come yet.
 const UNKNOWN: u64 = u64::MAX;
 
-/// What comes of an input.
+/// What the streams of another node give after an input.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Incoming {
+pub(crate) enum StreamOutput {
     /// A message to deliver.
     Deliver(Stream, Bytes),
     /// Messages are lost.
@@ -50,16 +53,17 @@ pub(crate) struct Times {
 }
 
 /// The streams of one other node.
-pub(crate) struct Streams {
+pub(crate) struct IncomingStreams {
     /// The newest number of each stream that has been delivered, or is lost.
     last: PerStream<u64>,
     /// Streams of which something is missing.
     pending: BTreeMap<Stream, Pending>,
     waiting_bytes: usize,
-    /// Streams whose newest numbers are to be requested, and what is missing.
-    pub heads_wanted: Vec<Stream>,
-    pub wanted: Vec<Wanted>,
-    /// When to verify that a number has come which a hello has named.
+    /// Streams whose newest numbers the node requests next.
+    pub heads_to_request: Vec<Stream>,
+    /// Messages that the node requests next.
+    pub ranges_to_request: Vec<RequestedRange>,
+    /// The newest number that a hello has named for a stream, and when the node verifies that it has come.
     tails: BTreeMap<Stream, (u64, u64)>,
     pub duplicates: u64,
 }
@@ -67,50 +71,53 @@ pub(crate) struct Streams {
 /// A stream of which something is missing.
 struct Pending {
     /// When interest began, while it is not known yet at which number.
-    began_us: Option<u64>,
-    /// What was requested last, once the number is known up to which messages are wanted.
-    wanted: Option<Wanted>,
-    /// When it was requested.
+    interest_begun_us: Option<u64>,
+    /// The range that was requested last. `None` until the other node has said its newest number.
+    requested: Option<RequestedRange>,
+    /// When the newest number or the range was requested last.
     requested_us: u64,
     attempts: u32,
-    /// Replies that took too long, or brought nothing although the node has sent it.
-    vain_replies: u32,
+    /// Replies about the newest number that took longer than [`PROMPT_US`].
+    slow_replies: u32,
+    /// Replies in a row of which no message came, although the other node sent some.
+    empty_replies: u32,
     /// Messages that came behind what is missing.
     waiting: BTreeMap<u64, Bytes>,
 }
 
-impl Streams {
+impl IncomingStreams {
     pub fn new() -> Self {
-        Streams {
+        IncomingStreams {
             last: PerStream::new(UNKNOWN),
             pending: BTreeMap::new(),
             waiting_bytes: 0,
-            heads_wanted: Vec::new(),
-            wanted: Vec::new(),
+            heads_to_request: Vec::new(),
+            ranges_to_request: Vec::new(),
             tails: BTreeMap::new(),
             duplicates: 0,
         }
     }
 
     /// Interest in a stream has begun at this time.
-    pub fn begin(&mut self, stream: Stream, began_us: u64, now_us: u64) {
+    pub fn on_interest_begun(&mut self, stream: Stream, interest_begun_us: u64, now_us: u64) {
         if self.last.get(stream) != UNKNOWN || self.pending.contains_key(&stream) {
             return;
         }
         let pending = Pending {
-            began_us: Some(began_us),
-            wanted: None,
+            interest_begun_us: Some(interest_begun_us),
+            requested: None,
             requested_us: now_us,
             attempts: 1,
-            vain_replies: 0,
+            slow_replies: 0,
+            empty_replies: 0,
             waiting: BTreeMap::new(),
         };
         self.pending.insert(stream, pending);
-        self.heads_wanted.push(stream);
+        self.heads_to_request.push(stream);
     }
 
     /// Interest in a stream has ended.
-    pub fn end(&mut self, stream: Stream) {
+    pub fn on_interest_ended(&mut self, stream: Stream) {
         self.last.set(stream, UNKNOWN);
         self.forget_pending(stream);
     }
@@ -121,10 +128,10 @@ impl Streams {
         stream: Stream,
         number: u64,
         payload: Bytes,
-        (began_us, now_us): (u64, u64),
-        out: &mut Vec<Incoming>,
+        (interest_begun_us, now_us): (u64, u64),
+        out: &mut Vec<StreamOutput>,
     ) {
-        self.begin(stream, began_us, now_us);
+        self.on_interest_begun(stream, interest_begun_us, now_us);
         let last = self.last.get(stream);
         if last != UNKNOWN && number <= last {
             self.duplicates += 1;
@@ -132,16 +139,25 @@ impl Streams {
         }
         if last != UNKNOWN && Some(number) == last.checked_add(1) {
             self.last.set(stream, number);
-            out.push(Incoming::Deliver(stream, payload));
+            out.push(StreamOutput::Deliver(stream, payload));
             if self.pending.contains_key(&stream) {
                 self.deliver_waiting(stream, now_us, out);
             }
             return;
         }
         self.wait(stream, number, payload, now_us);
-        if self.waiting_bytes > WAITING_BYTES_MAX {
-            self.give_up(stream, out);
+        if self.waiting_bytes > WAITING_BYTES_MAX
+            && let Some(fullest) = self.fullest()
+        {
+            self.give_up(fullest, out);
         }
+    }
+
+    /// The stream with the most waiting bytes.
+    fn fullest(&self) -> Option<Stream> {
+        let bytes = |pending: &Pending| pending.waiting.values().map(Bytes::len).sum::<usize>();
+        let fullest = self.pending.iter().max_by_key(|(_, pending)| bytes(pending));
+        fullest.map(|(stream, _)| *stream)
     }
 
     /// A message waits for those before it.
@@ -160,17 +176,19 @@ impl Streams {
     /// Requests what is missing up to a number.
     fn request(&mut self, stream: Stream, to: u64, now_us: u64, attempts: u32) {
         let after = self.last.get(stream);
-        let wanted = Wanted { stream: stream.number(), after, to, since_us: 0 };
-        self.wanted.push(wanted);
+        let range = RequestedRange { stream: stream.number(), after, to, since_us: 0 };
+        self.ranges_to_request.push(range);
         let pending = self.pending.entry(stream).or_insert_with(|| Pending {
-            began_us: None,
-            wanted: None,
+            interest_begun_us: None,
+            requested: None,
             requested_us: now_us,
             attempts,
-            vain_replies: 0,
+            slow_replies: 0,
+            empty_replies: 0,
             waiting: BTreeMap::new(),
         });
-        (pending.wanted, pending.requested_us, pending.attempts) = (Some(wanted), now_us, attempts);
+        (pending.requested, pending.requested_us, pending.attempts) =
+            (Some(range), now_us, attempts);
     }
 
     /// The node has said which numbers are the newest of these streams. Of those that are not in `heads` nothing was
@@ -180,36 +198,36 @@ impl Streams {
         streams: &[Stream],
         heads: &[Head],
         Times { sent_us, their_us, now_us }: Times,
-        out: &mut Vec<Incoming>,
+        out: &mut Vec<StreamOutput>,
     ) {
         let is_prompt = now_us.saturating_sub(sent_us) < PROMPT_US;
+        let heads: BTreeMap<u16, Head> = heads.iter().map(|head| (head.stream, *head)).collect();
         for stream in streams.iter().copied() {
-            let head = heads.iter().find(|head| head.stream == stream.number());
-            let head = head.copied().unwrap_or_default();
+            let head = heads.get(&stream.number()).copied().unwrap_or_default();
             let pending = self.pending.get_mut(&stream);
-            let wanted = pending.as_ref().and_then(|pending| pending.wanted);
-            let wanted_to = wanted.map_or(0, |wanted| wanted.to);
-            match (self.last.get(stream), pending, wanted) {
+            let requested = pending.as_ref().and_then(|pending| pending.requested);
+            let requested_to = requested.map_or(0, |range| range.to);
+            match (self.last.get(stream), pending, requested) {
                 (UNKNOWN, None, _) => {}
                 // A newer request is under way.
                 (UNKNOWN, Some(pending), None) if sent_us < pending.requested_us => {}
                 (UNKNOWN, Some(pending), None)
-                    if !is_prompt && pending.vain_replies < SLOW_REPLIES =>
+                    if !is_prompt && pending.slow_replies < SLOW_REPLIES_MAX =>
                 {
-                    pending.vain_replies += 1;
+                    pending.slow_replies += 1;
                     let attempts = pending.attempts;
                     self.request_again(stream, attempts, now_us);
                 }
                 (UNKNOWN, Some(pending), None) => {
-                    let age_us = now_us.saturating_sub(pending.began_us.unwrap_or(now_us));
-                    self.place(stream, head, their_us.saturating_sub(age_us), now_us, out);
+                    let age_us = now_us.saturating_sub(pending.interest_begun_us.unwrap_or(now_us));
+                    self.begin_stream(stream, head, their_us.saturating_sub(age_us), now_us, out);
                 }
-                (UNKNOWN, Some(pending), Some(wanted)) if head.number > wanted.to => {
-                    let wanted = Wanted { to: head.number, ..wanted };
-                    self.wanted.push(wanted);
-                    (pending.wanted, pending.requested_us) = (Some(wanted), now_us);
+                (UNKNOWN, Some(pending), Some(range)) if head.number > range.to => {
+                    let range = RequestedRange { to: head.number, ..range };
+                    self.ranges_to_request.push(range);
+                    (pending.requested, pending.requested_us) = (Some(range), now_us);
                 }
-                (last, ..) if last != UNKNOWN && head.number > last.max(wanted_to) => {
+                (last, ..) if last != UNKNOWN && head.number > last.max(requested_to) => {
                     self.request(stream, head.number, now_us, 1);
                 }
                 _ => {}
@@ -217,14 +235,14 @@ impl Streams {
         }
     }
 
-    /// Finds the place at which a stream begins: what was published since the time is wanted.
-    fn place(
+    /// Finds the number at which a stream begins: requests what was published since a time.
+    fn begin_stream(
         &mut self,
         stream: Stream,
         head: Head,
         since_us: u64,
         now_us: u64,
-        out: &mut Vec<Incoming>,
+        out: &mut Vec<StreamOutput>,
     ) {
         if head.number == 0 || head.at_us < since_us {
             self.last.set(stream, head.number);
@@ -232,21 +250,25 @@ impl Streams {
         }
         // 0 stands for a request that knows where it begins.
         let since_us = since_us.max(1);
-        let wanted = Wanted { stream: stream.number(), after: 0, to: head.number, since_us };
-        self.wanted.push(wanted);
+        let range = RequestedRange { stream: stream.number(), after: 0, to: head.number, since_us };
+        self.ranges_to_request.push(range);
         if let Some(pending) = self.pending.get_mut(&stream) {
-            (pending.wanted, pending.requested_us) = (Some(wanted), now_us);
-            pending.vain_replies = 0;
+            (pending.requested, pending.requested_us) = (Some(range), now_us);
         }
     }
 
     /// The node has sent what was missing, as far as it has it.
-    pub fn on_replayed(&mut self, replayed: &Replayed, now_us: u64, out: &mut Vec<Incoming>) {
+    pub fn on_replayed(
+        &mut self,
+        replayed: &ReplayedRange,
+        now_us: u64,
+        out: &mut Vec<StreamOutput>,
+    ) {
         let Some(stream) = Stream::from_number(replayed.stream) else { return };
         let Some(pending) = self.pending.get_mut(&stream) else { return };
-        let Some(wanted) = pending.wanted else { return };
+        let Some(requested) = pending.requested else { return };
         // A reply to an earlier request of the same stream.
-        if replayed.to > wanted.to || replayed.first == 0 {
+        if replayed.to > requested.to || replayed.first == 0 {
             return;
         }
         let (last, before) = (self.last.get(stream), replayed.first - 1);
@@ -254,52 +276,52 @@ impl Streams {
             // What came by the subscription was published later than interest began.
             let first = pending.waiting.keys().next().copied().unwrap_or(u64::MAX);
             self.last.set(stream, before.min(first.saturating_sub(1)));
-            pending.began_us = None;
+            pending.interest_begun_us = None;
             if !replayed.is_whole {
-                out.push(Incoming::Gap(stream, None));
+                out.push(StreamOutput::Gap(stream, None));
             }
         } else if before > last && !replayed.is_whole {
-            out.push(Incoming::Gap(stream, Some(before - last)));
+            out.push(StreamOutput::Gap(stream, Some(before - last)));
             self.last.set(stream, before);
         }
         self.deliver_waiting(stream, now_us, out);
-        self.request_rest(stream, replayed, &wanted, now_us, out);
+        self.request_rest(stream, replayed, &requested, now_us, out);
     }
 
     /// Requests what a reply did not bring.
     fn request_rest(
         &mut self,
         stream: Stream,
-        replayed: &Replayed,
-        wanted: &Wanted,
+        replayed: &ReplayedRange,
+        requested: &RequestedRange,
         now_us: u64,
-        out: &mut Vec<Incoming>,
+        out: &mut Vec<StreamOutput>,
     ) {
         let last = self.last.get(stream);
         let Some(pending) = self.pending.get_mut(&stream) else { return };
         if replayed.to <= last {
-            if replayed.to < wanted.to {
+            if replayed.to < requested.to {
                 // The rest did not fit into the reply.
                 self.request_again(stream, 1, now_us);
             }
             return;
         }
-        let is_vain = last == wanted.after;
-        pending.vain_replies = if is_vain { pending.vain_replies + 1 } else { 0 };
-        if pending.vain_replies < VAIN_REPLIES {
+        let is_empty = last == requested.after;
+        pending.empty_replies = if is_empty { pending.empty_replies + 1 } else { 0 };
+        if pending.empty_replies < EMPTY_REPLIES_MAX {
             let attempts = pending.attempts;
             return self.request_again(stream, attempts, now_us);
         }
-        pending.vain_replies = 0;
+        pending.empty_replies = 0;
         let next = pending.waiting.first_key_value().map(|(number, _)| number - 1);
         let to = next.unwrap_or(replayed.to).min(replayed.to);
-        out.push(Incoming::Gap(stream, Some(to.saturating_sub(last))));
+        out.push(StreamOutput::Gap(stream, Some(to.saturating_sub(last))));
         self.last.set(stream, to);
         self.deliver_waiting(stream, now_us, out);
     }
 
     /// Delivers what waits and has nothing missing before it. Requests what is missing still.
-    fn deliver_waiting(&mut self, stream: Stream, now_us: u64, out: &mut Vec<Incoming>) {
+    fn deliver_waiting(&mut self, stream: Stream, now_us: u64, out: &mut Vec<StreamOutput>) {
         let Some(pending) = self.pending.get_mut(&stream) else { return };
         let mut last = self.last.get(stream);
         let mut is_new = false;
@@ -310,24 +332,24 @@ impl Streams {
             self.waiting_bytes -= payload.len();
             if number > last {
                 (last, is_new) = (number, true);
-                out.push(Incoming::Deliver(stream, payload));
+                out.push(StreamOutput::Deliver(stream, payload));
             } else {
                 self.duplicates += 1;
             }
         }
         self.last.set(stream, last);
-        let wanted_to = pending.wanted.map_or(0, |wanted| wanted.to);
+        let requested_to = pending.requested.map_or(0, |range| range.to);
         let attempts = if is_new { 1 } else { pending.attempts };
         match pending.waiting.first_key_value().map(|(number, _)| number - 1) {
             // The number up to which something is missing is beyond what was requested.
-            Some(to) if wanted_to <= last => self.request(stream, to, now_us, attempts),
+            Some(to) if requested_to <= last => self.request(stream, to, now_us, attempts),
             Some(_) => {}
-            None if wanted_to <= last => self.forget_pending(stream),
+            None if requested_to <= last => self.forget_pending(stream),
             None => {}
         }
         if let Some(pending) = self.pending.get_mut(&stream) {
             pending.attempts = attempts;
-            pending.began_us = None;
+            pending.interest_begun_us = None;
         }
     }
 
@@ -351,7 +373,7 @@ impl Streams {
     }
 
     /// Time has passed: requests what has not come, and gives up what was requested in vain.
-    pub fn on_time(&mut self, now_us: u64, out: &mut Vec<Incoming>) {
+    pub fn on_time(&mut self, now_us: u64, out: &mut Vec<StreamOutput>) {
         for (stream, (due_us, number)) in std::mem::take(&mut self.tails) {
             if self.has_come(stream, number) {
                 continue;
@@ -372,6 +394,14 @@ impl Streams {
         }
     }
 
+    /// The node reads packets again, after so many microseconds in which no reply could reach it.
+    pub fn on_resumed(&mut self, paused_us: u64, now_us: u64) {
+        for pending in self.pending.values_mut() {
+            pending.requested_us = (pending.requested_us + paused_us).min(now_us);
+        }
+        self.tails.values_mut().for_each(|(due_us, _)| *due_us += paused_us);
+    }
+
     /// The connection to NATS is back: all that is missing is requested anew.
     pub fn on_connected(&mut self, now_us: u64) {
         let streams: Vec<Stream> = self.pending.keys().copied().collect();
@@ -381,25 +411,25 @@ impl Streams {
     fn request_again(&mut self, stream: Stream, attempts: u32, now_us: u64) {
         let Some(pending) = self.pending.get_mut(&stream) else { return };
         (pending.attempts, pending.requested_us) = (attempts, now_us);
-        match pending.wanted {
-            None => self.heads_wanted.push(stream),
-            Some(wanted) if self.last.get(stream) == UNKNOWN => self.wanted.push(wanted),
-            Some(wanted) => {
-                // From now on the place is known.
-                let wanted = Wanted { after: self.last.get(stream), since_us: 0, ..wanted };
-                pending.wanted = Some(wanted);
-                self.wanted.push(wanted);
+        match pending.requested {
+            None => self.heads_to_request.push(stream),
+            Some(range) if self.last.get(stream) == UNKNOWN => self.ranges_to_request.push(range),
+            Some(range) => {
+                // From now on the node knows where the stream begins.
+                let range = RequestedRange { after: self.last.get(stream), since_us: 0, ..range };
+                pending.requested = Some(range);
+                self.ranges_to_request.push(range);
             }
         }
     }
 
     /// What is missing in a stream does not come.
-    pub fn give_up(&mut self, stream: Stream, out: &mut Vec<Incoming>) {
+    pub fn give_up(&mut self, stream: Stream, out: &mut Vec<StreamOutput>) {
         let Some(pending) = self.pending.remove(&stream) else { return };
         let mut last = self.last.get(stream);
-        let wanted_to = pending.wanted.map_or(0, |wanted| wanted.to);
+        let requested_to = pending.requested.map_or(0, |range| range.to);
         if last == UNKNOWN {
-            out.push(Incoming::Gap(stream, None));
+            out.push(StreamOutput::Gap(stream, None));
         }
         for (number, payload) in pending.waiting {
             self.waiting_bytes -= payload.len();
@@ -407,20 +437,20 @@ impl Streams {
                 continue;
             }
             if last != UNKNOWN && number > last.saturating_add(1) {
-                out.push(Incoming::Gap(stream, Some(number - last - 1)));
+                out.push(StreamOutput::Gap(stream, Some(number - last - 1)));
             }
             last = number;
-            out.push(Incoming::Deliver(stream, payload));
+            out.push(StreamOutput::Deliver(stream, payload));
         }
-        if last != UNKNOWN && wanted_to > last {
-            out.push(Incoming::Gap(stream, Some(wanted_to - last)));
-            last = wanted_to;
+        if last != UNKNOWN && requested_to > last {
+            out.push(StreamOutput::Gap(stream, Some(requested_to - last)));
+            last = requested_to;
         }
         self.last.set(stream, last);
     }
 
     /// The node is gone: what is missing will not come.
-    pub fn give_up_all(&mut self, out: &mut Vec<Incoming>) {
+    pub fn give_up_all(&mut self, out: &mut Vec<StreamOutput>) {
         let streams: Vec<Stream> = self.pending.keys().copied().collect();
         streams.into_iter().for_each(|stream| self.give_up(stream, out));
         self.tails.clear();
@@ -438,5 +468,44 @@ impl Streams {
         if let Some(pending) = self.pending.remove(&stream) {
             self.waiting_bytes -= pending.waiting.values().map(Bytes::len).sum::<usize>();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Has a stream begin before its first message.
+    fn begin(streams: &mut IncomingStreams, stream: Stream) {
+        streams.on_interest_begun(stream, 0, 0);
+        let times = Times { sent_us: 0, their_us: 0, now_us: 0 };
+        streams.on_heads(&[stream], &[], times, &mut Vec::new());
+    }
+
+    #[test]
+    fn too_many_waiting_bytes_end_the_wait_in_the_stream_that_has_the_most() {
+        let (large, small) = (Stream::of("a"), Stream::of("b"));
+        let mut streams = IncomingStreams::new();
+        [large, small].into_iter().for_each(|stream| begin(&mut streams, stream));
+        let most = Bytes::from(vec![0; WAITING_BYTES_MAX]);
+        let mut out = Vec::new();
+        streams.on_message(large, 2, most.clone(), (0, 0), &mut out);
+        assert_eq!(out, []);
+        streams.on_message(small, 3, Bytes::from_static(b"c"), (0, 0), &mut out);
+        let expected = [StreamOutput::Gap(large, Some(1)), StreamOutput::Deliver(large, most)];
+        assert_eq!(out, expected);
+        out.clear();
+        for (number, text) in [(1, "a"), (2, "b")] {
+            streams.on_message(
+                small,
+                number,
+                Bytes::from_static(text.as_bytes()),
+                (0, 0),
+                &mut out,
+            );
+        }
+        let expected = ["a", "b", "c"].map(|it| StreamOutput::Deliver(small, it.into()));
+        assert_eq!(out, expected);
+        assert_eq!(streams.waiting_bytes, 0);
     }
 }

@@ -3,24 +3,15 @@
 use crate::Stream;
 use crate::stream::PerStream;
 
-/// A change of what a node is interested in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InterestChange {
-    /// Interest in the stream has begun.
-    Begin(Stream),
-    /// It has ended.
-    End(Stream),
-}
-
 /// Counts the topics with members in each stream.
 ///
-/// Interest goes on for a time after the last member has left: topics come and go, and a client that polls is no member
+/// Interest lasts for a time after the last member has left: topics come and go, and a client that polls is no member
 /// between two polls.
 #[derive(Debug)]
 pub struct Interest {
     topics: PerStream<u32>,
     is_on: PerStream<bool>,
-    /// When the last topic of a stream ended.
+    /// When a topic of the stream lost its last member, most recently.
     left_us: PerStream<u64>,
     linger_us: u64,
 }
@@ -68,11 +59,6 @@ impl Interest {
         let ended: Vec<Stream> = Stream::all().filter(is_over).collect();
         ended.iter().for_each(|stream| self.is_on.set(*stream, false));
         ended
-    }
-
-    /// Streams with interest.
-    pub fn streams(&self) -> impl Iterator<Item = Stream> {
-        Stream::all().filter(|stream| self.is_on(*stream))
     }
 }
 

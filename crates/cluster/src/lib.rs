@@ -32,12 +32,12 @@ mod simulation;
 mod stream;
 mod subject;
 
-pub use interest::{Interest, InterestChange};
+pub use interest::Interest;
 pub use node::{Description, HELLO_US, Node, SILENT_US, Settings};
 pub use output::{Counts, Output, Target};
 pub use packet::{
     Head, HeadsReply, HeadsRequest, Hello, Message, Packet, PacketError, ReplayReply,
-    ReplayRequest, Replayed, Wanted,
+    ReplayRequest, ReplayedRange, RequestedRange,
 };
 pub use peer::PeerState;
 pub use stream::Stream;

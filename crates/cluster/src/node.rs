@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use model::NodeId;
 
-use crate::incoming::{Incoming, Times};
+use crate::incoming::{StreamOutput, Times};
 use crate::peer::Peer;
-use crate::replay::Replay;
+use crate::replay::{RETAINED_US, Replay};
 use crate::stream::PerStream;
 use crate::{
     Counts, HeadsReply, HeadsRequest, Hello, Message, Output, Packet, PacketError, PeerState,
@@ -20,18 +20,20 @@ use crate::{
 /// How often a node says that it is there, in microseconds.
 pub const HELLO_US: u64 = 1_000_000;
 
-/// A node that has sent nothing for so long is gone, in microseconds: with what a message takes on its way, within 5
-/// seconds of its death.
+/// A node that has sent nothing for so long is gone, in microseconds. The others notice within 5 seconds of its death,
+/// the way of its last message included.
 pub const SILENT_US: u64 = 3_500_000;
 
-/// A node that was not called for so long has stood still, in microseconds. What it has not received meanwhile says
-/// nothing of others.
+/// A node that the shell did not call for so long has stood still, in microseconds. That it received nothing meanwhile
+/// does not mean that others are gone.
 const STOOD_STILL_US: u64 = 2_000_000;
 
-/// How long a node that is gone is remembered, in microseconds: it may have been cut off, and continue its numbers.
+/// How long the others remember a node that is gone, in microseconds. It may have been cut off, and continue its
+/// numbers.
 const REMEMBERED_US: u64 = 600_000_000;
 
-/// Nodes that are known at the most, those that are gone included.
+/// The most nodes that a node knows, those that are gone included. A new one takes the place of the one that is gone
+/// the longest.
 const PEERS_MAX: usize = 256;
 
 /// Streams in one request: its packet stays below 64 kB.
@@ -53,7 +55,7 @@ pub struct Settings {
     pub replay_bytes_max: usize,
 }
 
-/// What a node says of itself besides.
+/// What changes of a node while it runs: part of its hellos.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Description {
     /// Connections that it has.
@@ -69,13 +71,15 @@ pub struct Node {
     replay: Replay,
     peers: BTreeMap<NodeId, Peer>,
     /// When interest in each stream began.
-    begun_us: PerStream<u64>,
+    interest_begun_us: PerStream<u64>,
     is_connected: bool,
+    /// Since when the shell reads no packets.
+    reading_paused_us: Option<u64>,
     hello_number: u64,
     hello_due_us: u64,
     /// The number of the last request.
-    request: u64,
-    /// When time passed last.
+    request_id: u64,
+    /// The time of the last call of [`Node::on_time`].
     time_us: u64,
     outputs: Vec<Output>,
     counts: Counts,
@@ -89,16 +93,17 @@ impl Node {
             settings,
             description: Description::default(),
             peers: BTreeMap::new(),
-            begun_us: PerStream::new(NEVER),
+            interest_begun_us: PerStream::new(NEVER),
             is_connected: false,
+            reading_paused_us: None,
             hello_number: 0,
             hello_due_us: now_us,
-            request: 0,
+            request_id: 0,
             time_us: now_us,
             outputs: Vec::new(),
             counts: Counts::default(),
         };
-        node.begin(Stream::EVERYONE, now_us, now_us);
+        node.on_interest_begun(Stream::EVERYONE, now_us, now_us);
         node
     }
 
@@ -107,7 +112,7 @@ impl Node {
         self.settings.node
     }
 
-    /// Other nodes, also those that are gone since a short time.
+    /// Other nodes, also those that are gone and not yet forgotten.
     pub fn peers(&self) -> impl Iterator<Item = &PeerState> {
         self.peers.values().map(|peer| &peer.state)
     }
@@ -125,32 +130,32 @@ impl Node {
 
     /// Streams that it is interested in.
     pub fn streams(&self) -> usize {
-        Stream::all().filter(|stream| self.begun_us.get(*stream) != NEVER).count()
+        self.interested_streams().count()
     }
 
-    /// What it says of itself from now on.
+    /// Sets what its hellos say from now on.
     pub fn describe(&mut self, description: Description) {
         self.description = description;
     }
 
-    /// Interest in a stream begins; it began at this time at the first member.
-    pub fn begin(&mut self, stream: Stream, began_us: u64, now_us: u64) {
-        if self.begun_us.get(stream) != NEVER {
+    /// Interest in a stream has begun at this time, with its first member.
+    pub fn on_interest_begun(&mut self, stream: Stream, interest_begun_us: u64, now_us: u64) {
+        if self.interest_begun_us.get(stream) != NEVER {
             return;
         }
-        self.begun_us.set(stream, began_us);
+        self.interest_begun_us.set(stream, interest_begun_us);
         self.outputs.push(Output::Subscribe(stream));
         for peer in self.peers.values_mut().filter(|peer| peer.state.is_up) {
-            peer.streams.begin(stream, began_us, now_us);
+            peer.streams.on_interest_begun(stream, interest_begun_us, now_us);
         }
     }
 
     /// Interest in a stream has ended.
-    pub fn end(&mut self, stream: Stream) {
-        if self.begun_us.get(stream) != NEVER {
-            self.begun_us.set(stream, NEVER);
+    pub fn on_interest_ended(&mut self, stream: Stream) {
+        if self.interest_begun_us.get(stream) != NEVER {
+            self.interest_begun_us.set(stream, NEVER);
             self.outputs.push(Output::Unsubscribe(stream));
-            self.peers.values_mut().for_each(|peer| peer.streams.end(stream));
+            self.peers.values_mut().for_each(|peer| peer.streams.on_interest_ended(stream));
         }
     }
 
@@ -164,13 +169,13 @@ impl Node {
     /// The connection to NATS is there, with all subscriptions.
     pub fn on_connected(&mut self, now_us: u64) {
         self.is_connected = true;
-        let streams: Vec<Stream> = self.begun().collect();
+        let streams: Vec<Stream> = self.interested_streams().collect();
         for peer in self.peers.values_mut() {
             peer.state.received_us = peer.state.received_us.max(now_us);
             peer.streams.on_connected(now_us);
-            peer.streams.heads_wanted.extend(&streams);
+            peer.streams.heads_to_request.extend(&streams);
         }
-        self.say_hello(now_us, true, false);
+        self.send_hello(now_us, true, false);
     }
 
     /// The connection to NATS is gone. What is missing will be requested when it is back.
@@ -178,9 +183,25 @@ impl Node {
         self.is_connected = false;
     }
 
+    /// The shell reads no packets from now on. The silence of others counts for nothing meanwhile, and neither does a
+    /// reply that does not come.
+    pub fn on_reading_paused(&mut self, now_us: u64) {
+        self.reading_paused_us.get_or_insert(now_us);
+    }
+
+    /// The shell reads packets again.
+    pub fn on_reading_resumed(&mut self, now_us: u64) {
+        let Some(since_us) = self.reading_paused_us.take() else { return };
+        let paused_us = now_us.saturating_sub(since_us);
+        for peer in self.peers.values_mut() {
+            peer.state.received_us = (peer.state.received_us + paused_us).min(now_us);
+            peer.streams.on_resumed(paused_us, now_us);
+        }
+    }
+
     /// The node leaves.
     pub fn on_leave(&mut self, now_us: u64) {
-        self.say_hello(now_us, false, true);
+        self.send_hello(now_us, false, true);
     }
 
     /// A packet has come.
@@ -208,6 +229,16 @@ impl Node {
         if !self.is_connected {
             return;
         }
+        if self.reading_paused_us.is_none() {
+            self.verify_peers(stood_still, now_us);
+        }
+        if now_us >= self.hello_due_us {
+            self.send_hello(now_us, false, false);
+        }
+    }
+
+    /// Notices which nodes are silent and which replies are late, and forgets nodes that are gone for long.
+    fn verify_peers(&mut self, stood_still: bool, now_us: u64) {
         let mut all = Vec::new();
         for peer in self.peers.values_mut() {
             if stood_still {
@@ -222,10 +253,7 @@ impl Node {
             all.push((peer.state.node, out));
         }
         all.into_iter().for_each(|(node, out)| self.deliver(node, out));
-        self.forget_peers(now_us);
-        if now_us >= self.hello_due_us {
-            self.say_hello(now_us, false, false);
-        }
+        self.forget_old_peers(now_us);
     }
 
     /// When time matters next, in microseconds.
@@ -233,10 +261,11 @@ impl Node {
         let silent = |peer: &Peer| peer.state.is_up.then_some(peer.state.received_us + SILENT_US);
         let peers = self.peers.values();
         let peers = peers.flat_map(|peer| [silent(peer), peer.streams.due_us()]).flatten();
-        let due_us = peers.min().unwrap_or(NEVER).min(self.hello_due_us);
-        match self.is_connected {
-            true => due_us,
-            false => self.time_us + HELLO_US,
+        let peers_due_us = peers.min().unwrap_or(NEVER);
+        match (self.is_connected, self.reading_paused_us) {
+            (true, None) => peers_due_us.min(self.hello_due_us),
+            (true, Some(_)) => self.hello_due_us,
+            (false, _) => self.time_us + HELLO_US,
         }
     }
 
@@ -248,8 +277,8 @@ impl Node {
         std::mem::take(&mut self.outputs)
     }
 
-    fn begun(&self) -> impl Iterator<Item = Stream> {
-        Stream::all().filter(|stream| self.begun_us.get(*stream) != NEVER)
+    fn interested_streams(&self) -> impl Iterator<Item = Stream> {
+        Stream::all().filter(|stream| self.interest_begun_us.get(*stream) != NEVER)
     }
 
     fn send(&mut self, target: Target, bytes: Bytes) {
@@ -258,7 +287,7 @@ impl Node {
         }
     }
 
-    fn say_hello(&mut self, now_us: u64, wants_reply: bool, is_goodbye: bool) {
+    fn send_hello(&mut self, now_us: u64, is_reply_requested: bool, is_goodbye: bool) {
         self.hello_due_us = now_us + HELLO_US;
         if !self.is_connected {
             return;
@@ -271,18 +300,20 @@ impl Node {
             number: self.hello_number,
             heads: self.replay.take_changed(),
             is_goodbye,
-            wants_reply,
+            is_reply_requested,
             connections: self.description.connections,
             is_draining: self.description.is_draining,
         };
         self.send(Target::Nodes, Packet::Hello(hello).encode());
     }
 
-    /// Another node, which may be new here.
+    /// Another node, which may be new here. `None` where there is no capacity for a new one.
     fn peer(&mut self, node: NodeId, now_us: u64) -> Option<&mut Peer> {
-        if node == self.settings.node
-            || (self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&node))
-        {
+        if node == self.settings.node {
+            return None;
+        }
+        let is_known = self.peers.contains_key(&node);
+        if !is_known && self.peers.len() >= PEERS_MAX && !self.evict_peer(now_us) {
             return None;
         }
         Some(self.peers.entry(node).or_insert_with(|| Peer::new(node, now_us)))
@@ -290,21 +321,22 @@ impl Node {
 
     fn on_message(&mut self, message: Message, now_us: u64) {
         let Message { node, stream, number, payload } = message;
-        let began_us = self.begun_us.get(stream);
-        if began_us == NEVER {
+        let interest_begun_us = self.interest_begun_us.get(stream);
+        if interest_begun_us == NEVER {
             self.counts.unwanted += 1;
             return;
         }
         let Some(peer) = self.peer(node, now_us) else { return };
         peer.state.received_us = now_us;
         let mut out = Vec::new();
-        peer.streams.on_message(stream, number, payload, (began_us, now_us), &mut out);
+        peer.streams.on_message(stream, number, payload, (interest_begun_us, now_us), &mut out);
         self.deliver(node, out);
     }
 
     fn on_hello(&mut self, hello: &Hello, now_us: u64) {
-        let (node, streams) = (NodeId(hello.node), self.begun().collect::<Vec<_>>());
-        let begun_us: Vec<u64> = streams.iter().map(|it| self.begun_us.get(*it)).collect();
+        let (node, streams) = (NodeId(hello.node), self.interested_streams().collect::<Vec<_>>());
+        let interest_begun_us: Vec<u64> =
+            streams.iter().map(|it| self.interest_begun_us.get(*it)).collect();
         let Some(peer) = self.peer(node, now_us) else { return };
         let (was_up, before) = (peer.state.is_up, peer.hello_number);
         if !peer.on_hello(hello, now_us) {
@@ -312,12 +344,12 @@ impl Node {
         }
         let (is_up, mut out) = (peer.state.is_up, Vec::new());
         if is_up {
-            for (stream, began_us) in streams.iter().zip(begun_us) {
-                peer.streams.begin(*stream, began_us, now_us);
+            for (stream, interest_begun_us) in streams.iter().zip(interest_begun_us) {
+                peer.streams.on_interest_begun(*stream, interest_begun_us, now_us);
             }
             peer.streams.on_tails(&hello.heads, now_us);
             if before > 0 && hello.number > before.saturating_add(1) {
-                peer.streams.heads_wanted.extend(&streams);
+                peer.streams.heads_to_request.extend(&streams);
             }
         } else {
             peer.streams.give_up_all(&mut out);
@@ -328,8 +360,8 @@ impl Node {
             (true, false) => self.outputs.push(Output::Down { node, has_left: true }),
             _ => {}
         }
-        if hello.wants_reply && is_up {
-            self.say_hello(now_us, false, false);
+        if hello.is_reply_requested && is_up {
+            self.send_hello(now_us, false, false);
         }
     }
 
@@ -351,12 +383,12 @@ impl Node {
     }
 
     fn on_replay_request(&mut self, request: &ReplayRequest) {
-        let found = self.replay.find(&request.wanted);
+        let found = self.replay.find(&request.ranges);
         let target = Target::Node(NodeId(request.node));
         self.counts.replayed += found.packets.len() as u64;
         found.packets.into_iter().for_each(|packet| self.send(target, packet));
-        let (node, replayed) = (self.settings.node.0, found.replayed);
-        let reply = ReplayReply { node, id: request.id, replayed };
+        let (node, ranges) = (self.settings.node.0, found.ranges);
+        let reply = ReplayReply { node, id: request.id, ranges };
         self.send(target, Packet::ReplayReply(reply).encode());
     }
 
@@ -365,20 +397,20 @@ impl Node {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         peer.state.received_us = now_us;
         let mut out = Vec::new();
-        for replayed in &reply.replayed {
+        for replayed in &reply.ranges {
             peer.streams.on_replayed(replayed, now_us, &mut out);
         }
         self.deliver(node, out);
     }
 
-    fn deliver(&mut self, node: NodeId, incoming: Vec<Incoming>) {
-        for it in incoming {
+    fn deliver(&mut self, node: NodeId, outputs: Vec<StreamOutput>) {
+        for it in outputs {
             self.outputs.push(match it {
-                Incoming::Deliver(stream, payload) => {
+                StreamOutput::Deliver(stream, payload) => {
                     self.counts.delivered += 1;
                     Output::Deliver { node, stream, payload }
                 }
-                Incoming::Gap(stream, lost) => {
+                StreamOutput::Gap(stream, lost) => {
                     self.counts.gaps += 1;
                     Output::Gap { node, stream, lost }
                 }
@@ -391,37 +423,53 @@ impl Node {
         let node = self.settings.node.0;
         for (id, peer) in &mut self.peers {
             let target = Target::Node(*id);
-            let mut streams = std::mem::take(&mut peer.streams.heads_wanted);
+            let mut streams = std::mem::take(&mut peer.streams.heads_to_request);
             streams.sort_unstable();
             streams.dedup();
             for streams in streams.chunks(REQUEST_STREAMS_MAX) {
-                self.request += 1;
+                self.request_id += 1;
                 let numbers = streams.iter().map(|stream| stream.number()).collect();
-                peer.insert_request(self.request, now_us, streams.to_vec());
-                let request = HeadsRequest { node, id: self.request, streams: numbers };
+                peer.insert_request(self.request_id, now_us, streams.to_vec());
+                let request = HeadsRequest { node, id: self.request_id, streams: numbers };
                 let bytes = Packet::HeadsRequest(request).encode();
                 self.outputs.push(Output::Send { target, bytes });
             }
-            let wanted = std::mem::take(&mut peer.streams.wanted);
-            for wanted in wanted.chunks(REQUEST_STREAMS_MAX) {
-                self.request += 1;
+            let ranges = std::mem::take(&mut peer.streams.ranges_to_request);
+            for ranges in ranges.chunks(REQUEST_STREAMS_MAX) {
+                self.request_id += 1;
                 self.counts.requests += 1;
-                let request = ReplayRequest { node, id: self.request, wanted: wanted.to_vec() };
+                let request = ReplayRequest { node, id: self.request_id, ranges: ranges.to_vec() };
                 let bytes = Packet::ReplayRequest(request).encode();
                 self.outputs.push(Output::Send { target, bytes });
             }
         }
     }
 
-    fn forget_peers(&mut self, now_us: u64) {
-        let is_old = |peer: &Peer| {
-            !peer.state.is_up && now_us.saturating_sub(peer.state.received_us) > REMEMBERED_US
-        };
-        let counts = &mut self.counts;
-        self.peers.retain(|_, peer| {
-            let is_old = is_old(peer);
-            counts.duplicates += if is_old { peer.streams.duplicates } else { 0 };
-            !is_old
-        });
+    /// Nodes that are gone for longer than this, in microseconds.
+    fn gone_peers(&self, longer_us: u64, now_us: u64) -> impl Iterator<Item = &PeerState> {
+        self.peers()
+            .filter(move |peer| !peer.is_up && now_us.saturating_sub(peer.received_us) > longer_us)
+    }
+
+    fn forget_old_peers(&mut self, now_us: u64) {
+        let old: Vec<NodeId> = self.gone_peers(REMEMBERED_US, now_us).map(|it| it.node).collect();
+        old.into_iter().for_each(|node| self.forget_peer(node));
+    }
+
+    /// Forgets the node that is gone the longest. False where none is gone for longer than nodes retain messages: this
+    /// node would request those anew, and deliver them twice, if the other came back.
+    fn evict_peer(&mut self, now_us: u64) -> bool {
+        let gone = self.gone_peers(RETAINED_US, now_us);
+        let oldest = gone.min_by_key(|peer| peer.received_us).map(|peer| peer.node);
+        oldest.map(|node| self.forget_peer(node)).is_some()
+    }
+
+    fn forget_peer(&mut self, node: NodeId) {
+        if let Some(peer) = self.peers.remove(&node) {
+            self.counts.duplicates += peer.streams.duplicates;
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

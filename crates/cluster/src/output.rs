@@ -59,7 +59,7 @@ pub enum Output {
     },
 }
 
-/// What a node has counted since it began.
+/// What a node has counted since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Messages of this node.

@@ -85,9 +85,9 @@ pub struct Hello {
     /// The node leaves.
     #[cbor(n(5), default)]
     pub is_goodbye: bool,
-    /// The node wants to know who else is there.
+    /// Every other node is to send a hello as a reply.
     #[cbor(n(6), default)]
-    pub wants_reply: bool,
+    pub is_reply_requested: bool,
     /// Connections that it has.
     #[cbor(n(7), default)]
     pub connections: u64,
@@ -156,23 +156,23 @@ pub struct ReplayRequest {
     pub id: u64,
     /// What is missing.
     #[n(2)]
-    pub wanted: Vec<Wanted>,
+    pub ranges: Vec<RequestedRange>,
 }
 
-/// Messages of a stream that are missing.
+/// Messages of a stream that a node requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
-pub struct Wanted {
+pub struct RequestedRange {
     /// The stream.
     #[n(0)]
     pub stream: u16,
-    /// Those after this number,
+    /// The number before the first one,
     #[n(1)]
     pub after: u64,
-    /// up to this one,
+    /// the last number,
     #[n(2)]
     pub to: u64,
-    /// that were published since this time, by the clock of the node that published them, in microseconds.
+    /// and the earliest time, by the clock of the node that published them, in microseconds; 0 for any.
     #[cbor(n(3), default)]
     pub since_us: u64,
 }
@@ -189,23 +189,23 @@ pub struct ReplayReply {
     pub id: u64,
     /// What was sent.
     #[n(2)]
-    pub replayed: Vec<Replayed>,
+    pub ranges: Vec<ReplayedRange>,
 }
 
-/// What was sent of a stream.
+/// Messages of a stream that a node sent once more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
-pub struct Replayed {
+pub struct ReplayedRange {
     /// The stream.
     #[n(0)]
     pub stream: u16,
-    /// The first number; behind `to` where nothing was sent.
+    /// The first number; `to` + 1 where nothing was sent.
     #[n(1)]
     pub first: u64,
     /// The last number.
     #[n(2)]
     pub to: u64,
-    /// Nothing before `first` was wanted, or all of it is gone.
+    /// No message is missing between what was requested and `first`. False where the node retains some no longer.
     #[n(3)]
     pub is_whole: bool,
 }
@@ -325,7 +325,7 @@ mod tests {
         let heads = vec((stream(), any::<u64>()), 0..20);
         (texts, numbers, heads, any::<[bool; 3]>()).prop_map(
             |((name, version), (node, number, connections), heads, flags)| {
-                let [is_goodbye, wants_reply, is_draining] = flags;
+                let [is_goodbye, is_reply_requested, is_draining] = flags;
                 Hello {
                     node,
                     name,
@@ -333,7 +333,7 @@ mod tests {
                     number,
                     heads,
                     is_goodbye,
-                    wants_reply,
+                    is_reply_requested,
                     connections,
                     is_draining,
                 }
@@ -353,17 +353,19 @@ mod tests {
     }
 
     fn replay() -> impl Strategy<Value = Packet> {
-        let wanted = (stream(), any::<u64>(), any::<u64>(), any::<u64>())
-            .prop_map(|(stream, after, to, since_us)| Wanted { stream, after, to, since_us });
-        let replayed = (stream(), any::<u64>(), any::<u64>(), any::<bool>())
-            .prop_map(|(stream, first, to, is_whole)| Replayed { stream, first, to, is_whole });
+        let requested = (stream(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(
+            |(stream, after, to, since_us)| RequestedRange { stream, after, to, since_us },
+        );
+        let replayed = (stream(), any::<u64>(), any::<u64>(), any::<bool>()).prop_map(
+            |(stream, first, to, is_whole)| ReplayedRange { stream, first, to, is_whole },
+        );
         let id = (any::<u32>(), any::<u64>());
         prop_oneof![
-            (id, vec(wanted, 0..20)).prop_map(|((node, id), wanted)| {
-                Packet::ReplayRequest(ReplayRequest { node, id, wanted })
+            (id, vec(requested, 0..20)).prop_map(|((node, id), ranges)| {
+                Packet::ReplayRequest(ReplayRequest { node, id, ranges })
             }),
-            (id, vec(replayed, 0..20)).prop_map(|((node, id), replayed)| {
-                Packet::ReplayReply(ReplayReply { node, id, replayed })
+            (id, vec(replayed, 0..20)).prop_map(|((node, id), ranges)| {
+                Packet::ReplayReply(ReplayReply { node, id, ranges })
             }),
         ]
     }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use model::NodeId;
 
-use crate::incoming::Streams;
+use crate::incoming::IncomingStreams;
 use crate::{Hello, Stream};
 
-/// Requests of which the reply has not come. The oldest is forgotten with more.
+/// The most requests that await a reply. The node forgets the oldest beyond.
 const REQUESTS_MAX: usize = 64;
 
 /// Another node, as it was at its last hello.
@@ -31,11 +31,11 @@ pub struct PeerState {
     pub received_us: u64,
 }
 
-/// Another node, and what came of it.
+/// Another node, and its streams.
 pub(crate) struct Peer {
     pub state: PeerState,
     pub hello_number: u64,
-    pub streams: Streams,
+    pub streams: IncomingStreams,
     /// Requests for heads: when they were sent, and of which streams.
     requests: BTreeMap<u64, (u64, Vec<Stream>)>,
 }
@@ -43,10 +43,10 @@ pub(crate) struct Peer {
 impl Peer {
     pub fn new(node: NodeId, now_us: u64) -> Self {
         let state = PeerState { node, received_us: now_us, ..PeerState::default() };
-        Peer { state, hello_number: 0, streams: Streams::new(), requests: BTreeMap::new() }
+        Peer { state, hello_number: 0, streams: IncomingStreams::new(), requests: BTreeMap::new() }
     }
 
-    /// Takes what the node says of itself. False where it is older than what is known.
+    /// Takes what the node says of itself. False where a newer hello has come before.
     pub fn on_hello(&mut self, hello: &Hello, now_us: u64) -> bool {
         if hello.number <= self.hello_number {
             return false;
@@ -73,7 +73,7 @@ impl Peer {
         }
     }
 
-    /// When a request was sent, whose reply has come, and of which streams it was.
+    /// A reply has come: when the request was sent, and its streams.
     pub fn take_request(&mut self, id: u64) -> Option<(u64, Vec<Stream>)> {
         self.requests.remove(&id)
     }

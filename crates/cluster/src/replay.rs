@@ -6,12 +6,12 @@ use bytes::Bytes;
 use model::NodeId;
 
 use crate::stream::PerStream;
-use crate::{Head, Message, Replayed, Stream, Wanted};
+use crate::{Head, Message, ReplayedRange, RequestedRange, Stream};
 
-/// What a retained message takes beside its bytes.
+/// The memory of a retained message beside its bytes, roughly.
 const RECORD_BYTES: usize = 64;
 
-/// How long a message is retained, in microseconds: what is older than a minute is no news any more.
+/// How long a node retains a message, in microseconds.
 pub(crate) const RETAINED_US: u64 = 60_000_000;
 
 /// The most bytes that one request for messages gets; the node that requests them comes back for the rest.
@@ -24,7 +24,7 @@ pub(crate) struct Replay {
     heads: PerStream<(u64, u64)>,
     /// The newest number of each stream that is not retained any more.
     evicted: PerStream<u64>,
-    /// When the newest of those was published.
+    /// When the newest message that is not retained any more was published.
     evicted_us: Option<u64>,
     records: VecDeque<Record>,
     bytes: usize,
@@ -40,11 +40,11 @@ struct Record {
     bytes: Bytes,
 }
 
-/// Messages that a node requested, and what they are.
+/// Messages that a node requested, and their numbers.
 #[derive(Default)]
 pub(crate) struct Found {
     pub packets: Vec<Bytes>,
-    pub replayed: Vec<Replayed>,
+    pub ranges: Vec<ReplayedRange>,
 }
 
 impl Replay {
@@ -112,18 +112,18 @@ impl Replay {
     }
 
     /// The messages that a node has missed, in the order in which they were published.
-    pub fn find(&self, wanted: &[Wanted]) -> Found {
-        let mut ranges = BTreeMap::<Stream, (Wanted, Option<Replayed>)>::new();
-        for wanted in wanted {
-            if let Some(stream) = Stream::from_number(wanted.stream) {
-                ranges.insert(stream, (*wanted, None));
+    pub fn find(&self, requested: &[RequestedRange]) -> Found {
+        let mut ranges = BTreeMap::<Stream, (RequestedRange, Option<ReplayedRange>)>::new();
+        for range in requested {
+            if let Some(stream) = Stream::from_number(range.stream) {
+                ranges.insert(stream, (*range, None));
             }
         }
         let (mut packets, mut bytes) = (Vec::new(), 0);
         for record in &self.records {
-            let Some((wanted, found)) = ranges.get_mut(&record.stream) else { continue };
+            let Some((range, found)) = ranges.get_mut(&record.stream) else { continue };
             let Record { number, at_us, .. } = *record;
-            if number <= wanted.after || number > wanted.to || at_us < wanted.since_us {
+            if number <= range.after || number > range.to || at_us < range.since_us {
                 continue;
             }
             if bytes >= REPLY_BYTES_MAX {
@@ -132,32 +132,32 @@ impl Replay {
             bytes += record.bytes.len();
             packets.push(record.bytes.clone());
             let stream = record.stream.number();
-            let first = Replayed { stream, first: number, to: number, is_whole: true };
+            let first = ReplayedRange { stream, first: number, to: number, is_whole: true };
             found.get_or_insert(first).to = number;
         }
         let is_cut_short = bytes >= REPLY_BYTES_MAX;
-        let replayed = ranges.into_iter().filter_map(|(stream, (wanted, found))| {
+        let replayed = ranges.into_iter().filter_map(|(stream, (range, found))| {
             let none = |first: u64, to: u64| {
                 let stream = stream.number();
-                Replayed { stream, first, to, is_whole: true }
+                ReplayedRange { stream, first, to, is_whole: true }
             };
             let replayed = match found {
                 Some(found) => found,
                 // The node requests again what did not fit.
-                None if is_cut_short && wanted.since_us > 0 => return None,
-                None if is_cut_short => none(wanted.after.saturating_add(1), wanted.after),
-                None => none(wanted.to.saturating_add(1), wanted.to),
+                None if is_cut_short && range.since_us > 0 => return None,
+                None if is_cut_short => none(range.after.saturating_add(1), range.after),
+                None => none(range.to.saturating_add(1), range.to),
             };
-            Some(Replayed { is_whole: self.is_whole(stream, &wanted, &replayed), ..replayed })
+            Some(ReplayedRange { is_whole: self.is_whole(stream, &range, &replayed), ..replayed })
         });
-        Found { replayed: replayed.collect(), packets }
+        Found { ranges: replayed.collect(), packets }
     }
 
-    /// Whether all of what a node wants before the first message that it gets is still there.
-    fn is_whole(&self, stream: Stream, wanted: &Wanted, replayed: &Replayed) -> bool {
-        let is_gone = self.evicted.get(stream) > wanted.after;
-        match wanted.since_us {
-            0 => replayed.first == wanted.after.saturating_add(1),
+    /// Whether no message is missing between what a node requested and the first message that it gets.
+    fn is_whole(&self, stream: Stream, range: &RequestedRange, replayed: &ReplayedRange) -> bool {
+        let is_gone = self.evicted.get(stream) > range.after;
+        match range.since_us {
+            0 => replayed.first == range.after.saturating_add(1),
             since_us => !is_gone || self.evicted_us.is_none_or(|at_us| at_us < since_us),
         }
     }
@@ -175,27 +175,27 @@ mod tests {
         replay
     }
 
-    fn wanted(after: u64, to: u64, since_us: u64) -> Wanted {
-        Wanted { stream: Stream::of("a").number(), after, to, since_us }
+    fn range(after: u64, to: u64, since_us: u64) -> RequestedRange {
+        RequestedRange { stream: Stream::of("a").number(), after, to, since_us }
     }
 
-    fn found(replay: &Replay, wanted: Wanted) -> (usize, u64, u64, bool) {
-        let found = replay.find(&[wanted]);
-        let Replayed { first, to, is_whole, .. } = found.replayed[0];
+    fn found(replay: &Replay, range: RequestedRange) -> (usize, u64, u64, bool) {
+        let found = replay.find(&[range]);
+        let ReplayedRange { first, to, is_whole, .. } = found.ranges[0];
         (found.packets.len(), first, to, is_whole)
     }
 
     #[test]
     fn what_is_missing_is_found_while_it_is_retained() {
         let mut replay = replay(1_000);
-        assert_eq!(found(&replay, wanted(3, 7, 0)), (4, 4, 7, true));
-        assert_eq!(found(&replay, wanted(0, 1_000, 9_991)), (1, 1_000, 1_000, true));
-        assert_eq!(found(&replay, wanted(0, 1_000, 10_001)), (0, 1_001, 1_000, true));
+        assert_eq!(found(&replay, range(3, 7, 0)), (4, 4, 7, true));
+        assert_eq!(found(&replay, range(0, 1_000, 9_991)), (1, 1_000, 1_000, true));
+        assert_eq!(found(&replay, range(0, 1_000, 10_001)), (0, 1_001, 1_000, true));
         replay.publish(Stream::of("a"), 10_010, |out| out.extend(b"text"));
-        assert_eq!(found(&replay, wanted(0, 5, 0)), (4, 2, 5, false));
-        assert_eq!(found(&replay, wanted(1, 5, 0)), (4, 2, 5, true));
-        assert_eq!(found(&replay, wanted(0, 5, 10)), (4, 2, 5, false), "one of that time is gone");
-        assert_eq!(found(&replay, wanted(0, 5, 11)), (4, 2, 5, true));
+        assert_eq!(found(&replay, range(0, 5, 0)), (4, 2, 5, false));
+        assert_eq!(found(&replay, range(1, 5, 0)), (4, 2, 5, true));
+        assert_eq!(found(&replay, range(0, 5, 10)), (4, 2, 5, false), "one of that time is gone");
+        assert_eq!(found(&replay, range(0, 5, 11)), (4, 2, 5, true));
         assert_eq!(replay.heads(&[Stream::of("a").number(), 5]).len(), 1);
     }
 
@@ -206,10 +206,10 @@ mod tests {
             replay.publish(Stream::of("a"), 1, |out| out.resize(out.len() + (1 << 20), 0));
         }
         replay.publish(Stream::of("b"), 1, |_| {});
-        let b = Wanted { stream: Stream::of("b").number(), after: 0, to: 1, since_us: 0 };
-        let found = replay.find(&[wanted(0, 6, 0), b]);
+        let b = RequestedRange { stream: Stream::of("b").number(), after: 0, to: 1, since_us: 0 };
+        let found = replay.find(&[range(0, 6, 0), b]);
         assert_eq!(found.packets.len(), 4);
-        let mut ranges: Vec<_> = found.replayed.iter().map(|it| (it.first, it.to)).collect();
+        let mut ranges: Vec<_> = found.ranges.iter().map(|it| (it.first, it.to)).collect();
         ranges.sort_unstable();
         assert_eq!(ranges, [(1, 0), (1, 4)]);
     }

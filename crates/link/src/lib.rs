@@ -8,9 +8,9 @@
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
 mod deliveries;
+mod driver;
 mod link;
 mod login;
-mod run;
 mod status;
 mod thread;
 mod writer;

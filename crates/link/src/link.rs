@@ -1,4 +1,4 @@
-//! What the rest of the node has of the link: it takes messages, and reports which topics have members.
+//! The link as other threads call it: they publish messages, and report which topics have members.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
@@ -13,8 +13,8 @@ use tokio::sync::Notify;
 use crate::Login;
 use crate::status::Status;
 
-/// What a message takes in the queue beside its payload, in bytes, roughly.
-const AROUND_BYTES: usize = 512;
+/// The memory of a queued message beside its payload, in bytes, roughly.
+const OVERHEAD_BYTES: usize = 512;
 
 /// The offset of a stream whose messages don't come.
 const NEVER: u64 = u64::MAX;
@@ -44,7 +44,7 @@ pub struct Settings {
 pub struct Link {
     pub(crate) settings: Settings,
     pub(crate) subjects: Subjects,
-    state: Mutex<State>,
+    state: Mutex<LinkState>,
     /// Wakes the thread when `state` has inputs.
     pub(crate) notify: Notify,
     queued_bytes: AtomicUsize,
@@ -54,20 +54,20 @@ pub struct Link {
     pub(crate) login: Mutex<Login>,
     /// The thread has ended.
     is_closed: AtomicBool,
-    began: Instant,
+    started: Instant,
 }
 
-struct State {
+struct LinkState {
     interest: Interest,
     inputs: Vec<Input>,
 }
 
-/// What other threads have for the link's thread.
+/// What other threads give to the link's thread.
 pub(crate) enum Input {
     /// A message for other nodes.
     Publish(Arc<Envelope>),
     /// Interest in a stream began at this time.
-    Begin(Stream, u64),
+    InterestBegun(Stream, u64),
 }
 
 impl Link {
@@ -79,7 +79,7 @@ impl Link {
         };
         Arc::new(Link {
             subjects: Subjects::new(&settings.cluster),
-            state: Mutex::new(State {
+            state: Mutex::new(LinkState {
                 interest: Interest::new(settings.linger_us),
                 inputs: Vec::new(),
             }),
@@ -89,7 +89,7 @@ impl Link {
             status: Mutex::default(),
             login: Mutex::new(login),
             is_closed: AtomicBool::new(false),
-            began: Instant::now(),
+            started: Instant::now(),
             settings,
         })
     }
@@ -119,10 +119,10 @@ impl Link {
     }
 
     pub(crate) fn now_us(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
+        u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// What has waited for the thread.
+    /// Takes the inputs that wait for the thread.
     pub(crate) fn take_inputs(&self) -> Vec<Input> {
         std::mem::take(&mut lock(&self.state).inputs)
     }
@@ -141,32 +141,33 @@ impl Link {
         self.complete_after[stream.index()].store(offset, Relaxed);
     }
 
-    /// A message that waited was sent, or dropped.
+    /// The node has taken a queued message: its bytes wait no longer.
     pub(crate) fn release(&self, message: &Envelope) {
         self.queued_bytes.fetch_sub(queued_bytes(message), Relaxed);
     }
 
-    /// The same for bytes that wait for NATS.
+    /// Counts bytes of a packet that waits for NATS.
     pub(crate) fn queue_bytes(&self, bytes: usize) {
         self.queued_bytes.fetch_add(bytes, Relaxed);
     }
 
+    /// The packet was given to NATS, or dropped.
     pub(crate) fn release_bytes(&self, bytes: usize) {
         self.queued_bytes.fetch_sub(bytes, Relaxed);
     }
 
-    fn push(&self, state: &mut State, input: Input) {
+    fn push(&self, state: &mut LinkState, input: Input) {
         state.inputs.push(input);
         if state.inputs.len() == 1 {
             self.notify.notify_one();
         }
     }
 
-    /// Interest in these streams has begun, behind an offset of the broker that no message has.
-    fn complete_from_now(&self, streams: &[Stream], begin: &dyn Fn() -> u64) {
+    /// Interest in these streams has begun. They are complete after an offset of the broker that no message has.
+    fn complete_from_now(&self, streams: &[Stream], skip_offset: &dyn Fn() -> u64) {
         if !streams.is_empty() {
-            // The broker's lock must not be taken below this one's.
-            let offset = begin();
+            // Takes the broker's lock, so no caller may have `state` locked.
+            let offset = skip_offset();
             streams.iter().for_each(|stream| self.set_complete_after(*stream, offset));
         }
     }
@@ -187,18 +188,18 @@ impl Link {
         });
     }
 
-    fn enter_streams(&self, streams: impl Iterator<Item = Stream>, begin: &dyn Fn() -> u64) {
+    fn enter_streams(&self, streams: impl Iterator<Item = Stream>, skip_offset: &dyn Fn() -> u64) {
         let now_us = self.now_us();
         let mut begun = Vec::new();
         let mut state = lock(&self.state);
         for stream in streams {
             if state.interest.enter(stream) {
-                self.push(&mut state, Input::Begin(stream, now_us));
+                self.push(&mut state, Input::InterestBegun(stream, now_us));
                 begun.push(stream);
             }
         }
         drop(state);
-        self.complete_from_now(&begun, begin);
+        self.complete_from_now(&begun, skip_offset);
     }
 }
 
@@ -215,16 +216,16 @@ impl Relay for Link {
         self.push(&mut lock(&self.state), Input::Publish(message));
     }
 
-    fn enter(&self, topic: &str, begin: &dyn Fn() -> u64) {
-        self.enter_streams(std::iter::once(Stream::of(topic)), begin);
+    fn enter(&self, topic: &str, skip_offset: &dyn Fn() -> u64) {
+        self.enter_streams(std::iter::once(Stream::of(topic)), skip_offset);
     }
 
     fn leave(&self, topic: &str) {
         lock(&self.state).interest.leave(Stream::of(topic), self.now_us());
     }
 
-    fn enter_all(&self, begin: &dyn Fn() -> u64) {
-        self.enter_streams(Stream::topics(), begin);
+    fn enter_all(&self, skip_offset: &dyn Fn() -> u64) {
+        self.enter_streams(Stream::topics(), skip_offset);
     }
 
     fn leave_all(&self) {
@@ -240,7 +241,7 @@ impl Relay for Link {
 }
 
 fn queued_bytes(message: &Envelope) -> usize {
-    AROUND_BYTES + message.publication.bytes()
+    OVERHEAD_BYTES + message.publication.bytes()
 }
 
 /// The stream by which a message goes: messages that nodes retain go to all of them.

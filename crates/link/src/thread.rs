@@ -13,8 +13,8 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::oneshot;
 
 use crate::Link;
+use crate::driver::{Describe, Driver};
 use crate::link::lock;
-use crate::run::{Describe, Loop};
 
 /// How often NATS is asked for a sign of life, when it says nothing. It is given up when it owes two.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
@@ -114,7 +114,7 @@ pub fn spawn(
         runtime.block_on(async {
             match connect(link.clone(), servers).await {
                 Ok((client, events)) => {
-                    Loop::new(link, client, broker, describe).run(events, stopped).await;
+                    Driver::new(link, client, broker, describe).run(events, stopped).await;
                 }
                 Err(error) => tracing::error!(%error, "this node can't take part in its cluster"),
             }
@@ -156,7 +156,7 @@ async fn connect(
         .require_tls(servers.has_tls)
         .reconnect_delay_callback(reconnect_delay)
         .event_callback(move |event| {
-            // The loop may have ended.
+            // The driver may have ended.
             let _ = events.send(event);
             async {}
         });

@@ -59,7 +59,7 @@ struct Process {
     /// Since when each topic has members, and since when the node is interested in it.
     members: BTreeMap<usize, (u64, u64)>,
     /// When interest in each topic began.
-    began_us: BTreeMap<usize, u64>,
+    interest_begun_us: BTreeMap<usize, u64>,
     subscribed: BTreeSet<Stream>,
     /// The ids that members of each topic got.
     got: BTreeMap<usize, Vec<u64>>,
@@ -212,7 +212,7 @@ impl World {
             node: Node::new(settings, now_us),
             interest: Interest::new(3 * SECOND_US),
             members: BTreeMap::from([(TOPICS - 1, (self.now_us, self.now_us))]),
-            began_us: BTreeMap::new(),
+            interest_begun_us: BTreeMap::new(),
             subscribed: BTreeSet::new(),
             got: BTreeMap::new(),
             gaps: BTreeMap::new(),
@@ -275,9 +275,9 @@ impl World {
                 let id = u64::from_le_bytes(payload[..8].try_into().unwrap());
                 let published = &self.published[id as usize];
                 assert_eq!(published.by, by, "seed {}", self.seed);
-                if let Some((_, began_us)) = process.members.get(&published.topic) {
+                if let Some((_, interest_begun_us)) = process.members.get(&published.topic) {
                     assert!(
-                        published.at_us + WAY_US >= *began_us,
+                        published.at_us + WAY_US >= *interest_begun_us,
                         "seed {}: {id} is older than interest",
                         self.seed
                     );
@@ -302,7 +302,7 @@ impl World {
         if self.stands_until(node).is_none() {
             self.input(node, |process, now_us| {
                 for stream in process.interest.expire(now_us) {
-                    process.node.end(stream);
+                    process.node.on_interest_ended(stream);
                 }
                 process.node.on_time(now_us);
                 assert!(process.node.due_us() > now_us);
@@ -317,10 +317,10 @@ impl World {
                 return;
             }
             if process.interest.enter(stream(topic)) {
-                process.began_us.insert(topic, joined_us);
-                process.node.begin(stream(topic), now_us, now_us);
+                process.interest_begun_us.insert(topic, joined_us);
+                process.node.on_interest_begun(stream(topic), now_us, now_us);
             }
-            process.members.insert(topic, (joined_us, process.began_us[&topic]));
+            process.members.insert(topic, (joined_us, process.interest_begun_us[&topic]));
         });
     }
 

@@ -161,10 +161,11 @@ fn clusters_with_other_names_receive_nothing_of_each_other() {
     until_nodes(&other, 0);
     let mut there = stream(&other, "topic=t");
     let mut here = stream(&b, "topic=t");
-    a.publish("t", json!("end"));
-    assert!(until_end(&mut here).is_empty());
-    other.publish("t", json!("end"));
-    assert!(until_end(&mut there).is_empty());
+    for (node, data) in [(&a, "of a"), (&a, "end"), (&other, "of x"), (&other, "end")] {
+        node.publish("t", json!(data));
+    }
+    assert_eq!(until_end(&mut here), ["of a"]);
+    assert_eq!(until_end(&mut there), ["of x"]);
     assert!(nodes_in(&other, "up").is_empty());
 }
 

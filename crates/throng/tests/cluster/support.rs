@@ -86,11 +86,11 @@ pub fn state(node: &Server) -> Value {
 }
 
 /// The others that a node has in this state, by name.
-pub fn nodes_in(node: &Server, wanted: &str) -> Vec<String> {
+pub fn nodes_in(node: &Server, state_name: &str) -> Vec<String> {
     let state = state(node);
     let others = state["nodes"].as_array().unwrap().iter();
-    let wanted = others.filter(|other| other["state"] == wanted);
-    wanted.map(|other| other["name"].as_str().unwrap().to_string()).collect()
+    let others = others.filter(|other| other["state"] == state_name);
+    others.map(|other| other["name"].as_str().unwrap().to_string()).collect()
 }
 
 /// Waits until a node is connected and knows so many others.

@@ -1,4 +1,4 @@
-//! The loop of the thread `cluster`: inputs go to the node, its outputs to NATS and to the broker.
+//! The driver of the thread `cluster`: inputs go to the node, its outputs to NATS and to the broker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,29 +19,29 @@ use crate::link::{Input, stream_of};
 use crate::status::Status;
 use crate::writer::{Command, Writer, own_targets};
 
-/// Says what the others should know of this node.
+/// Gives what the hellos of this node say.
 pub(crate) type Describe = Box<dyn Fn() -> Description + Send>;
 
-/// Packets that wait between the subscriptions and the loop.
+/// Packets that may wait between the subscriptions and the driver.
 const PACKETS_MAX: usize = 1_024;
 
 /// Packets of one turn.
 const TURN_PACKETS_MAX: usize = 256;
 
-/// Before a message is offered again to a shard that is behind.
-const AGAIN: Duration = Duration::from_millis(1);
+/// How long the driver waits for a shard that is behind, before it offers a message again.
+const RETRY_DELAY: Duration = Duration::from_millis(1);
 
-/// How often the status is made anew at the least, and interest that is over ends.
+/// How often the driver updates the status, and ends interest, in microseconds.
 const STATUS_US: u64 = 200_000;
 
 /// How long the goodbye may take.
-const GOODBYE: Duration = Duration::from_secs(1);
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a packet has around a payload at the most, in bytes: names, tags, a key, properties of MQTT.
-const PACKET_AROUND_BYTES: usize = 16 << 10;
+/// The most bytes of a packet beside the payload: names, tags, a key, properties of MQTT.
+const PACKET_OVERHEAD_BYTES: usize = 16 << 10;
 
-/// What the loop has.
-pub(crate) struct Loop {
+/// Does the I/O of a [`cluster::Node`].
+pub(crate) struct Driver {
     link: Arc<Link>,
     node: Node,
     client: Client,
@@ -54,7 +54,7 @@ pub(crate) struct Loop {
     errors: Throttle,
 }
 
-impl Loop {
+impl Driver {
     pub fn new(link: Arc<Link>, client: Client, broker: Arc<Local>, describe: Describe) -> Self {
         let settings = link.settings();
         let settings = Settings {
@@ -67,10 +67,10 @@ impl Loop {
         let (commands, receiver) = mpsc::unbounded_channel();
         tokio::spawn(Writer::new(link.clone(), client.clone(), packets_sender).run(receiver));
         for target in own_targets(settings.node) {
-            // The writer ends after the loop.
+            // The writer ends after the driver.
             let _ = commands.send(Command::Subscribe(target));
         }
-        Loop {
+        Driver {
             node: Node::new(settings, link.now_us()),
             deliveries: Deliveries::new(link.clone(), broker),
             client,
@@ -93,7 +93,7 @@ impl Loop {
         loop {
             let due_us = self.node.due_us().min(self.status_due_us);
             let sleep = match is_behind {
-                true => AGAIN,
+                true => RETRY_DELAY,
                 false => Duration::from_micros(due_us.saturating_sub(self.link.now_us())),
             };
             tokio::select! {
@@ -106,16 +106,23 @@ impl Loop {
             }
             self.turn();
             is_behind = !self.deliveries.deliver();
+            let now_us = self.link.now_us();
+            match is_behind {
+                true => self.node.on_reading_paused(now_us),
+                false => self.node.on_reading_resumed(now_us),
+            }
         }
         self.leave().await;
     }
 
-    /// Takes what has waited, lets time pass, and performs what comes of it.
+    /// Takes the inputs of other threads, lets time pass, and performs the node's outputs.
     fn turn(&mut self) {
         let now_us = self.link.now_us();
         for input in self.link.take_inputs() {
             match input {
-                Input::Begin(stream, began_us) => self.node.begin(stream, began_us, now_us),
+                Input::InterestBegun(stream, begun_us) => {
+                    self.node.on_interest_begun(stream, begun_us, now_us);
+                }
                 Input::Publish(message) => {
                     self.node.publish(stream_of(&message), now_us, |out| {
                         encode_publication_into(&message.publication, out);
@@ -131,7 +138,7 @@ impl Loop {
         if now_us >= self.status_due_us {
             self.status_due_us = now_us + STATUS_US;
             for stream in self.link.expire_interest() {
-                self.node.end(stream);
+                self.node.on_interest_ended(stream);
             }
             self.update_status();
         }
@@ -192,7 +199,7 @@ impl Loop {
     fn verify_payload(&self) {
         let settings = self.link.settings();
         let (needed, limit) =
-            (settings.message_bytes_max + PACKET_AROUND_BYTES, self.client.max_payload());
+            (settings.message_bytes_max + PACKET_OVERHEAD_BYTES, self.client.max_payload());
         if limit < needed {
             tracing::warn!(
                 bytes = needed,
@@ -255,7 +262,7 @@ impl Loop {
                     continue;
                 }
             };
-            // The writer ends after the loop.
+            // The writer ends after the driver.
             let _ = self.commands.send(command);
         }
     }
@@ -277,6 +284,6 @@ impl Loop {
         let (done, flushed) = oneshot::channel();
         let _ = self.commands.send(Command::Flush(done));
         // Without NATS nothing can be said.
-        let _ = timeout(GOODBYE, flushed).await;
+        let _ = timeout(GOODBYE_TIMEOUT, flushed).await;
     }
 }
