@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
 use zeroize::Zeroizing;
 
-/// A certificate can't be made, for a host is no name that certificates have.
+/// No certificate can be made: one of the hosts is no DNS name.
 #[derive(Debug, thiserror::Error)]
 #[error("a certificate for {hosts}: {error}")]
 pub struct CertificateError {
@@ -13,27 +13,24 @@ pub struct CertificateError {
     error: rcgen::Error,
 }
 
-/// A certificate for these hosts and its key, in one PEM, signed by itself: what a server shows until it has one that
-/// clients trust.
+/// Makes a self-signed certificate for these hosts, and returns it with its key in one PEM. A server uses it until an
+/// authority has signed another one.
 ///
 /// # Errors
 /// When a host is no DNS name.
 pub fn self_signed(hosts: &[String]) -> Result<Zeroizing<String>, CertificateError> {
-    signed(hosts, None)
+    sign(hosts, None)
 }
 
-/// The reply to a challenge: a certificate for this host with the digest of the key authorization (RFC 8737, 3).
-pub(crate) fn of_challenge(
+/// Makes the reply to a challenge: a certificate for this host with the digest of the key authorization (RFC 8737, 3).
+pub(crate) fn challenge_reply(
     host: &str,
     digest: &[u8],
 ) -> Result<Zeroizing<String>, CertificateError> {
-    signed(&[host.to_owned()], Some(digest))
+    sign(&[host.to_owned()], Some(digest))
 }
 
-fn signed(
-    hosts: &[String],
-    challenge: Option<&[u8]>,
-) -> Result<Zeroizing<String>, CertificateError> {
+fn sign(hosts: &[String], challenge: Option<&[u8]>) -> Result<Zeroizing<String>, CertificateError> {
     let make = || {
         let mut params = CertificateParams::new(hosts)?;
         params.distinguished_name = DistinguishedName::new();
@@ -47,7 +44,7 @@ fn signed(
     make().map_err(|error| CertificateError { hosts: hosts.join(", "), error })
 }
 
-/// A new key in PEM, and a request for a certificate for these hosts in DER.
+/// Makes a new key in PEM, and a request for a certificate for these hosts in DER (PKCS #10).
 pub(crate) fn request(hosts: &[String]) -> Result<(Zeroizing<String>, Vec<u8>), CertificateError> {
     let make = || {
         let mut params = CertificateParams::new(hosts)?;
@@ -63,7 +60,7 @@ fn key_pem(key: &KeyPair) -> Zeroizing<String> {
     Zeroizing::new(pem("PRIVATE KEY", &Zeroizing::new(key.serialize_der())))
 }
 
-/// DER as text (RFC 7468).
+/// Encodes DER as text (RFC 7468).
 fn pem(label: &str, der: &[u8]) -> String {
     let text = Zeroizing::new(STANDARD.encode(der));
     let mut pem = format!("-----BEGIN {label}-----\n");

@@ -12,8 +12,8 @@ use crate::schedule::Schedule;
 /// The largest file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The file with what is known of orders.
-const STATE: &str = "orders.json";
+/// The file with the state of orders.
+const ORDERS_FILE: &str = "orders.json";
 
 /// A folder with an account and a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,21 +27,21 @@ pub struct FolderError {
     error: String,
 }
 
-/// What the folder says of orders.
+/// The state of orders, which outlives the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderState {
-    /// The authority and the hosts that the schedule is of.
+    /// The authority for which the schedule is.
     pub directory: String,
-    /// See `directory`.
+    /// The hosts for which the schedule is.
     pub hosts: Vec<String>,
-    /// The authority that signed the certificate in the folder.
+    /// The directory of the authority that signed the certificate in the folder; `None` without a certificate.
     pub certificate_of: Option<String>,
     /// When the next order begins.
     pub schedule: Schedule,
 }
 
 impl OrderState {
-    /// Continues with this authority and these hosts. Others than before are ordered without delay.
+    /// Continues with this authority and these hosts. If either is another than before, the next order has no delay.
     pub fn continue_with(&mut self, directory: &str, hosts: &[String]) {
         if self.directory != directory || self.hosts != hosts {
             self.directory = directory.to_owned();
@@ -77,18 +77,18 @@ impl Folder {
         }
     }
 
-    /// What was stored of orders; the default if there is nothing, or nothing that can be read.
+    /// Reads the state of orders; the default if the file is missing or damaged.
     pub fn order_state(&self) -> OrderState {
-        let text = files::read_text(&self.0.join(STATE), FILE_BYTES_MAX).unwrap_or_default();
+        let text = files::read_text(&self.0.join(ORDERS_FILE), FILE_BYTES_MAX).unwrap_or_default();
         serde_json::from_str(&text).unwrap_or_default()
     }
 
-    /// Stores what is known of orders. Before an order this also shows that the folder can be written.
+    /// Stores the state of orders. Before an order this also checks that the folder can be written.
     ///
     /// # Errors
-    /// When it can't.
+    /// When the folder can't be written.
     pub fn store_order_state(&self, state: &OrderState) -> Result<(), FolderError> {
-        let path = self.0.join(STATE);
+        let path = self.0.join(ORDERS_FILE);
         let json = serde_json::to_string(state);
         let json =
             json.map_err(|error| FolderError { path: path.clone(), error: error.to_string() })?;
@@ -99,7 +99,7 @@ impl Folder {
         self.store(&self.account_file(), json)
     }
 
-    /// Removes an account that is of no use any more.
+    /// Removes the account, which the authority no longer knows.
     pub(crate) fn remove_account(&self) -> Result<(), FolderError> {
         let path = self.account_file();
         match fs::remove_file(&path) {
@@ -114,7 +114,7 @@ impl Folder {
         self.store(&self.certificate_file(), pem)
     }
 
-    /// Replaces a file as a whole: a reader finds the old one or the new one, also after a power cut.
+    /// Replaces a file as a whole: a reader gets the old text or the new one, also after a power cut.
     fn store(&self, path: &Path, text: &str) -> Result<(), FolderError> {
         let store = || -> io::Result<()> {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
@@ -202,7 +202,7 @@ mod tests {
             assert!(state.schedule.is_due(None, 1_000));
             assert_eq!(state.certificate_of.as_deref(), Some("https://a"));
         }
-        fs::write(dir.path().join(STATE), "{").unwrap();
+        fs::write(dir.path().join(ORDERS_FILE), "{").unwrap();
         assert_eq!(folder.order_state(), OrderState::default());
     }
 

@@ -27,8 +27,10 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) struct Http(Client<HttpsConnector<HttpConnector>, BodyWrapper<Bytes>>);
 
 impl Http {
+    /// Makes a client. `trusted` is the PEM; `None` trusts the host's certificates.
+    ///
     /// # Errors
-    /// Why no certificate can be trusted.
+    /// When the PEM is damaged, or there is no certificate to trust.
     pub fn new(trusted: Option<&str>) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         match trusted {
@@ -66,9 +68,10 @@ impl HttpClient for Http {
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
         let response = self.0.request(request);
         let whole = async {
-            let other = |error| Error::Other(error);
-            let (parts, body) = response.await.map_err(|error| other(error.into()))?.into_parts();
-            let body = Limited::new(body, RESPONSE_BYTES_MAX).collect().await.map_err(other)?;
+            let response = response.await.map_err(|error| Error::Other(error.into()))?;
+            let (parts, body) = response.into_parts();
+            let body = Limited::new(body, RESPONSE_BYTES_MAX).collect().await;
+            let body = body.map_err(Error::Other)?;
             Ok(BytesResponse::from(Response::from_parts(parts, Full::new(body.to_bytes()))))
         };
         Box::pin(async {

@@ -4,9 +4,9 @@
 //! - [`Schedule`]: when a certificate is ordered, and how long a failed order waits. It knows no clock and no files.
 //! - [`Folder`]: the files that outlive the process: the account with its key, the certificate with its key, and the schedule.
 //! - [`obtain`]: orders a certificate and stores it.
-//! - [`self_signed`]: what a server shows until it has a certificate.
+//! - [`self_signed`]: the certificate that a server uses until an authority has signed one.
 //!
-//! The caller has the port and the threads. It passes what answers challenges in as [`Challenges`].
+//! The caller has the port and the threads. It passes the replies to challenges on to handshakes ([`Challenges`]).
 
 #![forbid(unsafe_code)]
 

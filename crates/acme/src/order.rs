@@ -7,7 +7,6 @@ use instant_acme::{
     Account, AccountCredentials, AuthorizationStatus, ChallengeType, Error, Identifier, NewAccount,
     NewOrder, OrderStatus, RetryPolicy,
 };
-
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde::{Deserialize, Serialize};
@@ -17,18 +16,18 @@ use crate::certificate::{self, CertificateError};
 use crate::folder::{Folder, FolderError};
 use crate::http::Http;
 
-/// How long an authority may check challenges, and how long it may sign.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How long an authority may verify challenges, and how long it may sign.
+const AUTHORITY_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What replies to challenges at the port with TLS.
+/// Passes replies to challenges to the handshakes of the port with TLS.
 pub trait Challenges: Sync {
     /// Handshakes of an authority (RFC 8737) for this host get the certificate in this PEM from now on.
     ///
     /// # Errors
-    /// Why the PEM can't be used.
+    /// When the PEM can't be used; the text says why.
     fn set(&self, host: &str, pem: &str) -> Result<(), String>;
 
-    /// Handshakes of an authority get no certificate of a challenge any more.
+    /// Ends all challenges: handshakes of an authority get the certificate of other clients.
     fn clear(&self);
 }
 
@@ -41,7 +40,7 @@ pub struct Order {
     pub hosts: Vec<String>,
     /// Where the authority reaches the operator, such as `mailto:ops@example.com`. The operator has agreed to its terms.
     pub contacts: Vec<String>,
-    /// The certificates that the authority's directory must be signed by, in PEM; `None` trusts those that the host trusts.
+    /// The certificates that must have signed that of the authority's server, in PEM; `None` trusts those that the host trusts.
     pub trusted: Option<String>,
     /// Where the account and the certificate are stored.
     pub folder: Folder,
@@ -61,22 +60,22 @@ pub enum AcmeError {
         /// The authority's words, or why it can't be reached.
         text: String,
     },
-    /// The authority did not find the answer to a challenge.
+    /// The authority did not get the reply to a challenge.
     #[error(
         "the authority could not verify {0}: port 443 of each of tls.acme_hosts must lead to client.listen_tls, past any \
          proxy that ends TLS"
     )]
     NotVerified(String),
-    /// The authority signed something else than a certificate.
+    /// The authority sent something other than certificates.
     #[error("the authority sent no certificate that can be read")]
     NoCertificate,
     /// The authority offers no TLS-ALPN-01 for a host.
     #[error("the authority does not verify {0} by TLS-ALPN-01")]
     NoChallenge(String),
-    /// The answer to a challenge can't be shown.
+    /// The reply to a challenge can't be used in handshakes.
     #[error("a challenge: {0}")]
     Challenge(String),
-    /// A host is no name that certificates have.
+    /// One of the hosts is no DNS name.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
     /// The folder can't be read or written.
@@ -84,29 +83,29 @@ pub enum AcmeError {
     Folder(#[from] FolderError),
 }
 
-/// Orders a certificate for all hosts, and stores it in the folder with its new key. The account is made at the first
-/// order and stored.
+/// Orders a certificate for all hosts, and stores it in the folder with its new key. The first order makes an account and
+/// stores it.
 ///
 /// # Errors
 /// When the authority refuses or can't be reached, or the folder can't be written.
 pub async fn obtain(order: &Order, challenges: &dyn Challenges) -> Result<(), AcmeError> {
-    let result = place(order, challenges).await;
+    let result = obtain_and_store(order, challenges).await;
     challenges.clear();
     result
 }
 
-async fn place(order: &Order, challenges: &dyn Challenges) -> Result<(), AcmeError> {
+async fn obtain_and_store(order: &Order, challenges: &dyn Challenges) -> Result<(), AcmeError> {
     let account = account(order).await?;
     let hosts: Vec<Identifier> = order.hosts.iter().cloned().map(Identifier::Dns).collect();
     let placed = account.new_order(&NewOrder::new(&hosts)).await;
     if placed.as_ref().err().is_some_and(is_account_gone) {
-        // The next order makes a new one.
+        // The next order makes a new account.
         order.folder.remove_account()?;
     }
     let mut placed = placed.map_err(|error| refused("an order", &error))?;
     reply_to_challenges(&mut placed, challenges).await?;
-    let patience = RetryPolicy::new().timeout(PATIENCE);
-    let status = placed.poll_ready(&patience).await;
+    let polls = RetryPolicy::new().timeout(AUTHORITY_TIMEOUT);
+    let status = placed.poll_ready(&polls).await;
     let status = status.map_err(|error| refused("a challenge", &error))?;
     if status != OrderStatus::Ready {
         return Err(AcmeError::NotVerified(why_not_verified(&mut placed).await));
@@ -114,7 +113,7 @@ async fn place(order: &Order, challenges: &dyn Challenges) -> Result<(), AcmeErr
     let (key, request) = certificate::request(&order.hosts)?;
     let signed = placed.finalize_csr(&request).await;
     signed.map_err(|error| refused("the certificate", &error))?;
-    let chain = placed.poll_certificate(&patience).await;
+    let chain = placed.poll_certificate(&polls).await;
     let chain = chain.map_err(|error| refused("the certificate", &error))?;
     let certificates = CertificateDer::pem_slice_iter(chain.as_bytes());
     if certificates.filter_map(Result::ok).count() == 0 {
@@ -125,7 +124,7 @@ async fn place(order: &Order, challenges: &dyn Challenges) -> Result<(), AcmeErr
     Ok(())
 }
 
-/// Shows the reply to the challenge of each host that is not verified yet.
+/// Passes the reply to the challenge of each host that is not verified yet on to handshakes, and has the authority verify it.
 async fn reply_to_challenges(
     placed: &mut instant_acme::Order,
     challenges: &dyn Challenges,
@@ -140,14 +139,14 @@ async fn reply_to_challenges(
         let challenge = authorization.challenge(ChallengeType::TlsAlpn01);
         let mut challenge = challenge.ok_or_else(|| AcmeError::NoChallenge(host.clone()))?;
         let digest = challenge.key_authorization().digest();
-        let pem = certificate::of_challenge(&host, digest.as_ref())?;
+        let pem = certificate::challenge_reply(&host, digest.as_ref())?;
         challenges.set(&host, &pem).map_err(AcmeError::Challenge)?;
         challenge.set_ready().await.map_err(|error| refused("a challenge", &error))?;
     }
     Ok(())
 }
 
-/// The hosts that the authority did not verify, with its words.
+/// Lists the hosts that the authority did not verify, with the reason that it states.
 async fn why_not_verified(placed: &mut instant_acme::Order) -> String {
     let mut reasons = Vec::new();
     let mut authorizations = placed.authorizations();
@@ -163,7 +162,7 @@ async fn why_not_verified(placed: &mut instant_acme::Order) -> String {
     }
 }
 
-/// The account in the folder if it is one of this authority, or a new one.
+/// Returns the account in the folder if it is one of this authority, or makes a new one.
 async fn account(order: &Order) -> Result<Account, AcmeError> {
     let http = Http::new(order.trusted.as_deref()).map_err(AcmeError::Client)?;
     let builder = Account::builder_with_http(Box::new(http));
@@ -213,7 +212,7 @@ fn store_account(order: &Order, credentials: AccountCredentials) -> Result<(), A
     Ok(())
 }
 
-/// Tells the authority where the operator is reached from now on.
+/// Changes the contacts of the account at the authority, and in the folder.
 async fn with_contacts(account: Account, order: &Order, json: &str) -> Result<Account, AcmeError> {
     let contacts: Vec<&str> = order.contacts.iter().map(String::as_str).collect();
     let updated = account.update_contacts(&contacts).await;
@@ -224,7 +223,7 @@ async fn with_contacts(account: Account, order: &Order, json: &str) -> Result<Ac
     Ok(account)
 }
 
-/// The authority does not know the account any more (RFC 8555, 6.7).
+/// The error of an authority that does not know the account (RFC 8555, 6.7).
 const ACCOUNT_GONE: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
 
 fn is_account_gone(error: &Error) -> bool {

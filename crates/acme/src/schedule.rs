@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 const RETRY_SECONDS: u64 = 300;
 const RETRY_SECONDS_MAX: u64 = 6 * 3_600;
 
-/// After an order that succeeded, none begins for so many seconds, or a third of the certificate's time: authorities sign few
-/// certificates for the same hosts.
-const REST_SECONDS: u64 = 3_600;
+/// The pause after an order that succeeded, in seconds. For a certificate that is valid for less than three times as long it
+/// is a third of its time. Authorities sign few certificates for the same hosts.
+const PAUSE_SECONDS: u64 = 3_600;
 
 /// The time in which a certificate is valid, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,13 +21,14 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// The whole time, in seconds.
+    /// How long it is, in seconds.
     pub fn seconds(self) -> u64 {
         self.not_after.saturating_sub(self.not_before)
     }
 }
 
-/// When a certificate is ordered next. It is stored, so that a process that ends and begins again does not order each time.
+/// When a certificate is ordered next. It outlives the process, so that a process that crashes at each start does not order
+/// each time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schedule {
     failures: u32,
@@ -36,9 +37,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Whether a certificate is ordered now. `current` is the validity of the certificate that is there, if it is of this
-    /// authority and has all hosts: a third of its time before the end it is renewed, which leaves weeks for what may go
-    /// wrong.
+    /// Whether a certificate is ordered now. `current` is the validity of the certificate in use, if it is of this authority
+    /// and has all hosts. It is renewed when a third of its time is left, so that orders may fail for weeks.
     pub fn is_due(&self, current: Option<Validity>, now: u64) -> bool {
         let is_missing_or_old = current.is_none_or(|validity| {
             now.saturating_add(validity.seconds() / 3) >= validity.not_after
@@ -46,8 +46,7 @@ impl Schedule {
         is_missing_or_old && now >= self.not_before
     }
 
-    /// An order begins. It counts as one that fails until it succeeds. Returns the seconds until the next one may begin
-    /// then.
+    /// An order begins. It counts as failed until it succeeds. Returns the seconds until the next one may begin if it fails.
     pub fn on_begun(&mut self, now: u64) -> u64 {
         let seconds = RETRY_SECONDS.saturating_mul(1 << self.failures.min(16));
         let seconds = seconds.min(RETRY_SECONDS_MAX);
@@ -59,7 +58,7 @@ impl Schedule {
     /// An order gave a certificate that is valid for so many seconds.
     pub fn on_succeeded(&mut self, now: u64, seconds: u64) {
         self.failures = 0;
-        self.not_before = now.saturating_add(REST_SECONDS.min(seconds / 3));
+        self.not_before = now.saturating_add(PAUSE_SECONDS.min(seconds / 3));
     }
 
     /// How many orders in a row have failed, or are under way.
@@ -117,8 +116,8 @@ mod tests {
         let mut schedule = Schedule::default();
         schedule.on_begun(1_000);
         schedule.on_succeeded(1_000, 90 * DAY);
-        assert!(!schedule.is_due(None, 1_000 + REST_SECONDS - 1));
-        assert!(schedule.is_due(None, 1_000 + REST_SECONDS));
+        assert!(!schedule.is_due(None, 1_000 + PAUSE_SECONDS - 1));
+        assert!(schedule.is_due(None, 1_000 + PAUSE_SECONDS));
         schedule.on_succeeded(1_000, 30);
         assert!(!schedule.is_due(None, 1_009) && schedule.is_due(None, 1_010));
     }

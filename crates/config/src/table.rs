@@ -229,15 +229,15 @@ settings! {
         client_user: ClientUser = Live, Choice(ClientUser::WORDS), r#""none""#;
         /// Hosts for which the server gets a certificate itself, by ACME. The authority connects to port 443 of each, which must lead to client.listen_tls.
         acme_hosts: Vec<String> = Live, List, "[]";
-        /// The authority's directory.
+        /// The URL of the authority's directory.
         acme_directory: String = Live, Text, r#""https://acme-v02.api.letsencrypt.org/directory""#;
-        /// That the operator agrees to the authority's terms. Without it there is no account.
+        /// Whether the operator agrees to the authority's terms. Without that there is no account.
         acme_terms_agreed: bool = Live, Bool, "false";
         /// Where the authority reaches the operator, like "mailto:ops@example.com".
         acme_contacts: Vec<String> = Live, List, "[]";
         /// Where the account and the certificate are stored, with their keys; relative to the file's folder. "" is the directory acme in store.data.
         acme_dir: String = Live, Text, r#""""#;
-        /// Certificates that the authority's directory must be signed by, in PEM; relative to the file's folder. "" trusts the authorities that this machine trusts.
+        /// Certificates that must have signed that of the authority's own server, in PEM; relative to the file's folder. "" trusts the authorities that this machine trusts.
         acme_ca_file: String = Live, Text, r#""""#;
         /// Handshakes that may be under way, of about 10 kB each; more are rejected. A handshake and the first request behind it have timeouts.head_seconds together.
         handshakes_max: u64 = Fixed, Number(1, MANY), "10000";

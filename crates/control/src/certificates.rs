@@ -1,4 +1,4 @@
-//! What the server's TLS certificates say, for the metrics, and what the admin port accepts connections by.
+//! What the server's TLS certificates say, for the API and the metrics, and how the admin port accepts connections by them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -8,11 +8,12 @@ use rustls::ServerConfig;
 /// A certificate of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
-    /// Its first host, or what else it is for.
+    /// Its first alternative name, or its common name; empty if it has neither.
     pub name: String,
-    /// The last second in which it is valid, since 1970; 0 if the server has signed it itself, for want of another.
+    /// The last second in which it is valid, since 1970; 0 for the placeholder that the server signs itself until an
+    /// authority does.
     pub not_after: u64,
-    /// From this second on it is time to renew it.
+    /// From this second on, since 1970, the operator should renew it.
     pub renew_at: u64,
 }
 
@@ -26,13 +27,14 @@ pub struct Certificates {
 /// How an order of a certificate ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OrderResult {
-    /// The authority signed it.
+    /// The authority signed a certificate.
     Signed,
-    /// There is none.
+    /// The order gave no certificate.
     Failed,
 }
 
 impl OrderResult {
+    /// All results with their names in the metrics.
     pub(crate) const ALL: [(OrderResult, &'static str); 2] =
         [(OrderResult::Signed, "signed"), (OrderResult::Failed, "failed")];
 }
@@ -44,13 +46,13 @@ struct Current {
 }
 
 impl Certificates {
-    /// Replaces all of them. The admin port accepts connections by `config` from now on; open ones stay.
+    /// Replaces all certificates. The admin port accepts new connections by `config`; open ones stay.
     pub fn set(&self, certificates: Vec<Certificate>, config: Arc<ServerConfig>) {
         let current = Current { certificates, config: Some(config) };
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
     }
 
-    /// All of them.
+    /// All certificates, in the order of the configuration.
     pub fn get(&self) -> Vec<Certificate> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).certificates.clone()
     }
@@ -60,12 +62,12 @@ impl Certificates {
         self.orders[result as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many orders ended so.
+    /// How many orders ended with this result.
     pub(crate) fn orders(&self, result: OrderResult) -> u64 {
         self.orders[result as usize].load(Ordering::Relaxed)
     }
 
-    /// What the admin port accepts connections by.
+    /// The configuration by which the admin port accepts connections; `None` where no port has TLS.
     pub(crate) fn config(&self) -> Option<Arc<ServerConfig>> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).config.clone()
     }

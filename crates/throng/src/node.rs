@@ -1,4 +1,4 @@
-//! The flags of commands that call a node.
+//! The flags with which commands call a node: its API key, and whose certificates to trust.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::sources;
 /// The largest file of `--ca`, in bytes.
 const CA_BYTES_MAX: u64 = 1 << 20;
 
-/// How to be let in at a node.
+/// How a command proves who it is to a node, and which certificates of the node it trusts.
 #[derive(Args, Default)]
 pub struct Access {
     /// Read the API key from this file instead of the variables THRONG_ADMIN_API_KEY and
@@ -26,10 +26,10 @@ pub struct Access {
 }
 
 impl Access {
-    /// The node at this URL.
+    /// Returns the node at this URL.
     ///
     /// # Errors
-    /// When the URL, the key or the file of `--ca` can't be used.
+    /// When the URL, the key or the file of `--ca` can't be used; the text says which.
     pub fn target(&self, url: &str) -> Result<Target, CommandError> {
         let key = sources::api_key(self.api_key_file.as_deref())?;
         let pem = self.ca.as_deref().map(|path| files::read_text(path, CA_BYTES_MAX));

@@ -56,7 +56,7 @@ fn a_report_has_what_is_known_of_a_server_and_no_secret() {
     for secret in [KEY, WEBHOOK, SIGNING, API] {
         assert!(!text.contains(secret) && !said.contains(secret), "{secret} is in it");
     }
-    // Nothing is written over.
+    // The command does not replace a file.
     let (code, said) = bundle(scratch.path(), &admin, API, &[]);
     assert!(code == Some(2) && said.contains("is there already"), "{said}");
     let (code, said) = bundle(scratch.path(), &admin, "another", &["--output", "refused.txt"]);

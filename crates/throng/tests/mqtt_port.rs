@@ -3,7 +3,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::sync::LazyLock;
 
 use crate::support::*;
@@ -151,20 +151,8 @@ impl Both {
     fn run(mut command: Command, settings: &[(&str, &str)]) -> Self {
         // The folder has no configuration, so the developer's is not read.
         let folder = Scratch::new("mqtt-port");
-        command.current_dir(folder.path()).stdout(Stdio::piped());
-        command.envs(settings.iter().copied());
-        let (mark, unknown) = (Mark::new(), SocketAddr::from(([0, 0, 0, 0], 0)));
-        mark.put(&mut command);
-        let child = command.spawn().unwrap();
-        let mut server = Server {
-            child,
-            client: unknown,
-            client_tls: None,
-            mqtt_tls: None,
-            admin: unknown,
-            admin_tls: None,
-            mark,
-        };
+        command.current_dir(folder.path()).envs(settings.iter().copied());
+        let mut server = Server::spawn(&mut command);
         let mut lines = Lines::of(server.child.stdout.take().unwrap());
         let mut address = |label: &str| -> SocketAddr {
             let line = lines.find(|line| line.trim_start().starts_with(label));
@@ -421,18 +409,7 @@ fn a_drain_closes_both_ports_and_notifies_clients() {
 
 /// The start text of a server, up to its end.
 fn start_text(mut command: Command, check: impl FnOnce(&str)) {
-    let (mark, unknown) = (Mark::new(), SocketAddr::from(([0, 0, 0, 0], 0)));
-    mark.put(&mut command);
-    let child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut server = Server {
-        child,
-        client: unknown,
-        client_tls: None,
-        mqtt_tls: None,
-        admin: unknown,
-        admin_tls: None,
-        mark,
-    };
+    let mut server = Server::spawn(&mut command);
     let mut lines = Lines::of(server.child.stdout.take().unwrap());
     let mut text = String::new();
     while !text.contains("Ctrl-C") {

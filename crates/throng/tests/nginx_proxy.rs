@@ -85,7 +85,7 @@ impl Nginx {
         Nginx::before(how, server.client)
     }
 
-    /// In front of this port.
+    /// Starts nginx in front of this port.
     fn before(how: How, upstream: SocketAddr) -> Self {
         assert!(Path::new(MODULE).exists(), "{MODULE} is missing: {HINT}");
         let port = free_port();
@@ -253,7 +253,7 @@ fn a_proxy_that_says_nothing_gets_an_error() {
     curl.until("bad_proxy_header");
 }
 
-/// nginx can't read what it passes on, and says before TLS whose it is.
+/// nginx can't read what it passes on. It sends the PROXY protocol's header before TLS.
 #[test]
 fn a_proxy_that_passes_tls_through_says_whose_connections_are() {
     let authority = crate::support::tls::Authority::new();

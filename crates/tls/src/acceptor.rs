@@ -25,7 +25,7 @@ const TICKETS: usize = 1;
 static ALL_VERSIONS: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
 static TLS13_ONLY: &[&SupportedProtocolVersion] = &[&TLS13];
 
-/// The mode of tickets that [`Acceptor::stream_config`] gives. Those of handshakes have smaller numbers.
+/// The mode in [`ticket_context`] for tickets of [`Acceptor::stream_config`]. Those of handshakes have smaller numbers.
 const STREAM_TICKETS: u8 = 3;
 
 /// What a server accepts.
@@ -98,7 +98,6 @@ impl Acceptor {
         if identities.is_empty() {
             return Err(AcceptorError::NoIdentity);
         }
-        let library_error = |error: &dyn fmt::Display| AcceptorError::Library(error.to_string());
         let provider = Arc::new(crypto_provider());
         let (verifier, context) = match &client_certificates {
             ClientCertificates::None => {
@@ -116,18 +115,9 @@ impl Acceptor {
             Version::Tls13 => TLS13_ONLY,
         };
         let identities = Arc::new(Identities::new(identities, challenges));
-        let mut config = ServerConfig::builder_with_provider(provider)
-            .with_protocol_versions(versions)
-            .map_err(|error| library_error(&error))?
-            .with_client_cert_verifier(verifier)
-            .with_cert_resolver(Arc::new(Callbacks::new(0, Arc::clone(&identities))));
-        // All suites are safe, and the server lists the cheapest first.
-        config.ignore_client_order = true;
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.ticketer = Arc::new(Ticketer { keys: ticket_keys.clone(), context });
-        config.send_tls13_tickets = TICKETS;
-        // No early data: an attacker can replay it (RFC 8446, 8).
-        config.max_early_data_size = 0;
+        let resolver = Arc::new(Callbacks::new(0, Arc::clone(&identities)));
+        let ticketer = Ticketer { keys: ticket_keys.clone(), context };
+        let mut config = server_config(versions, verifier, resolver, ticketer)?;
         config.enable_secret_extraction = true;
         Ok(Acceptor(Arc::new(Inner { config, identities, versions, ticket_keys })))
     }
@@ -137,23 +127,17 @@ impl Acceptor {
         self.0.identities.all().iter().map(Identity::certificate)
     }
 
-    /// What a server accepts connections by that speaks rustls's own streams: the same identities and tickets, and no
-    /// certificates of clients. `alpn` is as in [`Acceptor::handshake`].
+    /// Returns a configuration for servers that use rustls's own streams. It has the same identities and the same keys of
+    /// tickets, and requests no certificates of clients. `alpn` is as in [`Acceptor::handshake`].
     ///
     /// # Errors
     /// When rustls rejects the versions; it does not for those of [`Version`].
     pub fn stream_config(&self, alpn: &[&[u8]]) -> Result<ServerConfig, AcceptorError> {
-        let mut config = ServerConfig::builder_with_provider(Arc::new(crypto_provider()))
-            .with_protocol_versions(self.0.versions)
-            .map_err(|error| AcceptorError::Library(error.to_string()))?
-            .with_no_client_auth()
-            .with_cert_resolver(Arc::clone(&self.0.identities) as Arc<dyn ResolvesServerCert>);
-        config.ignore_client_order = true;
-        config.session_storage = Arc::new(NoServerSessionStorage {});
+        let verifier = WebPkiClientVerifier::no_client_auth();
         let context = ticket_context(STREAM_TICKETS, &[]);
-        config.ticketer = Arc::new(Ticketer { keys: self.0.ticket_keys.clone(), context });
-        config.send_tls13_tickets = TICKETS;
-        config.max_early_data_size = 0;
+        let ticketer = Ticketer { keys: self.0.ticket_keys.clone(), context };
+        let mut config =
+            server_config(self.0.versions, verifier, self.0.identities.clone(), ticketer)?;
         config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
         Ok(config)
     }
@@ -180,6 +164,28 @@ impl fmt::Debug for Acceptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acceptor").field("identities", &self.0.identities).finish_non_exhaustive()
     }
+}
+
+/// Makes a configuration with what the server decides for all of its ports.
+fn server_config(
+    versions: &[&'static SupportedProtocolVersion],
+    verifier: Arc<dyn ClientCertVerifier>,
+    resolver: Arc<dyn ResolvesServerCert>,
+    ticketer: Ticketer,
+) -> Result<ServerConfig, AcceptorError> {
+    let mut config = ServerConfig::builder_with_provider(Arc::new(crypto_provider()))
+        .with_protocol_versions(versions)
+        .map_err(|error| AcceptorError::Library(error.to_string()))?
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(resolver);
+    // All suites are safe, and the server lists the cheapest first.
+    config.ignore_client_order = true;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.ticketer = Arc::new(ticketer);
+    config.send_tls13_tickets = TICKETS;
+    // No early data: an attacker can replay it (RFC 8446, 8).
+    config.max_early_data_size = 0;
+    Ok(config)
 }
 
 /// Makes what verifies the certificates of clients, and the context that tickets are bound to.

@@ -115,12 +115,12 @@ pub(crate) fn crypto_provider() -> CryptoProvider {
 #[derive(Clone, Default)]
 pub struct AlpnChallenges(Arc<RwLock<HashMap<String, Arc<CertifiedKey>>>>);
 
-/// The protocol that an authority offers, alone, to see the reply (RFC 8737, 6.2).
+/// The protocol that an authority offers, and no other, to get the reply to its challenge (RFC 8737, 6.2).
 pub const CHALLENGE_ALPN: &[u8] = b"acme-tls/1";
 
 impl AlpnChallenges {
-    /// An authority that verifies this host gets the certificate in this PEM, which has its key, too. Nothing compares the
-    /// two: rustls can't read a certificate with the critical extension of a challenge.
+    /// Passes an authority that verifies this host the certificate in this PEM, which has its key, too. The two are not
+    /// compared: rustls can't read a certificate with the critical extension of a challenge.
     ///
     /// # Errors
     /// When something is missing or damaged.
@@ -138,7 +138,7 @@ impl AlpnChallenges {
         self.write().clear();
     }
 
-    /// Whether no host is being verified.
+    /// Whether there is no challenge.
     pub(crate) fn is_empty(&self) -> bool {
         self.read().is_empty()
     }

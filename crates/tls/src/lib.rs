@@ -43,7 +43,7 @@ mod tests;
 mod tickets;
 
 pub use acceptor::{Acceptor, AcceptorError, ClientCertificates, Settings};
-pub use alert::Alert;
+pub use alert::{ALERT_OVERLOADED, Alert};
 pub use certificate::{Certificate, Name};
 pub use handshake::{Established, HANDSHAKE_BYTES_MAX, Handshake, Progress};
 pub use handshake_error::{HandshakeError, HandshakeErrorKind};

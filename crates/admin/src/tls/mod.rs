@@ -1,6 +1,6 @@
 //! The client's side of TLS: the certificates that a client trusts, and why a handshake fails.
 //!
-//! Sessions are never resumed: each connection of a load generator costs the server a full handshake.
+//! A client never resumes a session, so that each connection of a load generator costs the server a full handshake.
 
 mod failure;
 mod verify;
@@ -21,7 +21,7 @@ pub use failure::TlsFailure;
 use crate::http::{Connection, Layer};
 use crate::url::Url;
 
-use verify::{AcceptAny, Trusted};
+use verify::{Accepted, Verifier};
 
 /// Whose certificates clients trust.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,7 @@ pub enum Trust<'a> {
     Any,
 }
 
-/// What clients need to speak TLS.
+/// The configuration by which clients speak TLS. A clone shares it with its original.
 #[derive(Clone, Debug)]
 pub struct Tls(Arc<ClientConfig>);
 
@@ -47,15 +47,14 @@ impl Tls {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider.clone());
         let builder = builder.with_safe_default_protocol_versions()?.dangerous();
+        let algorithms = provider.signature_verification_algorithms;
+        let verifier = |accepted| Arc::new(Verifier { accepted, algorithms });
         let builder = match trust {
             Trust::System => builder.with_custom_certificate_verifier(system(provider)?),
             Trust::Pem(pem) => {
-                builder.with_custom_certificate_verifier(Arc::new(authorities(pem, provider)?))
+                builder.with_custom_certificate_verifier(verifier(listed(pem, provider)?))
             }
-            Trust::Any => {
-                let algorithms = provider.signature_verification_algorithms;
-                builder.with_custom_certificate_verifier(Arc::new(AcceptAny(algorithms)))
-            }
+            Trust::Any => builder.with_custom_certificate_verifier(verifier(Accepted::Any)),
         };
         let mut config = builder.with_no_client_auth();
         config.resumption = Resumption::disabled();
@@ -104,7 +103,7 @@ pub fn server_name(url: &Url) -> Result<ServerName<'static>> {
 
 fn system(provider: Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>> {
     let mut roots = RootCertStore::empty();
-    // What of the system's files can't be read is missing, and a server that needs it is refused.
+    // The client refuses a server whose authority stands in a file that can't be read.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     ensure!(
         !roots.is_empty(),
@@ -114,7 +113,7 @@ fn system(provider: Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>> {
     Ok(WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build()?)
 }
 
-fn authorities(pem: &str, provider: Arc<CryptoProvider>) -> Result<Trusted> {
+fn listed(pem: &str, provider: Arc<CryptoProvider>) -> Result<Accepted> {
     let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(pem.as_bytes())
         .collect::<Result<_, _>>()
         .map_err(|error| anyhow::anyhow!("the PEM is damaged: {error}"))?;
@@ -127,10 +126,10 @@ fn authorities(pem: &str, provider: Arc<CryptoProvider>) -> Result<Trusted> {
         "there is no certificate in it: it needs a part that begins with -----BEGIN CERTIFICATE-----"
     );
     let chains = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
-    Ok(Trusted { chains, certificates })
+    Ok(Accepted::Listed { chains, certificates })
 }
 
-/// The error of a handshake, with what helps.
+/// Returns the error of a handshake, with what helps.
 fn explained(error: io::Error) -> anyhow::Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match (inner, error.kind()) {

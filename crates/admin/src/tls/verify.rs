@@ -1,4 +1,4 @@
-//! Verifiers of certificates that rustls does not have.
+//! Verifies a server's certificate by rules that rustls does not have.
 
 use std::sync::Arc;
 
@@ -10,17 +10,28 @@ use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Accepts certificates of the authorities in a file, and the certificates in the file themselves.
-///
-/// rustls alone would refuse a self-signed certificate as `openssl req -x509` makes it: it says that it is an
-/// authority's, and an authority's is no server's.
+/// Which certificates of servers are accepted.
 #[derive(Debug)]
-pub(super) struct Trusted {
-    pub chains: Arc<WebPkiServerVerifier>,
-    pub certificates: Vec<CertificateDer<'static>>,
+pub(super) enum Accepted {
+    /// Those of the authorities in a file, and the certificates in the file themselves.
+    ///
+    /// rustls alone would refuse a self-signed certificate as `openssl req -x509` makes it: it says that it is an
+    /// authority's, and an authority's is no server's.
+    Listed { chains: Arc<WebPkiServerVerifier>, certificates: Vec<CertificateDer<'static>> },
+    /// INSECURE: every certificate, for any host and of any time. Anyone between the client and the server can read and
+    /// change all bytes.
+    Any,
 }
 
-impl ServerCertVerifier for Trusted {
+/// Verifies a server's certificate by a rule, and in each case that the server has the certificate's key. So a handshake
+/// costs as much whatever the rule is.
+#[derive(Debug)]
+pub(super) struct Verifier {
+    pub accepted: Accepted,
+    pub algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -29,11 +40,16 @@ impl ServerCertVerifier for Trusted {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        if !self.certificates.contains(certificate) {
-            return self.chains.verify_server_cert(certificate, intermediates, name, ocsp, now);
+        match &self.accepted {
+            Accepted::Listed { chains, certificates } if !certificates.contains(certificate) => {
+                return chains.verify_server_cert(certificate, intermediates, name, ocsp, now);
+            }
+            Accepted::Listed { .. } => {
+                verify_time(certificate, now)?;
+                verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
+            }
+            Accepted::Any => {}
         }
-        verify_time(certificate, now)?;
-        verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
         Ok(ServerCertVerified::assertion())
     }
 
@@ -43,7 +59,7 @@ impl ServerCertVerifier for Trusted {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.chains.verify_tls12_signature(message, certificate, signature)
+        verify_tls12_signature(message, certificate, signature, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -52,11 +68,11 @@ impl ServerCertVerifier for Trusted {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.chains.verify_tls13_signature(message, certificate, signature)
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.chains.supported_verify_schemes()
+        self.algorithms.supported_schemes()
     }
 }
 
@@ -70,46 +86,5 @@ fn verify_time(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), Er
         () if now < validity.not_before.timestamp() => Err(CertificateError::NotValidYet.into()),
         () if now > validity.not_after.timestamp() => Err(CertificateError::Expired.into()),
         () => Ok(()),
-    }
-}
-
-/// INSECURE: accepts every certificate, for any host and of any time. Anyone between the client and the server can read
-/// and change all bytes. The server must still have the key of the certificate, so that handshakes cost as much as
-/// verified ones.
-#[derive(Debug)]
-pub(super) struct AcceptAny(pub WebPkiSupportedAlgorithms);
-
-impl ServerCertVerifier for AcceptAny {
-    fn verify_server_cert(
-        &self,
-        _certificate: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _name: &ServerName<'_>,
-        _ocsp: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signature, &self.0)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signature, &self.0)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_schemes()
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use auth::LoginRule;
 
-use super::{Checks, is_host as is_host_name, is_loopback, overlap};
+use super::{Checks, is_host, is_loopback, overlap};
 use crate::{ClientCertificates, ClientUser, Config};
 
 pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
@@ -20,23 +20,15 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
     }
     let has_authority = !tls.client_ca_file.is_empty();
     let is_required = tls.client_certificates == ClientCertificates::Required;
-    checks.require(
-        &["tls.client_certificates", "tls.client_ca_file"],
-        !is_required || has_authority,
-        || {
-            "no certificate of a client can be valid without an authority: set tls.client_ca_file"
-                .into()
-        },
-    );
     let names_users = tls.client_user != ClientUser::None;
-    checks.require(
-        &["tls.client_user", "tls.client_ca_file"],
-        !names_users || has_authority,
-        || {
+    for (key, is_set) in
+        [("tls.client_certificates", is_required), ("tls.client_user", names_users)]
+    {
+        checks.require(&[key, "tls.client_ca_file"], !is_set || has_authority, || {
             "no certificate of a client can be valid without an authority: set tls.client_ca_file"
                 .into()
-        },
-    );
+        });
+    }
     let may_login = client.login == LoginRule::Allow;
     checks.require(&["tls.client_user", "client.login"], !names_users || !may_login, || {
         "a client could log in as another user than its certificate's: set client.login = \"refuse\"".into()
@@ -101,9 +93,10 @@ fn acme(config: &Config, checks: &mut Checks<'_>) {
         checks.require(&["tls.acme_hosts"], !host.starts_with("*."), || {
             format!("{host:?}: a wildcard can't be verified by ACME at a port: name each host")
         });
-        let is_host = host.contains('.') && host.parse::<std::net::IpAddr>().is_err();
-        let is_host = is_host && is_host_name(host.strip_prefix("*.").unwrap_or(host));
-        checks.require(&["tls.acme_hosts"], is_host, || {
+        let is_public = host.contains('.')
+            && host.parse::<std::net::IpAddr>().is_err()
+            && is_host(host.strip_prefix("*.").unwrap_or(host));
+        checks.require(&["tls.acme_hosts"], is_public, || {
             format!("{host:?} is no public host name, like \"push.example.com\"")
         });
     }

@@ -171,7 +171,7 @@ pub const CHECKLIST: &[Point] = &[
     },
     Point {
         name: "admin port",
-        about: "Strangers don't reach the port of applications and operators, and no network between reads its keys.",
+        about: "Strangers don't reach the port of applications and operators, and no network in between can read its keys.",
         settings: &["admin.listen", "admin.listen_tls"],
         judge: points::admin_port,
     },

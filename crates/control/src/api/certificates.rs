@@ -22,13 +22,13 @@ pub(crate) struct CertificateList {
 /// A certificate of the server.
 #[derive(Serialize, ToSchema)]
 struct CertificateState {
-    /// Its first host, or its common name.
+    /// Its first alternative name, or its common name.
     name: String,
-    /// The last second in which it is valid, since 1970; 0 if the server has signed it itself, for want of another.
+    /// The last second in which it is valid, since 1970; 0 for one that the server has signed itself, until an authority does.
     not_after: u64,
     /// Whole days until then; 0 in its last day, and when it has expired.
     days_left: u64,
-    /// It is time to renew it: it ends within 14 days, or a quarter of its time.
+    /// It is time to renew it: it ends within 14 days, or within a quarter of its time if that is less.
     ends_soon: bool,
 }
 

@@ -74,7 +74,7 @@ pub(crate) async fn page(
     request: HeaderMap,
 ) -> Response {
     let host = request.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
-    // From a page that came by TLS a browser connects by TLS alone.
+    // A page that a browser loaded by TLS may connect by TLS alone.
     let has_tls = on.is_some_and(|Extension(ConnectInfo(On(.., has_tls)))| has_tls);
     let url = match (&node.client_url, &node.client_url_tls) {
         (Some(_), Some(tls)) if has_tls => tls.as_str(),

@@ -50,7 +50,7 @@ const HEAD_TOO_LARGE: &[u8] = b"HTTP/1.1 431 Request Header Fields Too Large\r\n
 pub(crate) struct Bounded {
     /// `None` after another process has taken it over.
     listener: Option<TcpListener>,
-    /// The one with TLS, and what accepts its connections.
+    /// The listener with TLS, and the certificates by which it accepts connections.
     tls: Option<(TcpListener, Arc<Certificates>)>,
     address: io::Result<SocketAddr>,
     connections: Arc<Connections>,
@@ -64,12 +64,12 @@ impl Bounded {
         Bounded { listener: Some(listener), tls: None, address, connections, gate, accepted: 0 }
     }
 
-    /// Listens at a port with TLS, too.
+    /// Also accepts the connections of a port with TLS.
     pub fn with_tls(self, listener: TcpListener, certificates: Arc<Certificates>) -> Self {
         Bounded { tls: Some((listener, certificates)), ..self }
     }
 
-    /// The next connection, until another process takes them.
+    /// Accepts the next connection of either port. Waits for ever when another process has taken the listeners over.
     async fn next(&mut self) -> io::Result<Accepted> {
         while let Some(listener) = &self.listener {
             let tls = self.tls.as_ref();
@@ -87,7 +87,7 @@ impl Bounded {
                 accepted = accept_tls => {
                     let (stream, address) = accepted?;
                     let tls = tls.and_then(|(_, certificates)| certificates.config());
-                    // Without a certificate nothing is said there, least of all in plain.
+                    // Without a certificate the connection is closed: a reply in plain would leak.
                     if tls.is_some() {
                         return Ok(Accepted { stream, address, tls });
                     }
@@ -104,7 +104,7 @@ impl Bounded {
 struct Accepted {
     stream: TcpStream,
     address: SocketAddr,
-    /// What a port with TLS accepts it by.
+    /// The configuration of the port, if that is one with TLS.
     tls: Option<Arc<rustls::ServerConfig>>,
 }
 
@@ -216,7 +216,7 @@ impl Timed {
         self.stuck(context)
     }
 
-    /// The client does not take what was written. With TLS that shows only when it is flushed.
+    /// The client does not read what was written. With TLS the flush notices it, not the write.
     fn stuck<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         self.peer().set_stuck();
         self.waits(context)

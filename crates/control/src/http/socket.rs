@@ -11,11 +11,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
-/// The alert `internal_error` in a record of its own (RFC 8446, 6.2).
-const REJECTED: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
-
-/// A socket of the admin port. With TLS, the first read performs the handshake, so that the limits on a connection's time
-/// hold for it, too.
+/// A socket of the admin port. With TLS, the first read performs the handshake, so that the limits on the time of a
+/// request's head bound it, too.
 pub(super) enum Socket {
     Plain(TcpStream),
     Handshake(Box<Accept<TcpStream>>),
@@ -25,7 +22,7 @@ pub(super) enum Socket {
 }
 
 impl Socket {
-    /// A connection that was accepted. `tls` is what a port with TLS accepts connections by.
+    /// Wraps an accepted connection. `tls` is the configuration of a port with TLS.
     pub fn new(stream: TcpStream, tls: Option<Arc<ServerConfig>>) -> Self {
         match tls {
             Some(config) => Socket::Handshake(Box::new(TlsAcceptor::from(config).accept(stream))),
@@ -33,19 +30,18 @@ impl Socket {
         }
     }
 
-    /// Whether TLS encrypts the connection, or will.
+    /// Whether the connection came to a port with TLS.
     pub fn has_tls(&self) -> bool {
         !matches!(self, Socket::Plain(_))
     }
 
-    /// Writes the reply to a connection that there is no place for, as far as a new socket takes it: `reply`, or an alert
-    /// where no handshake will be.
+    /// Rejects a connection above the limit: writes `reply`, or a TLS alert at a port with TLS, and does not wait.
     pub fn reject(stream: &TcpStream, has_tls: bool, reply: &[u8]) {
-        // A new socket takes it whole, or nobody waits for it.
-        let _ = stream.try_write(if has_tls { &REJECTED } else { reply });
+        // The buffer of a new socket has capacity for both. A client that is gone needs neither.
+        let _ = stream.try_write(if has_tls { &tls::ALERT_OVERLOADED } else { reply });
     }
 
-    /// What bytes are read from and written to, when the handshake is done.
+    /// Performs the handshake. Returns the stream to read from and write to when it is done.
     fn poll_open(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Pin<&mut dyn Open>>> {
         if let Socket::Handshake(accept) = self {
             match ready!(Pin::new(&mut **accept).poll(context)) {
@@ -66,7 +62,7 @@ impl Socket {
     }
 }
 
-/// A socket whose handshake is done, if it has one.
+/// A stream without TLS, or one whose handshake is done.
 trait Open: AsyncRead + AsyncWrite + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin> Open for T {}
@@ -113,7 +109,7 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // A handshake that is not done ends with the socket.
+        // Closing the socket ends a handshake that is not done.
         match &*self {
             Socket::Handshake(_) | Socket::Failed => Poll::Ready(Ok(())),
             Socket::Plain(_) | Socket::Tls(_) => {

@@ -10,11 +10,11 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags, acceptfrom_with, recv};
 
 use super::Shard;
-use super::tls::ALERT_OVERLOADED;
 use crate::listen::Listening;
 use crate::settings::Port;
 use crate::socket::State;
 use engine::{Arrival, Listener, Refusal, Refused, refuse};
+use tls::ALERT_OVERLOADED;
 
 /// A connection that has just come.
 pub(crate) struct Accepted {

@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use engine::{HandshakeResult, Limited, Metrics, Outbox};
 use proxies::{Header, parse_header};
 use rustix::io::Errno;
-use tls::{Alert, Established, Progress};
+use tls::{ALERT_OVERLOADED, Alert, Established, Progress};
 
 use super::Shard;
 use crate::sender::send_one;
@@ -19,9 +19,6 @@ use crate::tls::{HANDSHAKES_PER_TURN, UNSENT_BYTES_MAX, WINDOW_BYTES};
 
 /// Protocols that clients may request (RFC 7301), at all ports: the first bytes say what a client speaks, as without TLS.
 const ALPN: &[&[u8]] = &[b"http/1.1", b"mqtt"];
-
-/// The fatal alert `internal_error`, for a client whose handshake does not begin because the server is at a limit.
-pub(super) const ALERT_OVERLOADED: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
 
 /// The shard's buffers keep so many bytes when a second has passed.
 const BUFFER_BYTES: usize = 64 << 10;

@@ -15,8 +15,8 @@ use crate::error::CommandError;
 /// The `User-Agent` of the requests.
 const AGENT: &str = "throng-bundle";
 
-/// What the server is asked for. None of these replies has a secret, or the name of a user.
-const CALLS: [&str; 8] = [
+/// The paths that are requested of the server. None of these replies has a secret, or the name of a user.
+const PATHS: [&str; 8] = [
     "/readyz",
     "/api/stats",
     "/api/config",
@@ -27,13 +27,13 @@ const CALLS: [&str; 8] = [
     "/metrics",
 ];
 
-/// The limit on a part, in bytes.
+/// The largest part of the report, in bytes. A longer one is cut.
 const PART_BYTES_MAX: usize = 4 << 20;
 
-/// How much of the end of a log is taken, in bytes.
+/// How much of the end of a log the report has, in bytes.
 const LOG_BYTES_MAX: u64 = 1 << 20;
 
-/// The connections for which the host is judged, as `throng tune` does by default.
+/// The connections for which `throng tune` judges the host, as by default.
 #[cfg(feature = "tune")]
 const CONNECTIONS: u64 = 1_000_000;
 
@@ -76,10 +76,10 @@ pub fn run(args: &Bundle) -> Result<(), CommandError> {
     }
 }
 
-/// The text so far.
+/// The text of a report, which grows part by part.
 struct Report {
     text: String,
-    /// It stands nowhere in the text, whatever a server replies.
+    /// The API key, which the text hides, whatever a server replies.
     key: Option<String>,
 }
 
@@ -132,11 +132,11 @@ fn this_command() -> String {
     format!("throng {}, at {seconds} seconds since 1970\n", env!("CARGO_PKG_VERSION"))
 }
 
-/// Adds what the server replies. Returns an error if it can't be reached or refuses the key.
+/// Adds the server's replies. Returns an error if the server can't be reached or refuses the key.
 fn add_server(report: &mut Report, target: &Target) -> Result<(), AdminError> {
     let mut admin = Admin::new(target, AGENT);
     let mut reached = Ok(());
-    for path in CALLS {
+    for path in PATHS {
         let title = format!("GET {path}");
         match call(&mut admin, path) {
             Ok(body) => report.add(&title, &body),
@@ -154,21 +154,21 @@ fn add_server(report: &mut Report, target: &Target) -> Result<(), AdminError> {
 
 fn call(admin: &mut Admin, path: &str) -> Result<String, AdminError> {
     let (status, body) = admin.exchange("GET", path, "text/plain", "")?;
-    // Not to be ready is what a report is about.
+    // A server that is not ready may be what the report is about.
     if status != 200 && path != "/readyz" {
         return Err(admin.error_of(path, status, &body));
     }
     Ok(readable(path, &body))
 }
 
-/// A reply as people read it.
+/// Formats a reply for people.
 fn readable(path: &str, body: &[u8]) -> String {
     let Ok(value) = serde_json::from_slice::<Value>(body) else {
         return String::from_utf8_lossy(body).into_owned();
     };
     match (path, value["toml"].as_str()) {
         ("/api/config", Some(toml)) => toml.to_owned(),
-        // A line a sample.
+        // Each sample is a line.
         ("/api/samples", _) => value.to_string().replace("},{", "},\n{"),
         _ => format!("{value:#}"),
     }
@@ -190,7 +190,7 @@ fn add_host(report: &mut Report) {
     }
 }
 
-/// The end of a log, from the beginning of a line.
+/// Reads the end of a log, from the beginning of a line.
 fn end_of(path: &Path) -> Result<String, String> {
     let read = || {
         let mut file = File::open(path)?;

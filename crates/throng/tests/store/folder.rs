@@ -9,7 +9,7 @@ use std::time::Duration;
 use random::Random;
 use serde_json::Value;
 
-use crate::support::{Lines, Mark, Scratch, Server, TIMEOUT, output_within, wait_within};
+use crate::support::{Lines, Scratch, Server, TIMEOUT, output_within, wait_within};
 
 /// A folder with a configuration and a data directory. A failed test does not remove it.
 pub struct Folder {
@@ -70,11 +70,9 @@ impl Folder {
     /// Starts a server. Returns `None` if it exits with 1.
     pub fn try_serve(&self) -> Option<Server> {
         let mut command = self.command();
-        command.arg("--data").arg(self.data()).stdin(Stdio::null());
-        let mark = Mark::new();
-        mark.put(&mut command);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let mut lines = Lines::of(child.stdout.take().unwrap());
+        command.arg("--data").arg(self.data()).stdin(Stdio::null()).stderr(Stdio::null());
+        let mut server = Server::spawn(&mut command);
+        let mut lines = Lines::of(server.child.stdout.take().unwrap());
         let mut address = |label: &str| {
             let line = lines.find(|line| line.trim_start().starts_with(label))?;
             let (_, rest) = line.split_once("http://")?;
@@ -83,10 +81,10 @@ impl Folder {
         if let (Some(client), Some(admin)) = (address("clients"), address("applications")) {
             // The server prints more lines, which must be read.
             std::thread::spawn(move || lines.for_each(drop));
-            let (client_tls, mqtt_tls, admin_tls) = (None, None, None);
-            return Some(Server { child, client, client_tls, mqtt_tls, admin, admin_tls, mark });
+            (server.client, server.admin) = (client, admin);
+            return Some(server);
         }
-        assert_eq!(wait_within(&mut child).code(), Some(1));
+        assert_eq!(wait_within(&mut server.child).code(), Some(1));
         None
     }
 

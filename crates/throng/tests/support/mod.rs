@@ -267,6 +267,17 @@ impl Server {
         Server::run(command, settings)
     }
 
+    /// Spawns a server whose start text the caller reads: until then its addresses are 0.0.0.0:0.
+    pub fn spawn(command: &mut Command) -> Self {
+        let mark = Mark::new();
+        mark.put(command);
+        let child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
+        let (client, admin) = (unknown, unknown);
+        let (client_tls, mqtt_tls, admin_tls) = (None, None, None);
+        Server { child, client, client_tls, mqtt_tls, admin, admin_tls, mark }
+    }
+
     /// Runs any command line that starts a server.
     pub fn run(command: Command, settings: &[(&str, &str)]) -> Self {
         Server::run_with_log(command, settings, Stdio::inherit())
@@ -287,24 +298,20 @@ impl Server {
         settings: &[(&str, &str)],
         log: Stdio,
     ) -> Self {
-        command.current_dir(folder).stdout(Stdio::piped()).stderr(log);
-        command.envs(settings.iter().copied());
-        let mark = Mark::new();
-        mark.put(&mut command);
-        let mut child = command.spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        command.current_dir(folder).stderr(log).envs(settings.iter().copied());
+        let mut server = Server::spawn(&mut command);
+        let mut lines = BufReader::new(server.child.stdout.take().unwrap()).lines();
+        let is_of_admin = |line: &String| line.trim_start().starts_with("applications");
         let mut seen = Vec::new();
         for line in lines.by_ref().map(|line| line.unwrap()) {
-            // An empty line is behind those of the ports.
-            let is_last = line.is_empty()
-                && seen.iter().any(|line: &String| line.trim_start().starts_with("applications"));
-            if is_last {
+            // The lines of the ports end with an empty one.
+            if line.is_empty() && seen.iter().any(is_of_admin) {
                 break;
             }
             seen.push(line);
         }
-        let of_admin = seen.iter().position(|line| line.trim_start().starts_with("applications"));
-        let (of_clients, of_admin) = seen.split_at(of_admin.expect("the line of the admin port"));
+        let of_admin = seen.iter().position(is_of_admin).expect("the line of the admin port");
+        let (of_clients, of_admin) = seen.split_at(of_admin);
         let address = |lines: &[String], label: &str, scheme: &str| -> Option<SocketAddr> {
             let line = lines
                 .iter()
@@ -312,16 +319,17 @@ impl Server {
             let (_, rest) = line.split_once(scheme)?;
             Some(rest.split(['/', ' ']).next()?.parse().unwrap())
         };
-        let client_tls = address(of_clients, "", "https://");
-        let mqtt_tls = address(of_clients, "mqtt", "mqtts://");
-        let client = address(of_clients, "clients", "http://").or(client_tls);
+        server.client_tls = address(of_clients, "", "https://");
+        server.mqtt_tls = address(of_clients, "mqtt", "mqtts://");
+        server.admin_tls = address(of_admin, "", "https://");
+        let client = address(of_clients, "clients", "http://").or(server.client_tls);
         let admin = address(of_admin, "applications", "http://");
-        let admin_tls = address(of_admin, "", "https://");
         let (Some(client), Some(admin)) = (client, admin) else {
             panic!("the start-up text lacks a line: {seen:?}")
         };
+        (server.client, server.admin) = (client, admin);
         std::thread::spawn(move || lines.for_each(drop));
-        Server { child, client, client_tls, mqtt_tls, admin, admin_tls, mark }
+        server
     }
 
     pub fn connect(&self) -> TcpStream {

@@ -13,7 +13,7 @@ const HOST: &str = "push.example.com";
 /// The log's words for an order that failed.
 const FAILED: &str = "there is no new certificate";
 
-/// A name server for Pebble, by which each host is this machine. It lives as long as the process.
+/// Starts a name server for Pebble, for which each host has the address 127.0.0.1. It ends with the process.
 fn name_server() -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -59,7 +59,7 @@ struct Pebble {
 }
 
 impl Pebble {
-    /// Starts it. It verifies hosts at `tls_port`, and signs certificates that are valid for so many seconds.
+    /// Starts Pebble. It verifies hosts at `tls_port`, and signs certificates that are valid for `seconds`.
     fn start(authority: &Authority, folder: &Path, tls_port: u16, seconds: u64) -> Self {
         let binary = std::env::var_os("TEST_GO_PEBBLE");
         let binary = binary.expect("TEST_GO_PEBBLE, which scripts/test sets");
@@ -98,7 +98,7 @@ impl Drop for Pebble {
 struct Node {
     server: Server,
     folder: Scratch,
-    /// Without what says of ACME.
+    /// The configuration without ACME.
     config: String,
 }
 
@@ -127,7 +127,7 @@ impl Node {
         self.server.client_tls.unwrap().port()
     }
 
-    /// Has the server order certificates there from now on.
+    /// Has the server order certificates at this authority from now on.
     fn order_at(&self, authority: &Authority, directory: &str) {
         self.order(authority, directory, "acme");
     }
@@ -220,22 +220,22 @@ fn a_certificate_is_renewed_before_its_end() {
     assert_eq!(member.data(), "still here");
 }
 
-/// Until there is a certificate, and when the authority refuses, the server serves on.
+/// The server serves while there is no certificate yet and the authority can't be reached.
 #[test]
 fn an_authority_that_is_away_is_tried_again() {
     let authority = Authority::new();
     let node = Node::start(&authority);
     node.order_at(&authority, "https://localhost:1/dir");
-    node.until_logged("there is no new certificate");
+    node.until_logged(FAILED);
     let log = node.log();
     assert!(log.contains("retry_seconds=300"), "{log}");
     assert!(log.contains("Connection refused"), "{log}");
-    // It signs for itself meanwhile.
+    // Until then clients get a certificate that the server has signed itself.
     assert!(node.certificate().contains(HOST), "{}", node.certificate());
     assert_eq!(node.server.get("/healthz").0, 200);
 }
 
-/// Nothing is ordered that could not be stored.
+/// The server orders no certificate that it could not store.
 #[test]
 fn a_folder_that_cannot_be_written_is_found_before_the_order() {
     let authority = Authority::new();
@@ -244,7 +244,7 @@ fn a_folder_that_cannot_be_written_is_found_before_the_order() {
     // A folder in the place of a file.
     std::fs::create_dir_all(node.folder.path().join("bad/orders.json")).unwrap();
     node.order(&authority, &pebble.directory, "bad");
-    node.until_logged("there is no new certificate");
+    node.until_logged(FAILED);
     assert!(node.log().contains("bad/orders.json: "), "{}", node.log());
     // Another folder is another schedule.
     node.order_at(&authority, &pebble.directory);

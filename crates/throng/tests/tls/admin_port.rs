@@ -88,7 +88,7 @@ fn a_browser_stays_signed_in_by_tls_alone() {
     assert!(cookie.contains("__Host-throng_session") && cookie.ends_with("; Secure"), "{cookie}");
 }
 
-/// Clients that say nothing, or something other than TLS, keep nobody from the port.
+/// Clients that send nothing, or something other than TLS, do not block others.
 #[test]
 fn handshakes_that_fail_or_wait_end_alone() {
     let authority = Authority::new();
@@ -102,7 +102,7 @@ fn handshakes_that_fail_or_wait_end_alone() {
     assert_eq!(ended.first(), Some(&21), "{ended:?}");
     let reply = request(&authority, admin, "GET /api/stats", "");
     assert!(reply.starts_with("HTTP/1.1 200 "), "{reply}");
-    // Their time is that of a head.
+    // admin.head_seconds ends those that send nothing.
     for mut socket in silent {
         let mut bytes = Vec::new();
         let _ = std::io::Read::read_to_end(&mut socket, &mut bytes);
@@ -146,7 +146,7 @@ fn commands_call_by_tls_and_a_new_version_has_the_port() {
     let reply = exchange(&mut before, &format!("{stats}Connection: close\r\n\r\n"));
     assert!(reply.starts_with("HTTP/1.1 200 ") || reply.is_empty(), "{reply}");
     assert_eq!(server.get("/healthz").0, 200);
-    // Whose certificate no authority of this machine has signed.
+    // Without --ca the command refuses the certificate: no authority of this machine has signed it.
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
     command.args(["top", &url, "--once"]).current_dir(std::env::temp_dir());
     command.stdout(Stdio::null()).stderr(Stdio::piped());

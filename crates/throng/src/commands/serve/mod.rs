@@ -209,7 +209,7 @@ impl Server {
         let Some(port) = self.client_tls.filter(|_| self.client.is_none()) else {
             return self.client.map_or(String::new(), |client| format!("http://{client}"));
         };
-        let certificates = self.certificates.iter().flat_map(|it| it.shown().get());
+        let certificates = self.certificates.iter().flat_map(|it| it.control().get());
         let name = certificates.map(|it| it.name).find(|name| !name.contains(['*', '@', ':']));
         match name.filter(|name| !name.is_empty()) {
             Some(name) => format!("https://{name}:{}", port.port()),

@@ -49,7 +49,7 @@ pub(super) fn admin(config: &Config) -> Result<TcpListener, CommandError> {
         .map_err(|error| cannot_listen(address, ("admin.listen", "--admin"), &error))
 }
 
-/// Listens at the admin port with TLS.
+/// Listens at the admin port with TLS, which has no flag.
 pub(super) fn admin_tls(address: SocketAddr) -> Result<TcpListener, CommandError> {
     let setting = ("admin.listen_tls", "admin.listen_tls");
     TcpListener::bind(address).map_err(|error| cannot_listen(address, setting, &error))

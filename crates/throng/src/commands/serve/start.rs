@@ -35,7 +35,7 @@ pub(super) struct Start<'a> {
 /// and it writes to these.
 struct First {
     runtime: control::Runtime,
-    /// None where the node is alone.
+    /// `None` if the node is not one of a cluster.
     cluster: Option<link::Runtime>,
     signals: Signals,
 }
@@ -260,7 +260,7 @@ impl Start<'_> {
             live: live.clone(),
             revocations: tokens.revocations.clone(),
             token_stats: tokens.stats.clone(),
-            certificates: certificates.as_ref().map(|it| it.shown()).unwrap_or_default(),
+            certificates: certificates.as_ref().map(|it| it.control()).unwrap_or_default(),
             keys: tokens.fetcher.clone(),
             webhook: webhook.clone(),
             subscriptions,
@@ -333,21 +333,21 @@ fn take(old: &TakeOver, config: &Config, running: &Running) -> Result<Admin, Com
         Some(store) => store.open_now(passed).map(drop).map_err(|error| error.to_string()),
         None => Err("this process has no store".into()),
     };
-    let given = old.take(&running.parts, taker, &open_store);
-    let given = given.map_err(|error| {
+    let passed = old.take(&running.parts, taker, &open_store);
+    let passed = passed.map_err(|error| {
         taker.abandon();
         failed(&error)
     })?;
     // Before the shards sweep.
     running.services.set_time();
     taker.go();
-    let listener = listener.or(given.admin).map_or_else(|| ports::admin(config), Ok)?;
+    let listener = listener.or(passed.admin).map_or_else(|| ports::admin(config), Ok)?;
     let listener_tls = match admin_tls {
         Some(address) => {
-            Some(listener_tls.or(given.admin_tls).map_or_else(|| ports::admin_tls(address), Ok)?)
+            Some(listener_tls.or(passed.admin_tls).map_or_else(|| ports::admin_tls(address), Ok)?)
         }
         None => None,
     };
-    let forwarded = Some(given.forwarded.unwrap_or(forwarded));
+    let forwarded = Some(passed.forwarded.unwrap_or(forwarded));
     Ok(Admin { listener, listener_tls, forwarded, came: old.progress() })
 }

@@ -10,7 +10,7 @@ use tls::{Acceptor, ClientCertificates, Identity, Version};
 use super::renewal::AcmeConfig;
 use super::{DAY, FILE_BYTES_MAX, LoadContext, unix_s};
 
-/// The table of the certificate that clients get who name no other host.
+/// The table with the certificate for clients that name none of the hosts.
 const FIRST: &str = "tls";
 
 /// The files of a certificate and its key.
@@ -18,7 +18,7 @@ const FIRST: &str = "tls";
 pub(super) struct CertificateFiles {
     certificate: PathBuf,
     key: PathBuf,
-    /// How they are called in the configuration.
+    /// The configuration's table that names them.
     setting: String,
 }
 
@@ -31,20 +31,20 @@ pub(super) struct TlsConfig {
     client_ca: Option<PathBuf>,
     client_certificates: config::ClientCertificates,
     certificate_user: CertificateUser,
-    /// The certificate that the server orders itself.
+    /// The certificate that the server orders itself; `None` if it orders none.
     pub(super) acme: Option<AcmeConfig>,
 }
 
 /// Certificates that were read.
 pub(super) struct LoadedCertificates {
     pub settings: TlsSettings,
-    /// The certificate of ACME, if there is any.
+    /// The certificate of ACME; `None` if no authority has signed one yet.
     pub ordered: Option<tls::Certificate>,
-    /// The position of the one that the server has signed itself, among all.
+    /// The position of the placeholder, which the server has signed itself, among all certificates.
     pub placeholder: Option<usize>,
 }
 
-/// When a file was changed, and its size; `None` if it is not there.
+/// When a file was changed, and its size in bytes; `None` if it does not exist.
 pub(super) type Stamp = Option<(SystemTime, u64)>;
 
 impl TlsConfig {
@@ -104,7 +104,7 @@ impl TlsConfig {
         })
     }
 
-    /// Reads the files, and makes what shards accept connections by.
+    /// Reads the files, and returns how shards accept connections from now on.
     pub(super) fn load(&self, context: &LoadContext<'_>) -> Result<LoadedCertificates, String> {
         let mut identities = Vec::with_capacity(self.pairs.len() + 1);
         for pair in &self.pairs {
@@ -114,7 +114,7 @@ impl TlsConfig {
         }
         let (mut ordered, mut placeholder) = (None, None);
         if let Some(acme) = &self.acme {
-            // Behind that of `tls.certificate_file`, before those of further hosts.
+            // The certificate of ACME stands after that of `tls.certificate_file`, before those of further hosts.
             let has_first = self.pairs.first().is_some_and(|pair| pair.setting == FIRST);
             let position = usize::from(has_first);
             let identity = match acme.stored(context)? {
@@ -158,7 +158,7 @@ impl CertificateFiles {
         })
     }
 
-    /// Rejects a certificate that has expired, unless the server has it already.
+    /// Rejects a certificate that has expired, unless the server uses it already.
     fn check_time(
         &self,
         certificate: &tls::Certificate,

@@ -27,7 +27,8 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// How often the files are compared with what was read.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 
-/// A certificate that ends within this time, or within a quarter of its own, is logged as a warning, once a day.
+/// A certificate that ends within this time is logged as a warning, once a day. For one that is valid for less than four
+/// times as long it is a quarter of its time.
 const WARN_SECONDS: u64 = 14 * DAY;
 
 const DAY: u64 = 86_400;
@@ -44,24 +45,25 @@ struct State {
     acme: AcmeState,
 }
 
-/// What a server has besides the files of its configuration.
+/// What loading needs besides the files of the configuration.
 struct LoadContext<'a> {
     ticket_keys: &'a TicketKeys,
     challenges: &'a AlpnChallenges,
-    /// What the hosts of ACME show until there is a certificate, in PEM.
+    /// The self-signed certificate and its key, in PEM, which clients of the hosts of ACME get until an authority has signed
+    /// one; `None` without ACME.
     placeholder: Option<&'a str>,
-    /// The certificates that the server has now; none at the start. One that has expired since is no reason to reject what
-    /// else changes.
+    /// The certificates that the server uses now; none at the start. One of them that has expired since is no reason to
+    /// reject new ones of other hosts.
     in_use: &'a [tls::Certificate],
-    /// One of them is of ACME.
+    /// Whether one of them is of ACME.
     has_ordered: bool,
 }
 
 /// The certificates of a server.
 pub(super) struct Certificates {
     context: TlsContext,
-    /// What the metrics report.
-    shown: Arc<control::Certificates>,
+    /// What `control` reports of them, and accepts connections of the admin port by.
+    control: Arc<control::Certificates>,
     challenges: AlpnChallenges,
     state: Mutex<State>,
 }
@@ -81,7 +83,7 @@ impl Certificates {
         let tls_config = TlsConfig::of(config);
         let stamps = tls_config.stamps();
         let (challenges, mut acme) = (AlpnChallenges::default(), AcmeState::default());
-        acme.prepare(tls_config.acme.as_ref()).map_err(CommandError::Usage)?;
+        acme.prepare_placeholder(tls_config.acme.as_ref()).map_err(CommandError::Usage)?;
         let context = LoadContext {
             ticket_keys: &ticket_keys,
             challenges: &challenges,
@@ -91,13 +93,13 @@ impl Certificates {
         };
         let first = tls_config.load(&context).map_err(CommandError::Usage)?;
         acme.current = first.ordered.clone();
-        let shown = Arc::new(control::Certificates::default());
-        report(&shown, &first).map_err(CommandError::Usage)?;
+        let control = Arc::new(control::Certificates::default());
+        set_control(&control, &first).map_err(CommandError::Usage)?;
         let handshakes_max = settings::handshakes(config);
         let context = TlsContext::new(first.settings, handshakes_max.div_ceil(shards.max(1)));
         let state = State { tls_config, stamps, ticket_keys, error: None, warned_s: 0, acme };
         let state = Mutex::new(state);
-        Ok(Some(Arc::new(Certificates { context, shown, challenges, state })))
+        Ok(Some(Arc::new(Certificates { context, control, challenges, state })))
     }
 
     /// What shards accept connections by.
@@ -105,9 +107,9 @@ impl Certificates {
         self.context.clone()
     }
 
-    /// What the certificates say, for people.
-    pub fn shown(&self) -> Arc<control::Certificates> {
-        self.shown.clone()
+    /// What `control` reports of the certificates, and accepts connections of the admin port by.
+    pub fn control(&self) -> Arc<control::Certificates> {
+        self.control.clone()
     }
 
     /// Reads the files that this configuration names.
@@ -120,7 +122,7 @@ impl Certificates {
 
     /// Begins to watch the files and to order certificates, on threads that end with the process.
     pub fn watch(self: &Arc<Self>) -> std::io::Result<()> {
-        renewal::watch(self)?;
+        renewal::spawn(self)?;
         let certificates = self.clone();
         let thread = std::thread::Builder::new().name("certificates".into());
         thread.spawn(move || {
@@ -151,12 +153,11 @@ impl Certificates {
             }
         }
         if now >= state.warned_s + DAY {
-            for certificate in self.shown.get() {
-                // The server replaces its own, and says so if it can't.
+            for certificate in self.control.get() {
+                // 0 is a placeholder: an order that fails is logged itself.
                 if certificate.not_after > 0 && now >= certificate.renew_at {
                     state.warned_s = now;
-                    let seconds = certificate.not_after.saturating_sub(now);
-                    let days = seconds / DAY;
+                    let days = certificate.not_after.saturating_sub(now) / DAY;
                     let name = certificate.name;
                     tracing::warn!(name, days, "a certificate ends soon: renew it");
                 }
@@ -165,12 +166,12 @@ impl Certificates {
     }
 
     fn read(&self, state: &mut State, tls_config: TlsConfig) -> Result<(), String> {
-        // Before the files are read: a change in between is read the next time.
+        // A change after this line differs from the stamps, so that the next check reads it.
         let stamps = tls_config.stamps();
-        state.acme.prepare(tls_config.acme.as_ref())?;
+        state.acme.prepare_placeholder(tls_config.acme.as_ref())?;
         let in_use: Vec<tls::Certificate> =
             self.context.settings().acceptor.certificates().cloned().collect();
-        // Another folder has another certificate.
+        // A certificate may be missing from a folder that was not in use before.
         let folder =
             |config: &TlsConfig| config.acme.as_ref().map(|acme| acme.order.folder.clone());
         let is_same_folder = folder(&tls_config) == folder(&state.tls_config);
@@ -182,7 +183,7 @@ impl Certificates {
             has_ordered: is_same_folder && state.acme.current.is_some(),
         };
         let loaded = tls_config.load(&context)?;
-        report(&self.shown, &loaded)?;
+        set_control(&self.control, &loaded)?;
         self.context.set(loaded.settings);
         state.acme.current = loaded.ordered;
         (state.tls_config, state.stamps, state.error, state.warned_s) =
@@ -195,11 +196,11 @@ impl Certificates {
     }
 }
 
-/// Reports what the certificates say, and has the admin port accept connections by them.
-fn report(shown: &control::Certificates, loaded: &LoadedCertificates) -> Result<(), String> {
+/// Passes loaded certificates to `control`, which reports them and accepts connections of the admin port by them.
+fn set_control(control: &control::Certificates, loaded: &LoadedCertificates) -> Result<(), String> {
     let acceptor = &loaded.settings.acceptor;
     let config = acceptor.stream_config(&[b"http/1.1"]).map_err(|error| format!("tls: {error}"))?;
-    let shown_as = |(position, certificate): (usize, &tls::Certificate)| {
+    let summary = |(position, certificate): (usize, &tls::Certificate)| {
         let names = certificate.names.iter().map(ToString::to_string);
         let name = names.chain(certificate.common_name.clone()).next().unwrap_or_default();
         if loaded.placeholder == Some(position) {
@@ -210,8 +211,8 @@ fn report(shown: &control::Certificates, loaded: &LoadedCertificates) -> Result<
         let renew_at = not_after.saturating_sub(WARN_SECONDS.min(seconds / 4));
         Certificate { name, not_after, renew_at }
     };
-    let certificates = acceptor.certificates().enumerate().map(shown_as).collect();
-    shown.set(certificates, Arc::new(config));
+    let certificates = acceptor.certificates().enumerate().map(summary).collect();
+    control.set(certificates, Arc::new(config));
     Ok(())
 }
 

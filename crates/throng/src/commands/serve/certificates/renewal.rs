@@ -15,7 +15,7 @@ use super::{CHECK_EVERY, Certificates, FILE_BYTES_MAX, LoadContext, unix_s};
 /// What the configuration says of ACME.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct AcmeConfig {
-    /// Without the certificates to trust, which stand in a file.
+    /// What is ordered. `trusted` is `None`: each order reads it from `ca_file`.
     pub order: Order,
     ca_file: Option<PathBuf>,
 }
@@ -23,9 +23,9 @@ pub(super) struct AcmeConfig {
 /// What the process knows of its orders.
 #[derive(Default)]
 pub(super) struct AcmeState {
-    /// The certificate that is in use, whichever authority signed it.
+    /// The certificate from the folder that is in use, whichever authority signed it.
     pub current: Option<Certificate>,
-    /// Hosts, and the PEM that they show until they have a certificate.
+    /// Hosts, and their self-signed certificate and its key in PEM, which clients get until an authority has signed one.
     placeholder: Option<(Vec<String>, Zeroizing<String>)>,
 }
 
@@ -58,10 +58,10 @@ impl AcmeConfig {
         Ok(Order { trusted, ..self.order.clone() })
     }
 
-    /// The certificate in the folder; `None` if the server must do without.
+    /// The certificate in the folder; `None` if there is none, or the server starts and can't read it.
     ///
     /// # Errors
-    /// When a running server can't read it, or has one already that is no longer there.
+    /// When the server runs, and can't read it or uses one that is no longer there.
     pub fn stored(&self, context: &LoadContext<'_>) -> Result<Option<Identity>, String> {
         let path = self.order.folder.certificate_file();
         let read = || -> Result<Option<Identity>, String> {
@@ -86,13 +86,14 @@ impl AcmeConfig {
         }
     }
 
-    /// What the server shows without a certificate.
+    /// The self-signed certificate that clients get without another one.
     pub fn placeholder(&self, context: &LoadContext<'_>) -> Result<Identity, String> {
         let pem = context.placeholder.unwrap_or_default().as_bytes();
         Identity::from_pem(pem, pem).map_err(|error| format!("tls.acme_hosts: {error}"))
     }
 
-    /// The time of a certificate that makes an order needless: it is of this authority, and has all hosts.
+    /// The validity of a certificate that is of this authority and has all hosts; `None` for any other, in whose place one is
+    /// ordered.
     fn validity(&self, certificate: &Certificate, orders: &OrderState) -> Option<Validity> {
         let is_of_authority = orders.certificate_of.as_ref() == Some(&self.order.directory);
         let has_all = self.order.hosts.iter().all(|host| certificate.hosts().any(|it| it == host));
@@ -102,8 +103,8 @@ impl AcmeConfig {
 }
 
 impl AcmeState {
-    /// Makes the placeholder of these hosts, unless it is there.
-    pub fn prepare(&mut self, acme: Option<&AcmeConfig>) -> Result<(), String> {
+    /// Makes the placeholder of these hosts, unless it exists.
+    pub fn prepare_placeholder(&mut self, acme: Option<&AcmeConfig>) -> Result<(), String> {
         let Some(AcmeConfig { order, .. }) = acme else { return Ok(()) };
         if self.placeholder.as_ref().is_none_or(|(hosts, _)| *hosts != order.hosts) {
             let pem = acme::self_signed(&order.hosts);
@@ -113,12 +114,13 @@ impl AcmeState {
         Ok(())
     }
 
+    /// The placeholder in PEM; `None` without ACME.
     pub fn placeholder(&self) -> Option<&str> {
         self.placeholder.as_ref().map(|(_, pem)| pem.as_str())
     }
 }
 
-/// Shows the replies to challenges at the ports with TLS.
+/// Passes replies to challenges to the handshakes of the ports with TLS.
 struct Replies<'a>(&'a AlpnChallenges);
 
 impl Challenges for Replies<'_> {
@@ -131,12 +133,12 @@ impl Challenges for Replies<'_> {
     }
 }
 
-/// Begins to order certificates when it is time, on a thread that ends with the process.
-pub(super) fn watch(certificates: &Arc<Certificates>) -> io::Result<()> {
+/// Starts the thread that orders certificates when it is time. It ends with the process.
+pub(super) fn spawn(certificates: &Arc<Certificates>) -> io::Result<()> {
     let certificates = certificates.clone();
     let thread = std::thread::Builder::new().name("acme".into());
     thread.spawn(move || {
-        // What the folder says is read once for each configuration: only this thread changes it.
+        // The folder's state is read once for each folder: only this thread changes it.
         let mut orders = None;
         loop {
             renew(&certificates, &mut orders);
@@ -167,17 +169,17 @@ fn renew(certificates: &Certificates, orders: &mut Option<(Folder, OrderState)>)
     tracing::info!(hosts, directory = acme.order.directory, "a certificate is ordered");
     match obtain(&acme, certificates, orders) {
         Ok(()) => {
-            certificates.shown.count_order(OrderResult::Signed);
+            certificates.control.count_order(OrderResult::Signed);
             use_ordered(certificates, &hosts);
         }
         Err(error) => {
-            certificates.shown.count_order(OrderResult::Failed);
+            certificates.control.count_order(OrderResult::Failed);
             tracing::error!(hosts, error, retry_seconds, "there is no new certificate");
         }
     }
 }
 
-/// Orders a certificate. What is known of orders is stored before and after, so that each process respects the schedule.
+/// Orders a certificate. The state of orders is stored before and after, so that the next process respects the schedule.
 fn obtain(
     acme: &AcmeConfig,
     certificates: &Certificates,
@@ -202,7 +204,7 @@ fn obtain(
     folder.store_order_state(orders).map_err(|error| error.to_string())
 }
 
-/// Reads the new certificate.
+/// Reads the new certificate, which new connections then get.
 fn use_ordered(certificates: &Certificates, hosts: &str) {
     let mut state = certificates.state();
     let tls_config = state.tls_config.clone();
@@ -210,7 +212,7 @@ fn use_ordered(certificates: &Certificates, hosts: &str) {
         Ok(()) => tracing::info!(hosts, "the new certificate is in use"),
         Err(error) => {
             tracing::error!(error, "the new certificate can't be used yet");
-            // The other thread tries again.
+            // The thread `certificates` tries again.
             state.error = Some(error);
         }
     }

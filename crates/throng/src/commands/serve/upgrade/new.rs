@@ -47,8 +47,8 @@ pub(in super::super) struct TakeOver {
     facts: Facts,
 }
 
-/// What comes with the word to go on.
-pub(in super::super) struct Given {
+/// The listeners that the old process passes on with [`wire::GO`].
+pub(in super::super) struct PassedListeners {
     /// The listener of the admin port.
     pub admin: Option<std::net::TcpListener>,
     /// The listener of the admin port with TLS.
@@ -337,7 +337,7 @@ impl TakeOver {
         parts: &[Arc<dyn Part>],
         shards: &shard::Taker,
         open_store: &dyn Fn(&store::Passed) -> Result<(), String>,
-    ) -> io::Result<Given> {
+    ) -> io::Result<PassedListeners> {
         self.main.send(wire::READY, &[], &[])?;
         // The old process says how long a step may take, and ends this one when it takes longer.
         self.main.set_timeout(None)?;
@@ -380,7 +380,7 @@ impl TakeOver {
                     let path = PathBuf::from(std::ffi::OsStr::from_bytes(&frame.body));
                     let forwarded = descriptors.next().map(UnixListener::from);
                     let forwarded = forwarded.map(|listener| Forwarded::inherited(path, listener));
-                    return Ok(Given { admin, admin_tls, forwarded });
+                    return Ok(PassedListeners { admin, admin_tls, forwarded });
                 }
                 wire::ADMIN_TLS => {
                     admin_tls =

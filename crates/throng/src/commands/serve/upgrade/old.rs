@@ -49,7 +49,7 @@ pub(in super::super) struct Old {
     pub gate: Arc<control::Gate>,
     /// The listener of the admin port, which the new process gets.
     pub admin: std::net::TcpListener,
-    /// The one with TLS, which the new process gets, too.
+    /// The listener of the admin port with TLS, which the new process gets, too.
     pub admin_tls: Option<std::net::TcpListener>,
     /// Where processes before forward requests to, if there were any: the new process gets that, too.
     pub forwarded: Option<(std::os::unix::net::UnixListener, PathBuf)>,
@@ -62,7 +62,7 @@ pub(in super::super) struct Old {
     pub binary: PathBuf,
     /// The command line of this process.
     pub arguments: Vec<OsString>,
-    /// The node is one of a cluster, whose messages would be missed meanwhile.
+    /// Whether the node is one of a cluster. Then the new process would miss messages of other nodes.
     pub is_in_cluster: bool,
     /// Makes the main thread look: this process has given everything away.
     pub done: Box<dyn Fn() + Send + Sync>,

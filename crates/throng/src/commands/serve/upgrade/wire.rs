@@ -85,7 +85,7 @@ pub(super) struct Facts {
     /// Where its admin port is.
     #[n(15)]
     pub admin: Option<String>,
-    /// Where its admin port with TLS is.
+    /// Where its admin port with TLS is; `None` if it has none.
     #[n(16)]
     pub admin_tls: Option<String>,
     /// Whether the new one is only asked whether it could.
