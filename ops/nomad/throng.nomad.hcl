@@ -9,7 +9,7 @@ variable "image" {
 job "throng" {
   type = "service"
 
-  # One node: several do not share topics.
+  # One node: several share no history and no presence.
   group "throng" {
     count = 1
 

@@ -30,7 +30,7 @@ type Call<'a> = (String, &'a str, &'a Value);
 /// example, in the page's order.
 ///
 /// # Errors
-/// For an example of no call, and a call of no subject.
+/// For an example of no call, two examples of one call, and a call of no subject.
 pub fn page(document: &Value, text: &str) -> Result<String, String> {
     let (introduction, examples) = sections(text);
     let calls: Vec<Call<'_>> = calls(document);
@@ -44,6 +44,10 @@ pub fn page(document: &Value, text: &str) -> Result<String, String> {
         calls.iter().find(|call| !examples.iter().any(|it| it.0 == name(call)))
     {
         return Err(format!("crates/docs/src/api.md has no heading for a call of {path}"));
+    }
+    let is_twice = |of: &str| examples.iter().filter(|it| it.0 == of).count() > 1;
+    if let Some((of, _)) = examples.iter().find(|it| is_twice(&it.0)) {
+        return Err(format!("crates/docs/src/api.md has two headings for {of}"));
     }
     out.push_str("\n## All calls\n\n| call | |\n| --- | --- |\n");
     for (of, _) in &examples {

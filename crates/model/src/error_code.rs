@@ -246,7 +246,7 @@ error_codes! {
             Overloaded = "overloaded" mqtt 0x97;
         [503] Application
             "the [application](webhooks.md#when-it-fails) was asked and has not answered, or a [back end](forward.md) has not taken the message":
-            WithoutReply = "unanswered" mqtt 0x80;
+            NoApplicationReply = "unanswered" mqtt 0x80;
         [503] Operator "a revocation counts, but is not in the store: it would be forgotten at a restart":
             NotStored = "not_stored";
         [503] Operator
@@ -256,7 +256,7 @@ error_codes! {
         [503] Server "the server is at its memory limit":
             MemoryFull = "memory_full";
         [503] Server "a shard did not answer in 5 s: what was asked may still be done":
-            NoReply = "no_answer";
+            NoShardReply = "no_answer";
         [503] Server "the server stops":
             GoingDown = "going_down";
         [503] Server "of a poll that waited: [why it ended](#why-a-connection-ends)":
@@ -268,7 +268,7 @@ error_codes! {
             KeysUnavailable = "keys_unavailable" mqtt 0x88;
         [504] Server "the disk did not answer in time: it may be done or not":
             Timeout = "timeout";
-        [507] Server "no room for more names of subscriptions":
+        [507] Server "no capacity for more names of subscriptions":
             NamesFull = "names_full";
     }
 }

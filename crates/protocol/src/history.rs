@@ -38,7 +38,7 @@ impl PageRequest {
     /// Checks what a client asks for.
     ///
     /// # Errors
-    /// The code, and a message that says what is invalid.
+    /// What is invalid.
     pub fn read(fields: PageFields<'_>) -> Result<Self, CodedError> {
         let PageFields { topic, user, since, limit, reverse } = fields;
         let topic = match (topic, user) {
@@ -69,24 +69,18 @@ impl PageRequest {
         let limit = limit.unwrap_or(PAGE_MESSAGES as u64);
         let limit =
             usize::try_from(limit).ok().filter(|limit| (1..=PAGE_MESSAGES_MAX).contains(limit));
-        let wrong = || {
-            CodedError::new(
-                ErrorCode::BadLimit,
-                format!("limit is a number from 1 to {PAGE_MESSAGES_MAX}"),
-            )
-        };
-        Ok(PageRequest { topic, since, reverse, limit: limit.ok_or_else(wrong)? })
+        Ok(PageRequest { topic, since, reverse, limit: limit.ok_or_else(bad_limit)? })
     }
 }
 
 /// The limit as the JSON text of a command has it.
 pub(crate) fn limit(json: &str) -> Result<u64, CodedError> {
-    json.parse().map_err(|_| {
-        CodedError::new(
-            ErrorCode::BadLimit,
-            format!("limit is a number from 1 to {PAGE_MESSAGES_MAX}"),
-        )
-    })
+    json.parse().map_err(|_| bad_limit())
+}
+
+fn bad_limit() -> CodedError {
+    let message = format!("limit is a number from 1 to {PAGE_MESSAGES_MAX}");
+    CodedError::new(ErrorCode::BadLimit, message)
 }
 
 /// `reverse` as the JSON text of a command has it.

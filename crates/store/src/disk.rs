@@ -1,5 +1,5 @@
-//! All changes of the disk pass here, so that a test can replay them as a disk does that loses its power
-//! (`tests/power`). In a server nothing is recorded.
+//! Every change of the disk that a start of the store depends on. Tests record the changes and replay them on a model of
+//! a disk that loses its power (`tests/power`). A server records nothing.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Result as IoResult};
@@ -28,18 +28,19 @@ pub(crate) enum Change<'a> {
 #[cfg(not(test))]
 #[expect(clippy::unnecessary_wraps, reason = "in tests a sync may fail")]
 #[inline]
-pub(crate) fn note(_: Change<'_>) -> IoResult<()> {
+pub(crate) fn record(_: Change<'_>) -> IoResult<()> {
     Ok(())
 }
 
-/// Who records changes in a test. It may have a sync fail.
+/// Records each change in a test. Its error makes a sync fail.
 #[cfg(test)]
 pub(crate) static RECORDER: std::sync::OnceLock<fn(Change<'_>) -> IoResult<()>> =
     std::sync::OnceLock::new();
 
+/// Passes a change to the test that records it.
 #[cfg(test)]
-pub(crate) fn note(change: Change<'_>) -> IoResult<()> {
-    RECORDER.get().map_or(Ok(()), |record| record(change))
+pub(crate) fn record(change: Change<'_>) -> IoResult<()> {
+    RECORDER.get().map_or(Ok(()), |recorder| recorder(change))
 }
 
 /// Creates the missing directories of a path, for their owner only, and syncs the directory above each, so that
@@ -49,7 +50,7 @@ pub(crate) fn create_directories(path: &Path, created: &mut Vec<PathBuf>) -> IoR
     let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
     for dir in missing.into_iter().rev() {
         DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir)?;
-        note(Change::CreateDir(dir))?;
+        record(Change::CreateDir(dir))?;
         created.push(dir.into());
         let above = dir.parent().filter(|above| !above.as_os_str().is_empty());
         sync_dir(above.unwrap_or(Path::new(".")))?;
@@ -60,41 +61,41 @@ pub(crate) fn create_directories(path: &Path, created: &mut Vec<PathBuf>) -> IoR
 /// Opens a file, which the options may create.
 pub(crate) fn open(options: &OpenOptions, path: &Path) -> IoResult<File> {
     let file = options.open(path)?;
-    note(Change::Create(path))?;
+    record(Change::Create(path))?;
     Ok(file)
 }
 
 pub(crate) fn write_at(file: &File, path: &Path, offset: u64, bytes: &[u8]) -> IoResult<()> {
-    note(Change::Write(path, offset, bytes))?;
+    record(Change::Write(path, offset, bytes))?;
     file.write_all_at(bytes, offset)
 }
 
 pub(crate) fn set_len(file: &File, path: &Path, len: u64) -> IoResult<()> {
-    note(Change::SetLen(path, len))?;
+    record(Change::SetLen(path, len))?;
     file.set_len(len)
 }
 
 /// Waits until the file's content and length are on the disk.
 pub(crate) fn sync(file: &File, path: &Path) -> IoResult<()> {
     file.sync_all()?;
-    note(Change::Sync(path))
+    record(Change::Sync(path))
 }
 
 /// Waits until the entries of a directory are on the disk.
 pub(crate) fn sync_dir(dir: &Path) -> IoResult<()> {
     File::open(dir)?.sync_all()?;
-    note(Change::SyncDir(dir))
+    record(Change::SyncDir(dir))
 }
 
 pub(crate) fn rename(from: &Path, to: &Path) -> IoResult<()> {
-    note(Change::Rename(from, to))?;
+    record(Change::Rename(from, to))?;
     std::fs::rename(from, to)
 }
 
 /// Removes a file that may be there.
 pub(crate) fn remove(path: &Path) -> IoResult<()> {
     match std::fs::remove_file(path) {
-        Ok(()) => note(Change::Remove(path)),
+        Ok(()) => record(Change::Remove(path)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     }

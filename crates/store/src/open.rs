@@ -192,7 +192,7 @@ impl Directory {
         let bytes = Random::new(1).bytes(RESERVE_BYTES);
         let result = disk::open(owner_only().truncate(true), &path).and_then(|mut file| {
             // Only its length matters.
-            disk::note(Change::SetLen(&path, RESERVE_BYTES as u64))?;
+            disk::record(Change::SetLen(&path, RESERVE_BYTES as u64))?;
             std::io::Write::write_all(&mut file, &bytes)?;
             disk::sync(&file, &path)
         });

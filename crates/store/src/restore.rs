@@ -11,9 +11,9 @@ use crate::files::{FILE, copy_owner};
 use crate::open::Directory;
 use crate::panics::catch_redb_panics;
 
-/// Copies the backup in the directory `from` into the directory `to`, which no process has open, and verifies it before.
-/// If `to` has a store, the backup replaces it where `replaces` says so: once the new file is complete and on the disk.
-/// Until then, and after an error or a loss of power, the old one is there.
+/// Verifies the backup in the directory `from`, and copies it into the directory `to`, which no process has open. If `to`
+/// has a store and `replaces` is true, the backup replaces it once the new file is complete and on the disk. After an
+/// error or a loss of power before that, the old file is there.
 ///
 /// The store gets `new_epoch`, a random number: a server assigns offsets again that clients may have seen after the
 /// backup, or after an earlier restore of it. So clients that come back learn that messages may be missing.
@@ -59,7 +59,7 @@ fn write_over(
         let copied = catch_redb_panics(|| {
             let metadata = backup_metadata(&snapshot_metadata(snapshot)?, new_epoch);
             directory.replace(|new| {
-                // Who restores a backup may be another user than the owner of the store, as root is.
+                // Root may restore a backup into the store of another user.
                 copy_owner(&directory.file(), directory.paths())?;
                 copy_rows(snapshot, new, &metadata, &mut |_, _| Ok(()))
             })?;

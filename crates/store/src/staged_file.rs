@@ -136,13 +136,13 @@ impl StagedFile {
 
 impl Inner {
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
-        disk::note(Change::Write(&self.path, offset, data))?;
+        disk::record(Change::Write(&self.path, offset, data))?;
         self.unsynced.add(offset, data.len() as u64);
         self.file.write(offset, data)
     }
 
     fn set_len(&self, len: u64) -> Result<(), Error> {
-        disk::note(Change::SetLen(&self.path, len))?;
+        disk::record(Change::SetLen(&self.path, len))?;
         self.file.set_len(len)
     }
 
@@ -159,7 +159,7 @@ impl Inner {
         if SYNC_FAILS.lock().unwrap().take_if(|path| *path == self.path).is_some() {
             return Err(Error::other("as it should in this test"));
         }
-        disk::note(Change::Sync(&self.path))
+        disk::record(Change::Sync(&self.path))
     }
 }
 

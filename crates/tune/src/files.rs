@@ -68,7 +68,7 @@ pub fn systemd_unit(advice: &Advice, binary: &Path) -> String {
     );
     unit(
         binary,
-        &Variant {
+        &UnitVariant {
             head: &head,
             flags: &format!("--max-connections {connections} "),
             user: "DynamicUser=yes\n",
@@ -86,7 +86,7 @@ pub fn systemd_unit(advice: &Advice, binary: &Path) -> String {
 pub fn package_unit(binary: &Path) -> String {
     unit(
         binary,
-        &Variant {
+        &UnitVariant {
             head: "# To change it: systemctl edit throng\n",
             flags: "",
             user: "User=throng\nGroup=throng\n",
@@ -104,7 +104,7 @@ const PACKAGE_NOFILE: u64 = 1 << 20;
 const PACKAGE_CONNECTIONS: u64 = 1_000_000;
 
 /// What differs between units.
-struct Variant<'a> {
+struct UnitVariant<'a> {
     /// The first lines, each a comment.
     head: &'a str,
     /// More flags of the server, each with a space behind it.
@@ -118,8 +118,8 @@ struct Variant<'a> {
     connections: u64,
 }
 
-fn unit(binary: &Path, variant: &Variant) -> String {
-    let Variant { head, flags, user, readers, nofile, connections } = variant;
+fn unit(binary: &Path, variant: &UnitVariant) -> String {
+    let UnitVariant { head, flags, user, readers, nofile, connections } = variant;
     let program = quoted(binary);
     // The kernel takes about as long to close the connections as to open them.
     let stop_seconds = 30 + connections / 50_000;

@@ -125,7 +125,7 @@ impl Rejection {
     pub fn no_reply() -> Self {
         let message = "a shard is so busy that it did not answer in 5 seconds: what was asked may \
                        still be done; try again later";
-        Rejection::new(ErrorCode::NoReply, message)
+        Rejection::new(ErrorCode::NoShardReply, message)
     }
 
     /// An id has another epoch than this one.

@@ -4,10 +4,10 @@
 use auth::{Authenticator, Principal, TokenError, Verified};
 use model::name::personal;
 use model::{CloseReason, CodedError, ErrorCode, Name};
-use protocol::json;
 use protocol::mqtt::ReasonCode;
 use protocol::phoenix::{Content, Status};
 use protocol::request::TokenPurpose;
+use protocol::{ReplyError, json};
 
 use crate::auth::credentials::TokenDue;
 use crate::connection::PendingToken;
@@ -18,7 +18,6 @@ use crate::core::responses::{refuse, reply};
 use crate::engine::Engine;
 use crate::limits::quota::over_message;
 use crate::mqtt::author;
-use protocol::ReplyError;
 
 impl Engine {
     /// The client gives a token.
@@ -33,7 +32,7 @@ impl Engine {
             )),
             Some(auth) => match self.take_token(slot, &*auth, &pending) {
                 Err(TokenRefused::KeysComing) => return self.wait_with(slot, pending, &*auth),
-                Err(TokenRefused::For(why)) => Err(why),
+                Err(TokenRefused::Error(why)) => Err(why),
                 Ok(ok) => Ok(ok),
             },
         };
@@ -238,8 +237,8 @@ impl Engine {
 enum TokenRefused {
     /// Its keys are being fetched.
     KeysComing,
-    /// This error.
-    For(CodedError),
+    /// The token counts for nothing here, or this connection takes none.
+    Error(CodedError),
 }
 
 impl From<TokenError> for TokenRefused {
@@ -247,13 +246,13 @@ impl From<TokenError> for TokenRefused {
         if error == TokenError::KeysComing {
             return TokenRefused::KeysComing;
         }
-        TokenRefused::For(error.into())
+        TokenRefused::Error(error.into())
     }
 }
 
 impl From<CodedError> for TokenRefused {
     fn from(error: CodedError) -> Self {
-        TokenRefused::For(error)
+        TokenRefused::Error(error)
     }
 }
 

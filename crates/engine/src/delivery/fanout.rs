@@ -28,7 +28,7 @@ struct Others {
     /// Members that need something of their own in the messages.
     per_member: Vec<u32>,
     /// Members that get the newest message when they have taken what waits for them.
-    behind: Vec<u32>,
+    conflated: Vec<u32>,
     /// MQTT clients that get the messages each in its own way.
     subscribed: Vec<u32>,
     /// Long-poll sessions, by the bytes that they get.
@@ -60,7 +60,7 @@ struct Sorter<'a> {
 impl Others {
     /// No member needs the messages themselves.
     fn is_empty(&self) -> bool {
-        self.per_member.is_empty() && self.behind.is_empty() && self.subscribed.is_empty()
+        self.per_member.is_empty() && self.conflated.is_empty() && self.subscribed.is_empty()
     }
 }
 
@@ -96,7 +96,7 @@ impl Sorter<'_> {
             && (connection.is(Flag::Blocked) || self.conflation.holds(slot))
             && delivery == Delivery::Pushed
         {
-            self.others.behind.push(slot);
+            self.others.conflated.push(slot);
             return;
         }
         if self.catchups.is_per_member(slot, connection, self.care, &self.left_out)
@@ -197,12 +197,12 @@ impl Engine {
         messages: &[Arc<Envelope>],
         count: u32,
     ) {
-        let Others { per_member, behind, subscribed, sessions } = others;
+        let Others { per_member, conflated, subscribed, sessions } = others;
         if !per_member.is_empty() {
             self.serve_per_member(&per_member, list, messages);
         }
         self.serve_subscribed(&subscribed, list, messages);
-        for slot in behind {
+        for slot in conflated {
             let fits = self.recover(|it, core| it.conflate(core, slot, messages));
             if !fits {
                 self.close(slot, CloseReason::SlowConsumer, &[]);

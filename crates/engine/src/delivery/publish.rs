@@ -234,7 +234,7 @@ impl Engine {
                 let too_large = data::too_large(bytes_max);
                 let why =
                     format!("the application's answer has no message that may be: {too_large}");
-                Box::new(Refusal::silent(ErrorCode::WithoutReply, &why))
+                Box::new(Refusal::silent(ErrorCode::NoApplicationReply, &why))
             }
             Err(refusal) => refusal,
         };
@@ -416,7 +416,7 @@ impl Engine {
                 Ok(published.as_str())
             }
             Sent::Published(Err(error)) => {
-                failed = CodedError::new(error.code(), error.to_string());
+                failed = CodedError::from(error.clone());
                 Err((&failed).into())
             }
             Sent::Replied(response) => Ok(&**response),

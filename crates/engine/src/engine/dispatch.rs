@@ -181,8 +181,8 @@ impl Engine {
     }
 }
 
-/// Reads one request, frame or line with what the connection has for that: a decoder, and decisions of the
-/// application. Gives the address of the client, where the request's head says it.
+/// Reads one request, frame or line, with the connection's decoder and the application's decisions on it. Returns the
+/// address of the client as well, where the request's head names it.
 fn read_once(
     core: &mut Core,
     slot: u32,

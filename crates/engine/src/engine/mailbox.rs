@@ -407,8 +407,6 @@ fn on_webhook_reply(
     }
 }
 
-/// The history could not answer a query: whoever waits for that comes back later. Others have an answer
-/// already, or left the topic.
 /// A message has come for members of this shard.
 fn on_message(engine: &mut Engine, delivery: broker::Delivery) {
     if delivery.message.is_retained() {
@@ -493,6 +491,8 @@ fn on_pulled(engine: &mut Engine, slot: u32, numbers: &[u32], piece: Option<hist
     }
 }
 
+/// The history could not answer a query. A connection that waits for the reply comes back later; others have one
+/// already, or left the topic.
 fn query_failed(engine: &mut Engine, slot: u32, query: u32) {
     let awaited = engine.poll_awaits(slot, query);
     if awaited || engine.recovery.failed(slot, query) {

@@ -85,7 +85,7 @@ impl Engine {
                 self.reply_published(slot, to, sent, &mut out);
             }
             (WebhookResponse::Silent(reason), Some(slot)) => {
-                let refusal = Refusal::silent(ErrorCode::WithoutReply, reason).into();
+                let refusal = Refusal::silent(ErrorCode::NoApplicationReply, reason).into();
                 let sent = Sent::Unforwarded(refusal, ReasonCode::UnspecifiedError);
                 self.reply_published(slot, to, sent, &mut out);
             }

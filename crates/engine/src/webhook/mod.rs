@@ -263,7 +263,7 @@ impl WebhookResponse {
             WebhookResponse::Error(refusal) => Err(refusal),
             WebhookResponse::Silent(_) if silence_allows => Ok(("{}".into(), Box::default())),
             WebhookResponse::Silent(reason) => {
-                Err(Refusal::silent(ErrorCode::WithoutReply, reason).into())
+                Err(Refusal::silent(ErrorCode::NoApplicationReply, reason).into())
             }
         }
     }
@@ -279,7 +279,7 @@ impl WebhookResponse {
             .map(|(response, changes)| (response, *changes))?;
         if meta.as_ref().is_some_and(|meta| meta.len() > settings.presence_meta_bytes_max) {
             let why = "the application's answer has a larger meta than may be";
-            return Err(Refusal::silent(ErrorCode::WithoutReply, why).into());
+            return Err(Refusal::silent(ErrorCode::NoApplicationReply, why).into());
         }
         Ok((response, meta))
     }

@@ -111,7 +111,7 @@ impl Engine {
             WebhookResponse::Ok { changes, .. } => Ok(Some(changes.admission.unwrap_or_default())),
             WebhookResponse::Silent(_) if allowed => Ok(None),
             WebhookResponse::Silent(why) => {
-                Err(rejection(Refusal::silent(ErrorCode::WithoutReply, why)))
+                Err(rejection(Refusal::silent(ErrorCode::NoApplicationReply, why)))
             }
             WebhookResponse::Error(refusal) if refusal.code == ErrorCode::Unauthorized => {
                 Err(Rejection { status: 401, ..rejection(*refusal) })

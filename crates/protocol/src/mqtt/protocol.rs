@@ -316,7 +316,7 @@ impl Mqtt {
     }
 }
 
-/// What a client leaves to be published.
+/// The will in a CONNECT packet: what is published when the client is gone.
 fn will_of(will: &packet::Will<'_>, principal: &auth::Principal) -> Will {
     Will {
         delay_s: will.properties.number(id::WILL_DELAY_INTERVAL).unwrap_or(0),

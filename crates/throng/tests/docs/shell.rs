@@ -19,7 +19,6 @@ case "$1 $2" in
 "health "*) [[ "$*" == *--admin* || "$*" == *--help* ]] || set -- "$@" --admin "http://$(cat "$RUN/admin")" ;;
 "store backup") [[ "$*" == *--admin* || "$*" == *--from* ]] || set -- "$@" --admin "http://$(cat "$RUN/admin")" ;;
 "subscriptions import" | "subscriptions list" | "subscriptions followers") [[ "$*" == *--admin* ]] || set -- "$@" --admin "http://$(cat "$RUN/admin")" ;;
-"store backup") [[ "$*" == *--admin* || "$*" == *--from* ]] || set -- "$@" --admin "http://$(cat "$RUN/admin")" ;;
 esac
 exec "$THRONG_BIN" "$@"
 "#;

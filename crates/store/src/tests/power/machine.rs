@@ -12,6 +12,7 @@ use super::disk_model::{Disk, write_image};
 use super::trace::{Event, Recording};
 use super::workload::{Op, State, View, Workload, issue, stored};
 use crate::error::OpenError;
+use crate::files::FILE;
 use crate::metadata::Metadata;
 use crate::open::Directory;
 use crate::queue::State as QueueState;
@@ -53,7 +54,7 @@ pub struct Known {
     restoring: Option<(State, u32)>,
 }
 
-/// How many of what there was.
+/// What a run has counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub cuts: u64,
@@ -66,7 +67,7 @@ pub struct Counts {
     /// Times that a sync failed, until the store wrote again.
     pub failures: u64,
     /// Starts that say that messages may be missing although none is.
-    pub alarms: u64,
+    pub false_alarms: u64,
     /// Copies of a store that were looked at after a cut.
     pub copies: u64,
 }
@@ -78,7 +79,7 @@ impl Counts {
         self.kills += other.kills;
         self.acknowledged += other.acknowledged;
         self.failures += other.failures;
-        self.alarms += other.alarms;
+        self.false_alarms += other.false_alarms;
         self.copies += other.copies;
     }
 }
@@ -184,7 +185,7 @@ impl Known {
     }
 }
 
-/// Runs a store on a disk, with so many sessions, and returns all that happened.
+/// Runs a store on a disk, between two cuts of the power.
 pub struct Lifetime<'a> {
     pub root: &'a Path,
     pub random: &'a mut Random,
@@ -200,6 +201,8 @@ impl<'a> Lifetime<'a> {
         Lifetime { root, random, known, failing_syncs, counts: Counts::default(), issued: 0 }
     }
 
+    /// Opens and closes the store so many times, 0 for once without any operation. Returns all that happened.
+    ///
     /// # Errors
     /// What is wrong with the store.
     pub fn run(&mut self, disk: &Disk, sessions: u64) -> Result<Vec<Event>, String> {
@@ -217,7 +220,8 @@ impl<'a> Lifetime<'a> {
         Ok(recording.finish())
     }
 
-    fn happens(&mut self, recording: &Recording, event: Event) {
+    /// Learns from an event, and records it.
+    fn record(&mut self, recording: &Recording, event: Event) {
         self.known.learn(&event);
         recording.push(event);
     }
@@ -229,7 +233,7 @@ impl<'a> Lifetime<'a> {
             .map_err(|error| format!("the store does not open: {error}"))?;
         let Metadata { epoch, last_offset, lost_through, .. } = session.metadata;
         if self.known.restoring.as_ref().is_some_and(|(_, restored)| *restored == epoch) {
-            self.happens(recording, Event::Restored);
+            self.record(recording, Event::Restored);
         }
         self.known.restoring = None;
         if self.known.epoch.is_some_and(|known| known != epoch) {
@@ -245,8 +249,8 @@ impl<'a> Lifetime<'a> {
         let Some(stored) = self.known.has_pending(&view) else {
             return Err(self.known.difference(&view));
         };
-        self.counts.alarms += u64::from(lost_through > self.known.lost_through);
-        self.happens(recording, Event::Opened { epoch, lost_through, stored });
+        self.counts.false_alarms += u64::from(lost_through > self.known.lost_through);
+        self.record(recording, Event::Opened { epoch, lost_through, stored });
         Ok(session)
     }
 
@@ -280,7 +284,7 @@ impl<'a> Lifetime<'a> {
             let op = workload.draw(&self.known.state);
             let number = self.issued;
             self.issued += 1;
-            self.happens(recording, Event::Issued(number, op.clone()));
+            self.record(recording, Event::Issued(number, op.clone()));
             let (acknowledgements, failed) = (recording.handle(), failed.clone());
             let done = move |result: Result<(), crate::StoreError>| match result {
                 Ok(()) => acknowledgements.push(Event::Acknowledged(number)),
@@ -294,7 +298,7 @@ impl<'a> Lifetime<'a> {
             // Those without a callback are stored, too.
             let last = self.issued;
             self.counts.acknowledged += self.known.pending.len() as u64;
-            self.happens(recording, Event::Acknowledged(last));
+            self.record(recording, Event::Acknowledged(last));
         }
         if has_failed || session.store.write_error().is_some() {
             self.recover_from_failure(recording, session)?;
@@ -324,14 +328,16 @@ impl<'a> Lifetime<'a> {
             return Err(self.known.difference(&view));
         };
         // A commit on top of what is there was synced.
-        self.happens(recording, Event::Resolved { stored });
+        self.record(recording, Event::Resolved { stored });
         Ok(())
     }
 
     /// Copies, rewrites or restores a store that is closed.
     fn copy(&mut self, recording: &Recording) -> Result<(), String> {
         let dir = data(self.root);
-        let to = self.root.join(format!("var/copies/{}", self.known.copies.len()));
+        // A copy may be complete though its caller does not know, because the power went first.
+        let mut places = (0..).map(|number| self.root.join(format!("var/copies/{number}")));
+        let to = places.find(|place| !place.join(FILE).exists()).unwrap();
         match self.random.below(6) {
             0 => {
                 compact(&dir).map_err(|error| format!("it can't be rewritten: {error}"))?;
@@ -339,16 +345,16 @@ impl<'a> Lifetime<'a> {
             1 if self.known.copies.len() < 3 => {
                 back_up(&dir, &to, 7).map_err(|error| format!("it can't be copied: {error}"))?;
                 let inside = to.strip_prefix(self.root).unwrap().to_path_buf();
-                self.happens(recording, Event::Copied(inside));
+                self.record(recording, Event::Copied(inside));
             }
             2 if !self.known.copies.is_empty() => {
                 let copy = self.random.below(self.known.copies.len());
                 let epoch = 1_000_000 + self.random.below(1_000_000_000_u32);
                 let from = self.root.join(&self.known.copies[copy].0);
-                self.happens(recording, Event::Restoring { copy, epoch });
+                self.record(recording, Event::Restoring { copy, epoch });
                 restore(&from, &dir, true, epoch)
                     .map_err(|error| format!("it can't be restored: {error}"))?;
-                self.happens(recording, Event::Restored);
+                self.record(recording, Event::Restored);
             }
             _ => {}
         }

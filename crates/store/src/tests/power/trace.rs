@@ -58,7 +58,7 @@ pub enum Event {
     Restored,
 }
 
-/// A trace that records as long as this lifetimes.
+/// Records a trace until it is dropped.
 pub struct Recording {
     dir: PathBuf,
     trace: Arc<Mutex<Trace>>,
@@ -67,7 +67,7 @@ pub struct Recording {
 impl Recording {
     /// Records all that changes below a directory.
     pub fn start(dir: &Path) -> Self {
-        RECORDER.get_or_init(|| note);
+        RECORDER.get_or_init(|| record);
         let trace = Arc::<Mutex<Trace>>::default();
         traces().push((dir.into(), trace.clone()));
         Recording { dir: dir.into(), trace }
@@ -116,7 +116,7 @@ fn traces() -> MutexGuard<'static, Vec<(PathBuf, Arc<Mutex<Trace>>)>> {
 }
 
 /// Records a change of the disk. A sync may fail.
-fn note(change: Change<'_>) -> IoResult<()> {
+fn record(change: Change<'_>) -> IoResult<()> {
     let (Change::CreateDir(path)
     | Change::Create(path)
     | Change::Write(path, ..)
