@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
@@ -13,9 +12,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
+use trust::{Trust, TrustError};
 
 /// The largest response, in bytes. A chain of certificates has some thousand.
 const RESPONSE_BYTES_MAX: usize = 1 << 20;
@@ -32,29 +29,11 @@ impl Http {
     /// # Errors
     /// When the PEM is damaged, or there is no certificate to trust.
     pub fn new(trusted: Option<&str>) -> Result<Self, String> {
-        let mut roots = RootCertStore::empty();
-        match trusted {
-            Some(pem) => {
-                for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-                    let certificate = certificate.map_err(|error| error.to_string())?;
-                    roots.add(certificate).map_err(|error| error.to_string())?;
-                }
-            }
-            None => {
-                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            }
-        }
-        if roots.is_empty() {
-            return Err("there are no certificates of authorities to trust: install ca-certificates, or set \
-                        tls.acme_ca_file"
-                .into());
-        }
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+        let trust = trusted.map_or(Trust::System, Trust::Pem);
+        let config = trust::client_config(trust).map_err(|error| match error {
+            TrustError::NoAuthorities => format!("{error}, and tls.acme_ca_file names none"),
+            error => error.to_string(),
+        })?;
         let connector =
             HttpsConnectorBuilder::new().with_tls_config(config).https_only().enable_http1();
         Ok(Http(Client::builder(TokioExecutor::new()).build(connector.build())))

@@ -21,13 +21,15 @@ const KEYS: [(&str, &str); 3] = [
 const PATHS: &str = "auth.public_key_files";
 
 /// Files that others read, by the settings that name one each.
-const FILES: [&str; 6] = [
+const FILES: [&str; 8] = [
     "tls.certificate_file",
     "tls.key_file",
     "tls.client_ca_file",
     "tls.acme_ca_file",
     "tls.acme_dir",
     "cluster.ca_file",
+    "auth.jwks_ca_file",
+    "webhook.ca_file",
 ];
 
 /// Puts the key that a file holds in the place of the setting, and the file's whole path in the

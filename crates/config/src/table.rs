@@ -189,6 +189,8 @@ settings! {
         public_key_files: Vec<String> = Live, List, "[]";
         /// Where issuers publish their keys (JSON Web Key Sets), http:// or https:// URLs. Keys below the URL of one of auth.issuers count for tokens of that issuer only.
         jwks_urls: Vec<String> = Live, List, "[]";
+        /// Certificates of the authorities that sign those of these servers, in PEM, or those themselves; relative as auth.hmac_key_file is. "" is those of the system.
+        jwks_ca_file: String = Fixed, Text, r#""""#;
         /// How long after they were fetched those keys are fetched again. For a key that is not known they are fetched at once, but not more often than every 5 s.
         jwks_refresh_seconds: u64 = Live, Number(5, DAY), "300";
         /// How tokens may be signed: HS256, HS384, HS512, RS256, RS384, RS512, PS256, ES256, ES384, EdDSA; an empty list is every way that the keys fit.
@@ -433,6 +435,8 @@ settings! {
         secret: String = Secret, Text, r#""""#;
         /// What each request is signed with (HMAC-SHA256 of its id, its timestamp and its body), at least 32 bytes of text, or whsec_ and the base64 of so many; "" signs nothing.
         signing_key: String = Secret, Text, r#""""#;
+        /// Certificates of the authorities that sign those of applications, in PEM, or those themselves, for webhooks, events and forwarding; relative to the file's folder. "" is those of the system.
+        ca_file: String = Fixed, Text, r#""""#;
         /// The application says who comes without a token, and may refuse or name users, grants and topics; before the time that it gives is over, it is asked whether the connection may stay.
         connect: bool = Live, Bool, "false";
         /// Which headers of their requests the application is told, at most 16.

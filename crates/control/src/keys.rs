@@ -26,7 +26,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Fetches keys as long as the node runs.
 pub(crate) async fn fetch(node: Arc<Node>) {
-    let client = match connector() {
+    let client = match connector(node.keys.authorities()) {
         Ok(connector) => Client::builder(TokioExecutor::new()).build(connector),
         Err(error) => {
             tracing::error!(%error, "no keys of tokens can be fetched: TLS can't be set up");

@@ -52,6 +52,7 @@ pub use key_fetcher::KeyFetcher;
 pub use monitor::process::unix_us;
 pub use monitor::{Samples, anonymous_bytes};
 pub use node::{Live, Node, Shards, UserLocks};
+pub use outgoing::Authorities;
 pub use thread::{Listeners, Running, Runtime, spawn};
 pub use upgrade::{
     UpgradeProgress, UpgradeRejection, UpgradeRequest, UpgradeStage, Upgrader, Upgrades,

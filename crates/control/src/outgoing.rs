@@ -4,8 +4,11 @@ use std::error::Error;
 use std::io;
 use std::sync::Arc;
 
+use hyper_rustls::builderstates::WantsSchemes;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
+use rustls::ClientConfig;
+use trust::{Trust, TrustError};
 
 /// What requests say of who makes them.
 pub(crate) const AGENT: &str = concat!("throng/", env!("CARGO_PKG_VERSION"));
@@ -13,26 +16,53 @@ pub(crate) const AGENT: &str = concat!("throng/", env!("CARGO_PKG_VERSION"));
 /// Connects by TCP, and by TLS where the URL says so.
 pub(crate) type Connector = HttpsConnector<HttpConnector>;
 
-/// Reads the certificates that the host trusts, or takes Mozilla's where it has none.
+/// Which servers requests to others trust.
+#[derive(Clone, Debug, Default)]
+pub struct Authorities(Option<Arc<ClientConfig>>);
+
+impl Authorities {
+    /// Trusts the authorities that the host trusts, or Mozilla's where it has none. They are read when the first request
+    /// needs them.
+    pub const SYSTEM: Authorities = Authorities(None);
+
+    /// Trusts the authorities in this PEM alone, and the certificates in it themselves.
+    ///
+    /// # Errors
+    /// When it is damaged, or has no certificate.
+    pub fn new(pem: &str) -> Result<Self, TrustError> {
+        let config = trust::client_config(Trust::Pem(pem))?;
+        Ok(Authorities(Some(Arc::new(config))))
+    }
+}
+
+/// Connects to servers of these authorities.
 ///
 /// # Errors
 /// When TLS can't be set up.
-pub(crate) fn connector() -> io::Result<Connector> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = HttpsConnectorBuilder::new();
-    let builder = match builder.with_provider_and_native_roots(provider.clone()) {
-        Ok(builder) => builder,
-        Err(error) => {
-            tracing::debug!(%error, "Mozilla's certificates are trusted, for the host has none");
-            HttpsConnectorBuilder::new()
-                .with_provider_and_webpki_roots(provider)
-                .map_err(io::Error::other)?
-        }
+pub(crate) fn connector(authorities: &Authorities) -> io::Result<Connector> {
+    let builder = match &authorities.0 {
+        Some(config) => HttpsConnectorBuilder::new().with_tls_config(ClientConfig::clone(config)),
+        None => system()?,
     };
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     Ok(builder.https_or_http().enable_http1().wrap_connector(tcp))
+}
+
+/// Reads the certificates that the host trusts, or takes Mozilla's where it has none.
+fn system() -> io::Result<HttpsConnectorBuilder<WantsSchemes>> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = HttpsConnectorBuilder::new();
+    match builder.with_provider_and_native_roots(provider.clone()) {
+        Ok(builder) => Ok(builder),
+        Err(error) => {
+            tracing::debug!(%error, "Mozilla's certificates are trusted, for the host has none");
+            HttpsConnectorBuilder::new()
+                .with_provider_and_webpki_roots(provider)
+                .map_err(io::Error::other)
+        }
+    }
 }
 
 /// An error with all that caused it.

@@ -3,36 +3,22 @@
 //! A client never resumes a session, so that each connection of a load generator costs the server a full handshake.
 
 mod failure;
-mod verify;
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
-use rustls::client::{Resumption, UnbufferedClientConnection, WebPkiServerVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use anyhow::{Context, Result};
+use rustls::client::{Resumption, UnbufferedClientConnection};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
+pub use trust::Trust;
+use trust::TrustError;
 
 pub use failure::TlsFailure;
 
 use crate::http::{Connection, Layer};
 use crate::url::Url;
-
-use verify::{Accepted, Verifier};
-
-/// Whose certificates clients trust.
-#[derive(Clone, Copy, Debug)]
-pub enum Trust<'a> {
-    /// Those of the authorities that this machine trusts.
-    System,
-    /// Those of the authorities in this PEM, and the certificates in it themselves.
-    Pem(&'a str),
-    /// All.
-    Any,
-}
 
 /// The configuration by which clients speak TLS. A clone shares it with its original.
 #[derive(Clone, Debug)]
@@ -44,19 +30,13 @@ impl Tls {
     /// # Errors
     /// If there are none.
     pub fn new(trust: Trust<'_>) -> Result<Self> {
-        let provider = Arc::new(aws_lc_rs::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider.clone());
-        let builder = builder.with_safe_default_protocol_versions()?.dangerous();
-        let algorithms = provider.signature_verification_algorithms;
-        let verifier = |accepted| Arc::new(Verifier { accepted, algorithms });
-        let builder = match trust {
-            Trust::System => builder.with_custom_certificate_verifier(system(provider)?),
-            Trust::Pem(pem) => {
-                builder.with_custom_certificate_verifier(verifier(listed(pem, provider)?))
+        let config = trust::client_config(trust).map_err(|error| match error {
+            TrustError::NoAuthorities => {
+                anyhow::anyhow!("{error}: name the server's with --ca FILE")
             }
-            Trust::Any => builder.with_custom_certificate_verifier(verifier(Accepted::Any)),
-        };
-        let mut config = builder.with_no_client_auth();
+            error => error.into(),
+        });
+        let mut config = config?;
         config.resumption = Resumption::disabled();
         Ok(Self(Arc::new(config)))
     }
@@ -99,34 +79,6 @@ pub fn server_name(url: &Url) -> Result<ServerName<'static>> {
     let name = url.host_name();
     ServerName::try_from(name.to_owned())
         .with_context(|| format!("{name}: no certificate can have this name"))
-}
-
-fn system(provider: Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>> {
-    let mut roots = RootCertStore::empty();
-    // The client refuses a server whose authority stands in a file that can't be read.
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    ensure!(
-        !roots.is_empty(),
-        "this machine has no list of trusted authorities (Debian: apt install ca-certificates): name the server's \
-         with --ca FILE"
-    );
-    Ok(WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build()?)
-}
-
-fn listed(pem: &str, provider: Arc<CryptoProvider>) -> Result<Accepted> {
-    let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(pem.as_bytes())
-        .collect::<Result<_, _>>()
-        .map_err(|error| anyhow::anyhow!("the PEM is damaged: {error}"))?;
-    let mut roots = RootCertStore::empty();
-    for certificate in &certificates {
-        roots.add(certificate.clone()).context("a certificate in it is invalid")?;
-    }
-    ensure!(
-        !certificates.is_empty(),
-        "there is no certificate in it: it needs a part that begins with -----BEGIN CERTIFICATE-----"
-    );
-    let chains = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
-    Ok(Accepted::Listed { chains, certificates })
 }
 
 /// Returns the error of a handshake, with what helps.

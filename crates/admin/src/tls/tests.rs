@@ -59,7 +59,7 @@ fn pem(certificate: &CertificateDer<'_>) -> String {
 
 /// Performs a handshake with a server that has this certificate.
 fn handshake(tls: &Tls, server: &Signed) -> Result<(), TlsFailure> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let key = PrivateKeyDer::Pkcs8(server.key.serialize_der().into());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

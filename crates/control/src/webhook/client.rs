@@ -13,7 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use super::error::{ErrorKind, RequestError};
 use super::signature::{self, RequestId, SigningKey};
-use crate::outgoing::{AGENT, Connector, chain, connector};
+use crate::outgoing::{AGENT, Authorities, Connector, chain, connector};
 
 /// An unused connection is closed after this time. Servers do so after 2 seconds and more, and a
 /// request that meets their closing would fail.
@@ -41,21 +41,28 @@ pub(super) type Taken = Result<Vec<u8>, RequestError>;
 pub(super) struct LazyClient {
     client: Option<Client>,
     idle_connections_max: usize,
+    authorities: Authorities,
 }
 
 impl LazyClient {
     /// See [`Client::new`].
-    pub fn new(idle_connections_max: usize) -> Self {
-        LazyClient { client: None, idle_connections_max }
+    pub fn new(idle_connections_max: usize, authorities: Authorities) -> Self {
+        LazyClient { client: None, idle_connections_max, authorities }
+    }
+
+    /// Trusts servers of these authorities alone.
+    pub fn trust(&mut self, authorities: Authorities) {
+        *self = LazyClient::new(self.idle_connections_max, authorities);
     }
 
     pub fn get(&mut self) -> Result<Client, RequestError> {
         if let Some(client) = &self.client {
             return Ok(client.clone());
         }
-        let client = Client::new(self.idle_connections_max).map_err(|error| {
-            RequestError::new(ErrorKind::Unreachable, format!("TLS can't be set up: {error}"))
-        })?;
+        let client =
+            Client::new(self.idle_connections_max, &self.authorities).map_err(|error| {
+                RequestError::new(ErrorKind::Unreachable, format!("TLS can't be set up: {error}"))
+            })?;
         Ok(self.client.insert(client).clone())
     }
 }
@@ -65,14 +72,16 @@ impl LazyClient {
 pub(super) struct Client(Pool<Connector, Full<Bytes>>);
 
 impl Client {
-    /// Reads the certificates that the host trusts, or takes Mozilla's where it has none. Holds at
-    /// most so many unused connections to a host. Fails when TLS can't be set up.
-    pub fn new(idle_connections_max: usize) -> io::Result<Self> {
+    /// A client of servers of these authorities. Holds at most so many unused connections to a host.
+    ///
+    /// # Errors
+    /// When TLS can't be set up.
+    pub fn new(idle_connections_max: usize, authorities: &Authorities) -> io::Result<Self> {
         let pool = Pool::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_MAX)
             .pool_max_idle_per_host(idle_connections_max)
-            .build(connector()?);
+            .build(connector(authorities)?);
         Ok(Client(pool))
     }
 

@@ -49,6 +49,7 @@ use std::time::Duration;
 use shard::{ForwardRequest, Full, Histogram, HookEvent, HookEvents, Webhook, WebhookRequest};
 use tokio::sync::oneshot;
 
+use crate::outgoing::Authorities;
 use event_sender::SharedEventQueue;
 use events::Events;
 use forward::Forwards;
@@ -181,6 +182,15 @@ pub struct Workers {
     pub event_sender: EventSender,
     /// Forwards.
     pub forwarder: Forwarder,
+}
+
+impl Workers {
+    /// All of them send to servers of these authorities alone.
+    pub fn trust(&mut self, authorities: &Authorities) {
+        self.worker.trust(authorities.clone());
+        self.event_sender.trust(authorities.clone());
+        self.forwarder.trust(authorities.clone());
+    }
 }
 
 impl Dispatcher {

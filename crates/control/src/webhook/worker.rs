@@ -17,6 +17,7 @@ use super::request_queue::PendingRequest;
 use super::response::{self, Expects, Responses};
 use super::signature::RequestId;
 use super::{Dispatcher, Settings};
+use crate::outgoing::Authorities;
 
 /// So long after a request that failed in passing it is sent again, as long as that is within the time that
 /// it has.
@@ -62,7 +63,7 @@ impl Worker {
         Worker {
             timeout: dispatcher.settings().timeout,
             dispatcher,
-            client: LazyClient::new(queues_per_url.max(1)),
+            client: LazyClient::new(queues_per_url.max(1), Authorities::SYSTEM),
             queues_per_url: queues_per_url.max(1),
             closed_for: Duration::ZERO,
             down: HashSet::new(),
@@ -70,6 +71,11 @@ impl Worker {
             log: Log::default(),
             full_logged: 0,
         }
+    }
+
+    /// Sends to servers of these authorities alone.
+    pub(super) fn trust(&mut self, authorities: Authorities) {
+        self.client.trust(authorities);
     }
 
     /// Runs until [`Dispatcher::stop`], or until it is dropped; either way whatever waits gets an

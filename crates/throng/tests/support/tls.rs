@@ -8,8 +8,11 @@ use std::sync::Arc;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt;
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned,
+};
 
 use super::{Scratch, Server, TIMEOUT};
 
@@ -101,6 +104,14 @@ impl Authority {
         Arc::new(builder.with_no_client_auth())
     }
 
+    /// What a server of rustls proves itself by: a certificate that [`Authority::sign`] wrote.
+    pub fn server_config(&self, name: &str) -> Arc<ServerConfig> {
+        let certificate = CertificateDer::from_pem_file(self.path(&format!("{name}.pem"))).unwrap();
+        let key = PrivateKeyDer::from_pem_file(self.path(&format!("{name}.key"))).unwrap();
+        let builder = ServerConfig::builder().with_no_client_auth();
+        Arc::new(builder.with_single_cert(vec![certificate], key).unwrap())
+    }
+
     /// Connects, and performs the handshake.
     pub fn connect(&self, address: SocketAddr) -> TlsStream {
         connect_with(&self.client_config(), address)
@@ -137,19 +148,37 @@ pub fn exchange(stream: &mut TlsStream, request: &str) -> String {
 
 /// Where clients without TLS connect, to reach a server with TLS. It lives as long as the process.
 pub fn tunnel(config: Arc<ClientConfig>, to: SocketAddr) -> SocketAddr {
+    carry(to, move |plain, socket| {
+        let name = ServerName::try_from("localhost").unwrap();
+        let connection = ClientConnection::new(config.clone(), name).unwrap();
+        pump(plain, socket, connection.into());
+    })
+}
+
+/// Where clients with TLS connect, to reach a server without. It lives as long as the process.
+pub fn terminate(config: Arc<ServerConfig>, to: SocketAddr) -> SocketAddr {
+    carry(to, move |socket, plain| {
+        pump(plain, socket, ServerConnection::new(config.clone()).unwrap().into());
+    })
+}
+
+/// Has a function carry the bytes of each connection here to one there, and closes both when it returns.
+fn carry(
+    to: SocketAddr,
+    both: impl Fn(&TcpStream, &TcpStream) + Send + Sync + 'static,
+) -> SocketAddr {
+    let both = Arc::new(both);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
-        for plain in listener.incoming().map_while(Result::ok) {
-            let config = config.clone();
+        for here in listener.incoming().map_while(Result::ok) {
+            let both = both.clone();
             std::thread::spawn(move || {
                 // A server that rejects the connection closes it.
-                let Ok(socket) = TcpStream::connect(to) else { return };
-                let name = ServerName::try_from("localhost").unwrap();
-                let connection = ClientConnection::new(config, name).unwrap();
-                pump(&plain, &socket, connection);
-                let _ = plain.shutdown(std::net::Shutdown::Both);
-                let _ = socket.shutdown(std::net::Shutdown::Both);
+                let Ok(there) = TcpStream::connect(to) else { return };
+                both(&here, &there);
+                let _ = here.shutdown(std::net::Shutdown::Both);
+                let _ = there.shutdown(std::net::Shutdown::Both);
             });
         }
     });
@@ -160,7 +189,7 @@ pub fn tunnel(config: Arc<ClientConfig>, to: SocketAddr) -> SocketAddr {
 const TUNNEL_BYTES: usize = 16 << 10;
 
 /// Carries bytes both ways until a side has ended. A side that reads slowly holds the other one up.
-fn pump(plain: &TcpStream, socket: &TcpStream, mut connection: ClientConnection) {
+fn pump(plain: &TcpStream, socket: &TcpStream, mut connection: rustls::Connection) {
     plain.set_nonblocking(true).unwrap();
     socket.set_nonblocking(true).unwrap();
     let _ = (plain.set_nodelay(true), socket.set_nodelay(true));

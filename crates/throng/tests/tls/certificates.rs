@@ -82,7 +82,7 @@ fn a_new_certificate_is_taken_up_and_connections_stay() {
 }
 
 /// What a server says that does not start.
-fn error(settings: &[(&str, String)]) -> String {
+pub fn error(settings: &[(&str, String)]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
     command.envs(settings.iter().map(|(name, value)| (*name, value.as_str())));

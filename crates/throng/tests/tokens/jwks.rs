@@ -12,6 +12,7 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
 
 use crate::application::Reserved;
+use crate::support::tls::{Authority, terminate};
 use crate::support::*;
 use crate::tokens::support::*;
 
@@ -358,4 +359,22 @@ fn no_issuer_speaks_for_another() {
     for forged in [a("/b"), b("/a"), a("/c"), b(""), rsa("1")] {
         assert_eq!(poll(&server, &forged), refused(401, "invalid_token"));
     }
+}
+
+#[test]
+fn an_issuer_behind_tls_is_trusted_by_the_authority_in_a_file() {
+    let authority = Authority::new();
+    let issuers = Issuers::new(at_once(vec![jwk(RSA.1, "1")]));
+    let address = terminate(authority.server_config("server"), issuers.address);
+    let url = format!("https://localhost:{}/keys", address.port());
+    let ca = authority.path("ca.pem").display().to_string();
+    let settings = [REQUIRED, ("THRONG_AUTH_JWKS_URLS", &url)];
+    let with_ca = [&settings[..], &[("THRONG_AUTH_JWKS_CA_FILE", &ca)]].concat();
+    let server = serve_with(&with_ca);
+    assert_eq!(poll(&server, &rsa("1")).0, 200);
+    // The host's authorities have not signed the issuer's certificate.
+    let before = issuers.requests();
+    let server = serve_with(&settings);
+    assert_eq!(poll(&server, &rsa("1")), refused(503, "keys_unavailable"));
+    assert_eq!(issuers.requests(), before);
 }

@@ -25,9 +25,10 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::client::Proof;
+use super::client::{LazyClient, Proof};
 use super::gate::Gate;
 use super::signature::RequestId;
+use crate::outgoing::Authorities;
 use queue::ForwardQueue;
 pub(super) use queue::Waits;
 pub use queue::{ForwardStats, ReplyCounts};
@@ -216,13 +217,19 @@ impl Forwards {
 /// The control thread's side: sends what is in the queues.
 pub struct Forwarder {
     forwards: Arc<Forwards>,
+    authorities: Authorities,
     /// Tells that this has ended.
     _done: oneshot::Sender<()>,
 }
 
 impl Forwarder {
     pub(super) fn new(forwards: Arc<Forwards>, done: oneshot::Sender<()>) -> Self {
-        Forwarder { forwards, _done: done }
+        Forwarder { forwards, authorities: Authorities::SYSTEM, _done: done }
+    }
+
+    /// Sends to servers of these authorities alone.
+    pub(in crate::webhook) fn trust(&mut self, authorities: Authorities) {
+        self.authorities = authorities;
     }
 
     /// Runs until the dispatcher is told to stop, and a little longer to send what waits. Needs a tokio
@@ -232,15 +239,10 @@ impl Forwarder {
         let mut end = self.forwards.end.subscribe();
         loop {
             for queue in self.forwards.begun() {
-                queues.spawn(
-                    ForwardSender::new(
-                        queue,
-                        replies.clone(),
-                        end.clone(),
-                        self.forwards.gate.clone(),
-                    )
-                    .run(),
-                );
+                let gate = self.forwards.gate.clone();
+                let client = LazyClient::new(1, self.authorities.clone());
+                let sender = ForwardSender::new(queue, replies.clone(), end.clone(), gate, client);
+                queues.spawn(sender.run());
             }
             if end.borrow_and_update().is_some() && queues.is_empty() {
                 return;

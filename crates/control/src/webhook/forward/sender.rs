@@ -48,8 +48,9 @@ impl ForwardSender {
         replies: Arc<dyn PublishReplies>,
         end: watch::Receiver<Option<Instant>>,
         gate: Arc<Gate>,
+        client: LazyClient,
     ) -> Self {
-        let (client, log, closed_for) = (LazyClient::new(1), Log::default(), Duration::ZERO);
+        let (log, closed_for) = (Log::default(), Duration::ZERO);
         ForwardSender { queue, replies, end, gate, client, log, closed_for }
     }
 

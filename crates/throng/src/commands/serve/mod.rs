@@ -1,5 +1,6 @@
 //! `throng serve`: connects the parts of the server and runs until a signal ends it.
 
+mod authorities;
 mod certificates;
 mod cluster;
 mod demo;

@@ -14,6 +14,7 @@ use protocol::phoenix::token::Key;
 use crate::cli::Serve;
 use crate::error::CommandError;
 
+use super::authorities;
 use super::certificates::Certificates;
 use super::cluster::Cluster;
 use super::mqtt;
@@ -114,11 +115,12 @@ impl Services {
             left: left.unwrap_or_default(),
             node: node.to_string(),
         };
-        let (webhook, workers) = control::webhook::Dispatcher::new(
+        let (webhook, mut workers) = control::webhook::Dispatcher::new(
             settings::webhook_fixed(config),
             settings::webhook(config),
             start,
         );
+        workers.trust(&authorities::read("webhook.ca_file", &config.webhook.ca_file)?);
         let certificates = Certificates::new(config, handles.len())?;
         let services = Services {
             certificates,
@@ -132,7 +134,7 @@ impl Services {
             mqtt_state,
             shared,
             webhook,
-            tokens: Tokens::default(),
+            tokens: Tokens::new(authorities::read("auth.jwks_ca_file", &config.auth.jwks_ca_file)?),
             fixed: Fixed { ws_echo: args.ws_echo, demo: args.demo, longpoll_key },
             handles,
         };

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use auth::{Authenticator, Grants, Patterns};
 use config::Config;
+use control::{Authorities, KeyFetcher};
 use token::{Algorithm, Authority, Jwks, Key, KeyError};
 
 use crate::error::CommandError;
@@ -16,7 +17,7 @@ const KEY_FILE_BYTES_MAX: u64 = 64 << 10;
 pub(super) struct Tokens {
     pub revocations: Arc<token::Revocations>,
     pub stats: Arc<token::Stats>,
-    pub fetcher: control::KeyFetcher,
+    pub fetcher: KeyFetcher,
 }
 
 /// Who says what tokens are worth, and the keys that are to be fetched for it.
@@ -27,6 +28,11 @@ pub(super) struct Auth {
 }
 
 impl Tokens {
+    /// No token is revoked yet. Keys are fetched from servers of these authorities alone.
+    pub fn new(authorities: Authorities) -> Self {
+        Tokens { fetcher: KeyFetcher::new(authorities), ..Tokens::default() }
+    }
+
     /// Who says what tokens are worth by this configuration. Keys that were fetched for the one before
     /// stay where they come from the same places.
     ///
