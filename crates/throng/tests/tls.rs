@@ -6,6 +6,7 @@ mod certificates;
 mod client_certificates;
 mod clients;
 mod handshakes;
+mod hostile;
 mod outgoing;
 mod proxied;
 mod slow_readers;
