@@ -1,13 +1,10 @@
 //! Permits for fan-outs over long lists.
 //!
-//! Where the limit on open files is low there are far more shards than cores. If all of them worked
-//! on a broadcast at once, the scheduler would give each its turn only after all others, and a
-//! message to one user, a request or a new connection would wait as long for its shard. So only as
-//! many shards as there are cores carry on with long fan-outs at a time; the others sleep, wake at
-//! once for anything small, and take over after a while.
-//!
-//! With a few shards a core the scheduler does well enough by itself, and waiting for a permit only
-//! lets receivers fall asleep in between: then there is one for each.
+//! Where the limit on open files is low there are more shards than cores. If all of them worked on a
+//! broadcast at once, the scheduler would give each its turn only after all others, and a message to
+//! one user, a request or a new connection would wait as long for its shard. So only as many shards
+//! as there are cores carry on with long fan-outs at a time; the others sleep, wake at once for
+//! anything small, and take over after a while.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,11 +13,9 @@ use mailbox::Wake;
 
 use crate::wake::Commands;
 
-/// How long a shard holds its permit while others wait, in microseconds.
-const GRANT_US: u64 = 20_000;
-
-/// Shards of one core up to which each has a permit of its own.
-const SHARDS_PER_CORE_MAX: usize = 8;
+/// How long a shard holds its permit while others wait, in microseconds: a tick of the scheduler where it has 250 a
+/// second.
+const GRANT_US: u64 = 4_000;
 
 /// The permits, shared by all shards.
 pub(crate) struct FanoutPermits {
@@ -49,10 +44,10 @@ pub(crate) enum Permit {
 }
 
 impl FanoutPermits {
+    /// One permit for each core.
     pub fn new(shards: Vec<Arc<Commands>>, cores: usize) -> Self {
-        let few = shards.len() <= cores * SHARDS_PER_CORE_MAX;
         let state = State {
-            free: if few { shards.len() } else { cores.max(1) },
+            free: cores.max(1),
             waiting: VecDeque::new(),
             granted: vec![false; shards.len()],
         };

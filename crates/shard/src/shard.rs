@@ -28,7 +28,7 @@ use crate::handover::give::{CHANNEL, Giving};
 use crate::listen::{Balance, Listening};
 use crate::permits::{FanoutPermits, Permit};
 use crate::poller::Poller;
-use crate::sender::Sender;
+use crate::sender::{BATCH, Sender};
 use crate::socket::{Sockets, State};
 use crate::tls::{HANDSHAKES_QUEUED, TlsContext, TlsTable};
 use crate::wake::Commands;
@@ -38,7 +38,7 @@ pub(crate) use accept::Accepted;
 use accept::Bucket;
 pub(crate) use accept::REFUSALS_LOGGED;
 pub(crate) use accept::spare;
-use batch::{BATCH, Batch};
+use batch::Batch;
 use short::Short;
 
 /// Events of the wake-up carry this token, those of the listeners the ones from [`LISTENERS`] on; all

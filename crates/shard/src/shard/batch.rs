@@ -12,13 +12,10 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::Shard;
-use crate::sender::{Send, send_one};
+use crate::sender::{BATCH, Send, send_one};
 use crate::socket::{Sockets, State};
 use crate::tls::WINDOW_BYTES;
 use engine::{Capacity, Chunk, Limited, Metrics, Outbox, Settings};
-
-/// Sends in a batch: as many as one system call submits.
-pub(crate) const BATCH: usize = 512;
 
 /// So many encrypted bytes are gathered before they are sent, and one entry more.
 const SEALED_BYTES: usize = 256 << 10;
