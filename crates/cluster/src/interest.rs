@@ -18,7 +18,7 @@ pub struct Interest {
 
 impl Interest {
     /// A node without members, whose interest outlives them by so many microseconds. It is always interested in the
-    /// stream of everyone.
+    /// streams of everyone and of presence.
     pub fn new(linger_us: u64) -> Self {
         let mut interest = Interest {
             topics: PerStream::new(0),
@@ -26,8 +26,10 @@ impl Interest {
             left_us: PerStream::new(0),
             linger_us,
         };
-        interest.topics.set(Stream::EVERYONE, 1);
-        interest.is_on.set(Stream::EVERYONE, true);
+        for stream in [Stream::EVERYONE, Stream::PRESENCE] {
+            interest.topics.set(stream, 1);
+            interest.is_on.set(stream, true);
+        }
         interest
     }
 

@@ -14,12 +14,17 @@
 //! - A stream whose interest has just begun starts at the message that was published when it began: the
 //!   subscription takes a round trip to count, and the node requests what was sent meanwhile.
 //!
+//! Nodes share who is present in the same way: each owns its entries, and publishes what changes of them to a stream of
+//! its own ([`PresenceDiff`]), so that losses are noticed and repaired like those of messages. A node that has not all
+//! changes of another one reads its entries page by page ([`PresencePage`]).
+//!
 //! [`Node`] is all of it. Nothing here knows a socket, a clock, a thread or randomness, so that a simulation of several
 //! nodes and a NATS that loses connections repeats by its seed.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
+mod entries;
 mod incoming;
 mod interest;
 mod node;
@@ -33,11 +38,13 @@ mod stream;
 mod subject;
 
 pub use interest::Interest;
-pub use node::{Description, HELLO_US, Node, SILENT_US, Settings};
+pub use node::{
+    Description, HELLO_US, Node, PRESENCE_PACKET_BYTES, PRESENCE_US, SILENT_US, Settings,
+};
 pub use output::{Counts, Output, Target};
 pub use packet::{
-    Head, HeadsReply, HeadsRequest, Hello, Message, Packet, PacketError, ReplayReply,
-    ReplayRequest, ReplayedRange, RequestedRange,
+    Head, HeadsReply, HeadsRequest, Hello, Message, Packet, PacketError, PresenceDiff,
+    PresencePage, PresenceRequest, ReplayReply, ReplayRequest, ReplayedRange, RequestedRange,
 };
 pub use peer::PeerState;
 pub use stream::Stream;

@@ -3,6 +3,10 @@
 //! The shell calls the inputs in any order, and after each of them [`Node::poll_outputs`]. It calls
 //! [`Node::on_time`] at [`Node::due_us`] at the latest.
 
+mod entries;
+
+pub use entries::{PRESENCE_PACKET_BYTES, PRESENCE_US};
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -14,7 +18,7 @@ use crate::replay::{RETAINED_US, Replay};
 use crate::stream::PerStream;
 use crate::{
     Counts, HeadsReply, HeadsRequest, Hello, Message, Output, Packet, PacketError, PeerState,
-    ReplayReply, ReplayRequest, Stream, Target,
+    PresenceRequest, ReplayReply, ReplayRequest, Stream, Target,
 };
 
 /// How often a node says that it is there, in microseconds.
@@ -73,6 +77,12 @@ pub struct Node {
     /// When interest in each stream began.
     interest_begun_us: PerStream<u64>,
     is_connected: bool,
+    /// Since when it is not, where it was.
+    disconnected_us: Option<u64>,
+    /// Diffs of presence that it has published.
+    presence_diffs: u64,
+    /// More entries of other nodes fit into the memory for them.
+    has_presence_capacity: bool,
     /// Since when the shell reads no packets.
     reading_paused_us: Option<u64>,
     hello_number: u64,
@@ -86,7 +96,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node that is not connected to NATS yet. It is interested in the stream of everyone from now on.
+    /// A node that is not connected to NATS yet. It is interested in the streams of everyone and of presence from now
+    /// on.
     pub fn new(settings: Settings, now_us: u64) -> Self {
         let mut node = Node {
             replay: Replay::new(settings.node, settings.replay_bytes_max),
@@ -95,6 +106,9 @@ impl Node {
             peers: BTreeMap::new(),
             interest_begun_us: PerStream::new(NEVER),
             is_connected: false,
+            disconnected_us: None,
+            presence_diffs: 0,
+            has_presence_capacity: true,
             reading_paused_us: None,
             hello_number: 0,
             hello_due_us: now_us,
@@ -104,6 +118,7 @@ impl Node {
             counts: Counts::default(),
         };
         node.on_interest_begun(Stream::EVERYONE, now_us, now_us);
+        node.on_interest_begun(Stream::PRESENCE, now_us, now_us);
         node
     }
 
@@ -117,10 +132,20 @@ impl Node {
         self.peers.values().map(|peer| &peer.state)
     }
 
+    /// Whether all entries in presence of another node are here, as far as this one knows.
+    pub fn has_entries_of(&self, node: NodeId) -> bool {
+        self.peers.get(&node).is_some_and(|peer| peer.entries.is_whole())
+    }
+
     /// What it has counted.
     pub fn counts(&self) -> Counts {
         let duplicates = self.peers.values().map(|peer| peer.streams.duplicates).sum::<u64>();
-        Counts { duplicates: self.counts.duplicates + duplicates, ..self.counts }
+        let reads = self.peers.values().map(|peer| peer.entries.reads()).sum::<u64>();
+        Counts {
+            duplicates: self.counts.duplicates + duplicates,
+            presence_reads: self.counts.presence_reads + reads,
+            ..self.counts
+        }
     }
 
     /// Bytes of its own messages that it retains.
@@ -169,18 +194,21 @@ impl Node {
     /// The connection to NATS is there, with all subscriptions.
     pub fn on_connected(&mut self, now_us: u64) {
         self.is_connected = true;
+        self.disconnected_us = None;
         let streams: Vec<Stream> = self.interested_streams().collect();
         for peer in self.peers.values_mut() {
             peer.state.received_us = peer.state.received_us.max(now_us);
             peer.streams.on_connected(now_us);
+            peer.entries.on_connected(now_us);
             peer.streams.heads_to_request.extend(&streams);
         }
         self.send_hello(now_us, true, false);
     }
 
     /// The connection to NATS is gone. What is missing will be requested when it is back.
-    pub fn on_disconnected(&mut self) {
+    pub fn on_disconnected(&mut self, now_us: u64) {
         self.is_connected = false;
+        self.disconnected_us.get_or_insert(now_us);
     }
 
     /// The shell reads no packets from now on. The silence of others counts for nothing meanwhile, and neither does a
@@ -196,6 +224,7 @@ impl Node {
         for peer in self.peers.values_mut() {
             peer.state.received_us = (peer.state.received_us + paused_us).min(now_us);
             peer.streams.on_resumed(paused_us, now_us);
+            peer.entries.on_resumed(paused_us);
         }
     }
 
@@ -217,6 +246,8 @@ impl Node {
             Packet::HeadsReply(reply) => self.on_heads_reply(&reply, now_us),
             Packet::ReplayRequest(request) => self.on_replay_request(&request),
             Packet::ReplayReply(reply) => self.on_replay_reply(&reply, now_us),
+            Packet::PresenceRequest(request) => self.on_presence_request(request),
+            Packet::PresencePage(page) => self.on_presence_page(page, now_us),
         }
         Ok(())
     }
@@ -227,7 +258,7 @@ impl Node {
         self.time_us = now_us;
         self.replay.evict(now_us);
         if !self.is_connected {
-            return;
+            return self.expire_unreachable(now_us);
         }
         if self.reading_paused_us.is_none() {
             self.verify_peers(stood_still, now_us);
@@ -248,11 +279,15 @@ impl Node {
             if peer.state.is_up && now_us.saturating_sub(peer.state.received_us) >= SILENT_US {
                 peer.state.is_up = false;
                 self.outputs.push(Output::Down { node: peer.state.node, has_left: false });
+                if peer.entries.on_down() {
+                    self.outputs.push(Output::PresenceExpired(peer.state.node));
+                }
             }
+            peer.entries.on_time(self.has_presence_capacity, now_us);
             peer.streams.on_time(now_us, &mut out);
             all.push((peer.state.node, out));
         }
-        all.into_iter().for_each(|(node, out)| self.deliver(node, out));
+        all.into_iter().for_each(|(node, out)| self.deliver(node, out, now_us));
         self.forget_old_peers(now_us);
     }
 
@@ -260,7 +295,9 @@ impl Node {
     pub fn due_us(&self) -> u64 {
         let silent = |peer: &Peer| peer.state.is_up.then_some(peer.state.received_us + SILENT_US);
         let peers = self.peers.values();
-        let peers = peers.flat_map(|peer| [silent(peer), peer.streams.due_us()]).flatten();
+        let peers =
+            peers.flat_map(|peer| [silent(peer), peer.streams.due_us(), peer.entries.due_us()]);
+        let peers = peers.flatten();
         let peers_due_us = peers.min().unwrap_or(NEVER);
         match (self.is_connected, self.reading_paused_us) {
             (true, None) => peers_due_us.min(self.hello_due_us),
@@ -303,6 +340,7 @@ impl Node {
             is_reply_requested,
             connections: self.description.connections,
             is_draining: self.description.is_draining,
+            has_presence: true,
         };
         self.send(Target::Nodes, Packet::Hello(hello).encode());
     }
@@ -330,7 +368,7 @@ impl Node {
         peer.state.received_us = now_us;
         let mut out = Vec::new();
         peer.streams.on_message(stream, number, payload, (interest_begun_us, now_us), &mut out);
-        self.deliver(node, out);
+        self.deliver(node, out, now_us);
     }
 
     fn on_hello(&mut self, hello: &Hello, now_us: u64) {
@@ -342,23 +380,30 @@ impl Node {
         if !peer.on_hello(hello, now_us) {
             return;
         }
-        let (is_up, mut out) = (peer.state.is_up, Vec::new());
+        let (is_up, mut out, mut has_expired) = (peer.state.is_up, Vec::new(), false);
         if is_up {
             for (stream, interest_begun_us) in streams.iter().zip(interest_begun_us) {
                 peer.streams.on_interest_begun(*stream, interest_begun_us, now_us);
             }
             peer.streams.on_tails(&hello.heads, now_us);
+            if hello.has_presence {
+                peer.entries.on_up(now_us);
+            }
             if before > 0 && hello.number > before.saturating_add(1) {
                 peer.streams.heads_to_request.extend(&streams);
             }
         } else {
             peer.streams.give_up_all(&mut out);
+            has_expired = peer.entries.on_down();
         }
-        self.deliver(node, out);
+        self.deliver(node, out, now_us);
         match (was_up, is_up) {
             (false, true) => self.outputs.push(Output::Up(node)),
             (true, false) => self.outputs.push(Output::Down { node, has_left: true }),
             _ => {}
+        }
+        if has_expired {
+            self.outputs.push(Output::PresenceExpired(node));
         }
         if hello.is_reply_requested && is_up {
             self.send_hello(now_us, false, false);
@@ -379,7 +424,7 @@ impl Node {
         let mut out = Vec::new();
         let times = Times { sent_us, their_us: reply.now_us, now_us };
         peer.streams.on_heads(&streams, &reply.heads, times, &mut out);
-        self.deliver(node, out);
+        self.deliver(node, out, now_us);
     }
 
     fn on_replay_request(&mut self, request: &ReplayRequest) {
@@ -400,25 +445,29 @@ impl Node {
         for replayed in &reply.ranges {
             peer.streams.on_replayed(replayed, now_us, &mut out);
         }
-        self.deliver(node, out);
+        self.deliver(node, out, now_us);
     }
 
-    fn deliver(&mut self, node: NodeId, outputs: Vec<StreamOutput>) {
+    fn deliver(&mut self, node: NodeId, outputs: Vec<StreamOutput>, now_us: u64) {
         for it in outputs {
-            self.outputs.push(match it {
+            match it {
+                StreamOutput::Deliver(Stream::PRESENCE, payload) => {
+                    self.on_presence_diff(node, &payload, now_us);
+                }
+                StreamOutput::Gap(Stream::PRESENCE, _) => self.on_presence_gap(node, now_us),
                 StreamOutput::Deliver(stream, payload) => {
                     self.counts.delivered += 1;
-                    Output::Deliver { node, stream, payload }
+                    self.outputs.push(Output::Deliver { node, stream, payload });
                 }
                 StreamOutput::Gap(stream, lost) => {
                     self.counts.gaps += 1;
-                    Output::Gap { node, stream, lost }
+                    self.outputs.push(Output::Gap { node, stream, lost });
                 }
-            });
+            }
         }
     }
 
-    /// Sends what streams have to request, a packet for each node and kind.
+    /// Sends what streams and presence have to request, a packet for each node and kind.
     fn send_requests(&mut self, now_us: u64) {
         let node = self.settings.node.0;
         for (id, peer) in &mut self.peers {
@@ -440,6 +489,11 @@ impl Node {
                 self.counts.requests += 1;
                 let request = ReplayRequest { node, id: self.request_id, ranges: ranges.to_vec() };
                 let bytes = Packet::ReplayRequest(request).encode();
+                self.outputs.push(Output::Send { target, bytes });
+            }
+            if let Some((id, from)) = peer.entries.poll_request() {
+                let request = PresenceRequest { node, id, from };
+                let bytes = Packet::PresenceRequest(request).encode();
                 self.outputs.push(Output::Send { target, bytes });
             }
         }
@@ -467,6 +521,7 @@ impl Node {
     fn forget_peer(&mut self, node: NodeId) {
         if let Some(peer) = self.peers.remove(&node) {
             self.counts.duplicates += peer.streams.duplicates;
+            self.counts.presence_reads += peer.entries.reads();
         }
     }
 }

@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 use model::NodeId;
+use presence::{Change, Page};
 
-use crate::Stream;
+use crate::{PresenceRequest, Stream};
 
 /// Where a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +49,25 @@ pub enum Output {
         /// How many, where that is known.
         lost: Option<u64>,
     },
+    /// Change the entries of another node in presence.
+    PresenceChanged {
+        /// The node, whose entries they are.
+        node: NodeId,
+        /// The changes, in their order.
+        changes: Vec<Change>,
+    },
+    /// Make the entries of another node, in the range of a page, those of the page.
+    PresencePage {
+        /// The node, whose entries they are.
+        node: NodeId,
+        /// The page.
+        page: Page,
+    },
+    /// Remove all entries of another node.
+    PresenceExpired(NodeId),
+    /// Read a page of this node's own entries, of about [`crate::PRESENCE_PACKET_BYTES`] and from the number that the
+    /// request names, and give both to [`crate::Node::on_presence_read`].
+    ReadPresence(PresenceRequest),
     /// A node has joined, or came back.
     Up(NodeId),
     /// A node has left, or is silent.
@@ -78,4 +98,11 @@ pub struct Counts {
     pub gaps: u64,
     /// Packets that could not be read.
     pub damaged: u64,
+    /// Changes of this node's entries in presence.
+    pub presence_sent: u64,
+    /// Changes of other nodes' entries.
+    pub presence_received: u64,
+    /// Times that this node has read all entries of another one: once for each that has joined or come back, and once
+    /// for each loss of changes.
+    pub presence_reads: u64,
 }

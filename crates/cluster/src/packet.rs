@@ -10,6 +10,10 @@
 //! | 4 | [`HeadsReply`] | |
 //! | 5 | [`ReplayRequest`] | |
 //! | 6 | [`ReplayReply`] | |
+//! | 7 | [`PresenceRequest`] | |
+//! | 8 | [`PresencePage`] | |
+//!
+//! The payload of a message of [`Stream::PRESENCE`] is a [`PresenceDiff`], a map as well.
 //!
 //! Numbers of fields stay for good. A reader passes over fields that it doesn't know, so that nodes of two versions that
 //! follow each other understand each other. A packet of another version, or of another kind, is an error: the reader
@@ -18,6 +22,7 @@
 use bytes::Bytes;
 use minicbor::{Decode, Encode};
 use model::NodeId;
+use presence::{Change, Page, SharedEntry};
 
 use crate::Stream;
 
@@ -29,6 +34,8 @@ const HEADS_REQUEST: u8 = 3;
 const HEADS_REPLY: u8 = 4;
 const REPLAY_REQUEST: u8 = 5;
 const REPLAY_REPLY: u8 = 6;
+const PRESENCE_REQUEST: u8 = 7;
+const PRESENCE_PAGE: u8 = 8;
 
 /// Bytes of a message before its payload.
 const HEADER_BYTES: usize = 16;
@@ -48,6 +55,10 @@ pub enum Packet {
     ReplayRequest(ReplayRequest),
     /// The end of its reply: the messages came before.
     ReplayReply(ReplayReply),
+    /// A request for a page of a node's entries in presence.
+    PresenceRequest(PresenceRequest),
+    /// Its reply.
+    PresencePage(PresencePage),
 }
 
 /// A published message.
@@ -94,6 +105,9 @@ pub struct Hello {
     /// Whether it drains.
     #[cbor(n(8), default)]
     pub is_draining: bool,
+    /// It shares its entries in presence: it sends changes, and replies to requests for pages.
+    #[cbor(n(9), default)]
+    pub has_presence: bool,
 }
 
 /// A request for the newest numbers of some streams.
@@ -210,6 +224,60 @@ pub struct ReplayedRange {
     pub is_whole: bool,
 }
 
+/// What has changed of a node's entries in presence: the payload of a message of [`Stream::PRESENCE`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct PresenceDiff {
+    /// Its number. The one before has the number before.
+    #[n(0)]
+    pub number: u64,
+    /// The changes, in their order.
+    #[cbor(n(1), default)]
+    pub changes: Vec<Change>,
+    /// The node has lost changes: others must read all its entries anew.
+    #[cbor(n(2), default)]
+    pub is_reset: bool,
+}
+
+/// A request for a page of a node's own entries in presence.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct PresenceRequest {
+    /// The node that requests it.
+    #[n(0)]
+    pub node: u32,
+    /// The reply has the same.
+    #[n(1)]
+    pub id: u64,
+    /// The first number of the page.
+    #[n(2)]
+    pub from: u64,
+}
+
+/// A page of a node's own entries in presence: all whose numbers are in a range.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct PresencePage {
+    /// The node, whose entries they are.
+    #[n(0)]
+    pub node: u32,
+    /// That of the request.
+    #[n(1)]
+    pub id: u64,
+    /// The number of the last diff whose changes are in the page. It may have later ones.
+    #[n(2)]
+    pub number: u64,
+    /// The first number of the range.
+    #[n(3)]
+    pub from: u64,
+    /// The number behind the range; without one it has no end.
+    #[n(4)]
+    pub to: Option<u64>,
+    /// The entries, in ascending order of their numbers.
+    #[cbor(n(5), default)]
+    pub entries: Vec<SharedEntry>,
+}
+
 /// Why bytes are no packet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
@@ -260,6 +328,49 @@ impl Message {
     }
 }
 
+impl PresenceDiff {
+    /// Appends its bytes.
+    pub fn encode_into(&self, out: &mut Vec<u8>) {
+        // Writing to a vector does not fail.
+        let _ = minicbor::encode(self, out);
+    }
+
+    /// Reads a diff.
+    ///
+    /// # Errors
+    /// When the bytes are damaged.
+    pub fn decode(bytes: &[u8]) -> Result<Self, PacketError> {
+        read(bytes)
+    }
+}
+
+impl PresencePage {
+    /// Reads a page.
+    ///
+    /// # Errors
+    /// When the bytes are damaged, or the entries are out of order or of the range.
+    fn decode(bytes: &[u8]) -> Result<Self, PacketError> {
+        let page: Self = read(bytes)?;
+        let is_in_order = page.entries.is_sorted_by(|one, next| one.number < next.number);
+        let ends = page.entries.first().into_iter().chain(page.entries.last());
+        let is_in_range =
+            |it: &SharedEntry| it.number >= page.from && page.to.is_none_or(|to| it.number < to);
+        if !is_in_order
+            || !ends.into_iter().all(is_in_range)
+            || page.to.is_some_and(|to| to <= page.from)
+        {
+            let error = "the entries of a page of presence are out of order or range";
+            return Err(PacketError::Damaged(error.into()));
+        }
+        Ok(page)
+    }
+
+    /// The entries, as presence takes them.
+    pub fn into_page(self) -> Page {
+        Page { from: self.from, to: self.to, entries: self.entries }
+    }
+}
+
 impl Packet {
     /// Writes a packet.
     pub fn encode(&self) -> Bytes {
@@ -273,6 +384,8 @@ impl Packet {
             Packet::HeadsReply(reply) => map(HEADS_REPLY, reply),
             Packet::ReplayRequest(request) => map(REPLAY_REQUEST, request),
             Packet::ReplayReply(reply) => map(REPLAY_REPLY, reply),
+            Packet::PresenceRequest(request) => map(PRESENCE_REQUEST, request),
+            Packet::PresencePage(page) => map(PRESENCE_PAGE, page),
         }
     }
 
@@ -292,6 +405,8 @@ impl Packet {
             HEADS_REPLY => Packet::HeadsReply(read(rest)?),
             REPLAY_REQUEST => Packet::ReplayRequest(read(rest)?),
             REPLAY_REPLY => Packet::ReplayReply(read(rest)?),
+            PRESENCE_REQUEST => Packet::PresenceRequest(read(rest)?),
+            PRESENCE_PAGE => Packet::PresencePage(PresencePage::decode(rest)?),
             kind => return Err(PacketError::Kind(kind)),
         })
     }
@@ -309,136 +424,4 @@ fn read<'b, T: Decode<'b, ()>>(bytes: &'b [u8]) -> Result<T, PacketError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn stream() -> impl Strategy<Value = u16> {
-        0..=Stream::TOPICS
-    }
-
-    fn hello() -> impl Strategy<Value = Hello> {
-        let texts = (any::<String>(), any::<String>());
-        let numbers = (any::<u32>(), any::<u64>(), any::<u64>());
-        let heads = vec((stream(), any::<u64>()), 0..20);
-        (texts, numbers, heads, any::<[bool; 3]>()).prop_map(
-            |((name, version), (node, number, connections), heads, flags)| {
-                let [is_goodbye, is_reply_requested, is_draining] = flags;
-                Hello {
-                    node,
-                    name,
-                    version,
-                    number,
-                    heads,
-                    is_goodbye,
-                    is_reply_requested,
-                    connections,
-                    is_draining,
-                }
-            },
-        )
-    }
-
-    fn message() -> impl Strategy<Value = Message> {
-        (any::<u32>(), stream(), any::<u64>(), any::<Vec<u8>>()).prop_map(
-            |(node, stream, number, payload)| Message {
-                node: NodeId(node),
-                stream: Stream::from_number(stream).unwrap(),
-                number,
-                payload: payload.into(),
-            },
-        )
-    }
-
-    fn replay() -> impl Strategy<Value = Packet> {
-        let requested = (stream(), any::<u64>(), any::<u64>(), any::<u64>()).prop_map(
-            |(stream, after, to, since_us)| RequestedRange { stream, after, to, since_us },
-        );
-        let replayed = (stream(), any::<u64>(), any::<u64>(), any::<bool>()).prop_map(
-            |(stream, first, to, is_whole)| ReplayedRange { stream, first, to, is_whole },
-        );
-        let id = (any::<u32>(), any::<u64>());
-        prop_oneof![
-            (id, vec(requested, 0..20)).prop_map(|((node, id), ranges)| {
-                Packet::ReplayRequest(ReplayRequest { node, id, ranges })
-            }),
-            (id, vec(replayed, 0..20)).prop_map(|((node, id), ranges)| {
-                Packet::ReplayReply(ReplayReply { node, id, ranges })
-            }),
-        ]
-    }
-
-    fn heads() -> impl Strategy<Value = Packet> {
-        let head = (stream(), any::<u64>(), any::<u64>())
-            .prop_map(|(stream, number, at_us)| Head { stream, number, at_us });
-        let id = (any::<u32>(), any::<u64>());
-        prop_oneof![
-            (id, vec(stream(), 0..20)).prop_map(|((node, id), streams)| {
-                Packet::HeadsRequest(HeadsRequest { node, id, streams })
-            }),
-            (id, any::<u64>(), vec(head, 0..20)).prop_map(|((node, id), now_us, heads)| {
-                Packet::HeadsReply(HeadsReply { node, id, now_us, heads })
-            }),
-        ]
-    }
-
-    fn packet() -> impl Strategy<Value = Packet> {
-        prop_oneof![
-            message().prop_map(Packet::Message),
-            hello().prop_map(Packet::Hello),
-            replay(),
-            heads()
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn a_packet_is_read_as_it_was_written(packet in packet()) {
-            prop_assert_eq!(Packet::decode(&packet.encode()), Ok(packet));
-        }
-
-        #[test]
-        fn a_packet_that_is_cut_off_is_an_error_or_a_shorter_message(packet in packet(), cut in any::<prop::sample::Index>()) {
-            let whole = packet.encode();
-            let part = whole.slice(..cut.index(whole.len()));
-            match Packet::decode(&part) {
-                Ok(Packet::Message(_)) => prop_assert!(part.len() >= HEADER_BYTES),
-                Ok(other) => prop_assert!(false, "{:?}", other),
-                Err(_) => {}
-            }
-        }
-
-        #[test]
-        fn any_bytes_are_a_packet_or_an_error(kind in 0_u8..9, bytes in any::<Vec<u8>>()) {
-            let bytes = Bytes::from([&[VERSION, kind], &bytes[..]].concat());
-            let read = Packet::decode(&bytes);
-            if !(MESSAGE..=REPLAY_REPLY).contains(&kind) {
-                prop_assert_eq!(read, Err(PacketError::Kind(kind)));
-            }
-        }
-    }
-
-    #[test]
-    fn a_field_of_a_later_version_is_passed_over() {
-        let hello = Hello { node: 7, number: 9, ..Hello::default() };
-        let bytes = Packet::Hello(hello.clone()).encode();
-        let mut later = bytes.to_vec();
-        // One more pair in the map behind the head: 99 with an array of one text.
-        assert_eq!(later[2] & 0xe0, 0xa0, "a short map");
-        later[2] += 1;
-        later.extend(b"\x18\x63\x81\x61x");
-        assert_eq!(Packet::decode(&later.into()), Ok(Packet::Hello(hello)));
-        let other = Bytes::from_static(&[2, 1, 0]);
-        assert_eq!(Packet::decode(&other), Err(PacketError::Version(2)));
-        assert_eq!(Packet::decode(&Bytes::from_static(&[1])), Err(PacketError::Short));
-    }
-
-    #[test]
-    fn a_message_of_a_stream_that_does_not_exist_is_refused() {
-        let mut bytes = Message::encode(NodeId(7), Stream::EVERYONE, 1, |_| {}).to_vec();
-        bytes[6..8].copy_from_slice(&1_025_u16.to_le_bytes());
-        assert_eq!(Packet::decode(&bytes.into()), Err(PacketError::Stream(1_025)));
-    }
-}
+mod tests;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use model::NodeId;
 
+use crate::entries::PeerEntries;
 use crate::incoming::IncomingStreams;
 use crate::{Hello, Stream};
 
@@ -31,11 +32,12 @@ pub struct PeerState {
     pub received_us: u64,
 }
 
-/// Another node, and its streams.
+/// Another node, its streams, and its entries in presence.
 pub(crate) struct Peer {
     pub state: PeerState,
     pub hello_number: u64,
     pub streams: IncomingStreams,
+    pub entries: PeerEntries,
     /// Requests for heads: when they were sent, and of which streams.
     requests: BTreeMap<u64, (u64, Vec<Stream>)>,
 }
@@ -43,7 +45,13 @@ pub(crate) struct Peer {
 impl Peer {
     pub fn new(node: NodeId, now_us: u64) -> Self {
         let state = PeerState { node, received_us: now_us, ..PeerState::default() };
-        Peer { state, hello_number: 0, streams: IncomingStreams::new(), requests: BTreeMap::new() }
+        Peer {
+            state,
+            hello_number: 0,
+            streams: IncomingStreams::new(),
+            entries: PeerEntries::default(),
+            requests: BTreeMap::new(),
+        }
     }
 
     /// Takes what the node says of itself. False where a newer hello has come before.

@@ -17,6 +17,10 @@ pub(crate) const RETAINED_US: u64 = 60_000_000;
 /// The most bytes that one request for messages gets; the node that requests them comes back for the rest.
 const REPLY_BYTES_MAX: usize = 4 << 20;
 
+/// Of the bytes for messages, the part that changes of presence may take besides. They are of use only while they are
+/// less than the entries that they are about.
+const PRESENCE_PART: usize = 4;
+
 /// Numbers of streams, and the newest messages.
 pub(crate) struct Replay {
     node: NodeId,
@@ -24,13 +28,20 @@ pub(crate) struct Replay {
     heads: PerStream<(u64, u64)>,
     /// The newest number of each stream that is not retained any more.
     evicted: PerStream<u64>,
-    /// When the newest message that is not retained any more was published.
-    evicted_us: Option<u64>,
+    messages: Retained,
+    /// Changes of presence push out no message.
+    presence: Retained,
+    /// Streams that have changed since the last hello.
+    changed: PerStream<bool>,
+}
+
+/// The newest messages of some streams.
+struct Retained {
     records: VecDeque<Record>,
     bytes: usize,
     bytes_max: usize,
-    /// Streams that have changed since the last hello.
-    changed: PerStream<bool>,
+    /// When the newest message that is not retained any more was published.
+    evicted_us: Option<u64>,
 }
 
 struct Record {
@@ -53,10 +64,8 @@ impl Replay {
             node,
             heads: PerStream::new((0, 0)),
             evicted: PerStream::new(0),
-            evicted_us: None,
-            records: VecDeque::new(),
-            bytes: 0,
-            bytes_max,
+            messages: Retained::new(bytes_max),
+            presence: Retained::new(bytes_max / PRESENCE_PART),
             changed: PerStream::new(false),
         }
     }
@@ -72,22 +81,27 @@ impl Replay {
         self.heads.set(stream, (number, now_us));
         self.changed.set(stream, true);
         let bytes = Message::encode(self.node, stream, number, write);
-        self.bytes += RECORD_BYTES + bytes.len();
-        self.records.push_back(Record { stream, number, at_us: now_us, bytes: bytes.clone() });
+        let retained = self.retained_mut(stream);
+        retained.bytes += RECORD_BYTES + bytes.len();
+        retained.records.push_back(Record { stream, number, at_us: now_us, bytes: bytes.clone() });
         self.evict(now_us);
         bytes
     }
 
     /// Drops what is too much, or too old.
     pub fn evict(&mut self, now_us: u64) {
-        while let Some(oldest) = self.records.front()
-            && (self.bytes > self.bytes_max || oldest.at_us.saturating_add(RETAINED_US) < now_us)
-        {
-            self.bytes -= RECORD_BYTES + oldest.bytes.len();
-            self.evicted.set(oldest.stream, oldest.number);
-            self.evicted_us = Some(oldest.at_us);
-            self.records.pop_front();
+        let evicted = &mut self.evicted;
+        for retained in [&mut self.messages, &mut self.presence] {
+            retained.evict(now_us, |stream, number| evicted.set(stream, number));
         }
+    }
+
+    fn retained(&self, stream: Stream) -> &Retained {
+        if stream == Stream::PRESENCE { &self.presence } else { &self.messages }
+    }
+
+    fn retained_mut(&mut self, stream: Stream) -> &mut Retained {
+        if stream == Stream::PRESENCE { &mut self.presence } else { &mut self.messages }
     }
 
     /// The newest numbers of streams that have changed since the call before.
@@ -108,10 +122,10 @@ impl Replay {
 
     /// Retained bytes.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.messages.bytes + self.presence.bytes
     }
 
-    /// The messages that a node has missed, in the order in which they were published.
+    /// The messages that a node has missed, of each stream in the order in which they were published.
     pub fn find(&self, requested: &[RequestedRange]) -> Found {
         let mut ranges = BTreeMap::<Stream, (RequestedRange, Option<ReplayedRange>)>::new();
         for range in requested {
@@ -120,7 +134,7 @@ impl Replay {
             }
         }
         let (mut packets, mut bytes) = (Vec::new(), 0);
-        for record in &self.records {
+        for record in self.messages.records.iter().chain(&self.presence.records) {
             let Some((range, found)) = ranges.get_mut(&record.stream) else { continue };
             let Record { number, at_us, .. } = *record;
             if number <= range.after || number > range.to || at_us < range.since_us {
@@ -158,7 +172,28 @@ impl Replay {
         let is_gone = self.evicted.get(stream) > range.after;
         match range.since_us {
             0 => replayed.first == range.after.saturating_add(1),
-            since_us => !is_gone || self.evicted_us.is_none_or(|at_us| at_us < since_us),
+            since_us => {
+                let evicted_us = self.retained(stream).evicted_us;
+                !is_gone || evicted_us.is_none_or(|at_us| at_us < since_us)
+            }
+        }
+    }
+}
+
+impl Retained {
+    fn new(bytes_max: usize) -> Self {
+        Retained { records: VecDeque::new(), bytes: 0, bytes_max, evicted_us: None }
+    }
+
+    /// Drops what is too much, or too old. `on_evicted` gets the stream and the number of each.
+    fn evict(&mut self, now_us: u64, mut on_evicted: impl FnMut(Stream, u64)) {
+        while let Some(oldest) = self.records.front()
+            && (self.bytes > self.bytes_max || oldest.at_us.saturating_add(RETAINED_US) < now_us)
+        {
+            self.bytes -= RECORD_BYTES + oldest.bytes.len();
+            on_evicted(oldest.stream, oldest.number);
+            self.evicted_us = Some(oldest.at_us);
+            self.records.pop_front();
         }
     }
 }
@@ -197,6 +232,20 @@ mod tests {
         assert_eq!(found(&replay, range(0, 5, 10)), (4, 2, 5, false), "one of that time is gone");
         assert_eq!(found(&replay, range(0, 5, 11)), (4, 2, 5, true));
         assert_eq!(replay.heads(&[Stream::of("a").number(), 5]).len(), 1);
+    }
+
+    #[test]
+    fn changes_of_presence_push_out_no_message() {
+        let mut replay = replay(1_000);
+        for _ in 0..1_000 {
+            replay.publish(Stream::PRESENCE, 10_000, |out| out.extend(b"text"));
+        }
+        assert_eq!(found(&replay, range(0, 1_000, 0)), (1_000, 1, 1_000, true));
+        let stream = Stream::PRESENCE.number();
+        let found = replay.find(&[RequestedRange { stream, ..range(0, 1_000, 0) }]);
+        assert_eq!((found.packets.len(), found.ranges[0].first), (250, 751));
+        assert!(!found.ranges[0].is_whole);
+        assert_eq!(replay.bytes(), 1_250 * (RECORD_BYTES + 20));
     }
 
     #[test]

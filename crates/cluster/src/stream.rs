@@ -12,11 +12,14 @@ impl Stream {
     /// them costs it less than 1 MB, however many users the node has.
     pub const TOPICS: u16 = 1_024;
 
-    /// All streams: those of topics, and the one of everyone.
-    pub const COUNT: usize = Self::TOPICS as usize + 1;
+    /// All streams: those of topics, the one of everyone, and that of presence.
+    pub const COUNT: usize = Self::TOPICS as usize + 2;
 
     /// The stream that every node subscribes to: messages to everyone, and those that all nodes retain.
     pub const EVERYONE: Stream = Stream(Self::TOPICS);
+
+    /// The stream of changes of presence, to which every node subscribes: they are no messages.
+    pub const PRESENCE: Stream = Stream(Self::TOPICS + 1);
 
     /// The stream of a topic: the same on every node, in every version.
     ///
@@ -51,7 +54,7 @@ impl Stream {
 
     /// All streams.
     pub fn all() -> impl Iterator<Item = Stream> {
-        (0..=Self::TOPICS).map(Stream)
+        (0..=Self::PRESENCE.0).map(Stream)
     }
 
     /// The streams of topics.

@@ -515,8 +515,10 @@ settings! {
         ca_file: String = Fixed, Text, r#""""#;
         /// What may wait to be sent to NATS, at least limits.message_bytes_max; above it publishing is answered 503.
         queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""64MiB""#;
-        /// What this node retains of its newest messages, for a minute at the most, for nodes that have missed some.
+        /// What this node retains of its newest messages, for a minute at the most, for nodes that have missed some; and a quarter of it for changes of presence.
         replay_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""32MiB""#;
+        /// The memory for users of other nodes in topics with presence, 300 to 700 bytes each; above it further ones are missing from lists and counts of this node.
+        presence_bytes_max: u64 = Fixed, Bytes(KIB, TIB), r#""512MiB""#;
     }
 
     /// Limits for all topics with history together, and for what goes with it.

@@ -283,6 +283,11 @@ const ROWS: &[Row] = &[
         "nodes that missed older messages get a gap",
         "`throng_cluster_replay_bytes`, `throng_cluster_gaps_total`",
     ),
+    row(
+        "cluster.presence_bytes_max",
+        "users of other nodes are missing from lists and counts; tried again each 30 s",
+        "`throng_cluster_presence_bytes`, `throng_cluster_presence_incomplete`",
+    ),
     row("store.queue_bytes_max", "503, `store_busy`", "`throng_store_queue_bytes`"),
     row("store.cache_bytes_max", "pages are read from the disk again", "–"),
     row("store.verify_bytes_max", "a larger store is not looked through at the start", "–"),

@@ -6,8 +6,9 @@ use std::time::Duration;
 use async_nats::{Client, Event};
 use broker::Local;
 use bytes::Bytes;
-use cluster::{Description, Node, Output, Settings, Target};
+use cluster::{Description, Node, Output, PRESENCE_PACKET_BYTES, Settings, Target};
 use handover::message::encode_publication_into;
+use model::NodeId;
 use throttle::Throttle;
 use tokio::sync::mpsc::{self, Receiver, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
@@ -15,6 +16,7 @@ use tokio::time::timeout;
 
 use crate::Link;
 use crate::deliveries::{Deliveries, Delivery};
+use crate::entries::{Entries, Registry};
 use crate::link::{Input, stream_of};
 use crate::status::Status;
 use crate::writer::{Command, Writer, own_targets};
@@ -48,6 +50,7 @@ pub(crate) struct Driver {
     commands: UnboundedSender<Command>,
     packets: Receiver<Bytes>,
     deliveries: Deliveries,
+    entries: Entries,
     describe: Describe,
     status_due_us: u64,
     damaged: Throttle,
@@ -55,8 +58,14 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    pub fn new(link: Arc<Link>, client: Client, broker: Arc<Local>, describe: Describe) -> Self {
+    pub fn new(
+        link: Arc<Link>,
+        client: Client,
+        (broker, registry): (Arc<Local>, Registry),
+        describe: Describe,
+    ) -> Self {
         let settings = link.settings();
+        let entries = Entries::new(registry, settings.presence_bytes_max);
         let settings = Settings {
             node: settings.node,
             name: settings.name.clone(),
@@ -73,6 +82,7 @@ impl Driver {
         Driver {
             node: Node::new(settings, link.now_us()),
             deliveries: Deliveries::new(link.clone(), broker),
+            entries,
             client,
             commands,
             packets,
@@ -91,7 +101,7 @@ impl Driver {
     ) {
         let mut is_behind = false;
         loop {
-            let due_us = self.node.due_us().min(self.status_due_us);
+            let due_us = self.node.due_us().min(self.status_due_us).min(self.entries.due_us);
             let sleep = match is_behind {
                 true => RETRY_DELAY,
                 false => Duration::from_micros(due_us.saturating_sub(self.link.now_us())),
@@ -131,6 +141,9 @@ impl Driver {
                 }
             }
         }
+        if now_us >= self.entries.due_us {
+            self.entries.publish(&mut self.node, now_us);
+        }
         if now_us >= self.node.due_us() {
             self.node.describe((self.describe)());
             self.node.on_time(now_us);
@@ -140,6 +153,7 @@ impl Driver {
             for stream in self.link.expire_interest() {
                 self.node.on_interest_ended(stream);
             }
+            self.node.set_presence_capacity(self.entries.has_capacity());
             self.update_status();
         }
         self.perform();
@@ -177,7 +191,7 @@ impl Driver {
             }
             Event::Disconnected => {
                 tracing::warn!("the connection to NATS is lost: this node tries to connect again");
-                self.node.on_disconnected();
+                self.node.on_disconnected(now_us);
                 self.set_connected(false);
                 return;
             }
@@ -198,14 +212,14 @@ impl Driver {
     /// NATS refuses packets above a limit of its own.
     fn verify_payload(&self) {
         let settings = self.link.settings();
-        let (needed, limit) =
-            (settings.message_bytes_max + PACKET_OVERHEAD_BYTES, self.client.max_payload());
+        let largest = settings.message_bytes_max.max(PRESENCE_PACKET_BYTES);
+        let (needed, limit) = (largest + PACKET_OVERHEAD_BYTES, self.client.max_payload());
         if limit < needed {
             tracing::warn!(
                 bytes = needed,
                 limit_bytes = limit,
-                "NATS refuses the largest messages, which then reach no other node: raise max_payload there, \
-                 or make limits.message_bytes_max smaller"
+                "NATS refuses the largest messages and packets of presence, which then reach no other node: raise \
+                 max_payload there, or make limits.message_bytes_max smaller"
             );
         }
     }
@@ -223,61 +237,88 @@ impl Driver {
     }
 
     fn perform(&mut self) {
-        for output in self.node.poll_outputs(self.link.now_us()) {
-            let command = match output {
-                Output::Subscribe(stream) => Command::Subscribe(Target::Stream(stream)),
-                Output::Unsubscribe(stream) => Command::Unsubscribe(stream),
-                Output::Send { target, bytes } => {
-                    // What does not fit is not sent: nodes that miss it request it.
-                    if self.link.queued_bytes() > self.link.settings.queue_bytes_max {
-                        continue;
-                    }
-                    self.link.queue_bytes(bytes.len());
-                    Command::Publish(target, bytes)
-                }
-                Output::Deliver { node, payload, .. } => {
-                    self.deliveries.push(Delivery::Message(node, payload));
-                    continue;
-                }
-                Output::Gap { node, stream, lost } => {
-                    self.deliveries.push(Delivery::Gap(node, stream, lost));
-                    continue;
-                }
-                Output::Up(node) => {
-                    let peer = self.node.peers().find(|peer| peer.node == node);
-                    let (name, version) =
-                        peer.map(|it| (it.name.clone(), it.version.clone())).unwrap_or_default();
-                    tracing::info!(%node, name, version, "a node has joined the cluster");
-                    self.status_due_us = 0;
-                    continue;
-                }
-                Output::Down { node, has_left } => {
-                    match has_left {
-                        true => tracing::info!(%node, "a node has left the cluster"),
-                        false => {
-                            tracing::warn!(%node, "a node of the cluster is silent: it counts as gone")
-                        }
-                    }
-                    self.status_due_us = 0;
-                    continue;
-                }
-            };
-            // The writer ends after the driver.
-            let _ = self.commands.send(command);
+        // A page of presence that was read is an output of its own.
+        loop {
+            let outputs = self.node.poll_outputs(self.link.now_us());
+            if outputs.is_empty() {
+                return;
+            }
+            outputs.into_iter().for_each(|output| self.perform_one(output));
         }
     }
 
+    fn perform_one(&mut self, output: Output) {
+        let now_us = self.link.now_us();
+        match output {
+            Output::Subscribe(stream) => self.command(Command::Subscribe(Target::Stream(stream))),
+            Output::Unsubscribe(stream) => self.command(Command::Unsubscribe(stream)),
+            Output::Send { target, bytes } => self.send(target, bytes),
+            Output::Deliver { node, payload, .. } => {
+                self.deliveries.push(Delivery::Message(node, payload));
+            }
+            Output::Gap { node, stream, lost } => {
+                self.deliveries.push(Delivery::Gap(node, stream, lost));
+            }
+            Output::PresenceChanged { node, changes } => {
+                self.entries.apply(node, &changes, &mut self.node, now_us);
+            }
+            Output::PresencePage { node, page } => {
+                self.entries.apply_page(node, &page, &mut self.node, now_us);
+            }
+            Output::PresenceExpired(node) => self.entries.expire(node),
+            Output::ReadPresence(request) => {
+                self.node.on_presence_read(&request, self.entries.read(&request));
+            }
+            Output::Up(node) => self.on_up(node),
+            Output::Down { node, has_left } => {
+                match has_left {
+                    true => tracing::info!(%node, "a node has left the cluster"),
+                    false => {
+                        tracing::warn!(%node, "a node of the cluster is silent: it counts as gone");
+                    }
+                }
+                self.status_due_us = 0;
+            }
+        }
+    }
+
+    fn command(&self, command: Command) {
+        // The writer ends after the driver.
+        let _ = self.commands.send(command);
+    }
+
+    fn send(&self, target: Target, bytes: Bytes) {
+        // What does not fit is not sent: nodes that miss it request it.
+        if self.link.queued_bytes() <= self.link.settings.queue_bytes_max {
+            self.link.queue_bytes(bytes.len());
+            self.command(Command::Publish(target, bytes));
+        }
+    }
+
+    fn on_up(&mut self, node: NodeId) {
+        let peer = self.node.peers().find(|peer| peer.node == node);
+        let (name, version) =
+            peer.map(|it| (it.name.clone(), it.version.clone())).unwrap_or_default();
+        tracing::info!(%node, name, version, "a node has joined the cluster");
+        self.status_due_us = 0;
+    }
+
     fn update_status(&self) {
-        let node = &self.node;
+        let (node, presence) = (&self.node, self.entries.stats());
+        let incomplete = node.peers().filter(|it| it.is_up && !node.has_entries_of(it.node));
+        let incomplete = incomplete.map(|it| it.node).collect();
         self.link.set_status(|status| {
             status.peers = node.peers().cloned().collect();
             status.counts = node.counts();
             status.streams = node.streams();
             status.replay_bytes = node.replay_bytes();
+            status.incomplete = incomplete;
+            status.presence = presence;
         });
     }
 
     async fn leave(mut self) {
+        self.entries.due_us = 0;
         self.turn();
         self.node.on_leave(self.link.now_us());
         self.perform();

@@ -2,13 +2,15 @@
 //!
 //! [`Link`] is what the rest of the node calls: the broker gives it messages and reports which topics have members
 //! ([`broker::Relay`]). One thread ([`spawn`]) drives a [`cluster::Node`], which decides everything, and the client of
-//! NATS (async-nats), and gives the broker what other nodes publish.
+//! NATS (async-nats), and gives the broker what other nodes publish. It carries the entries in presence as well, from
+//! and to the registry of this process ([`Registry`]).
 
 #![forbid(unsafe_code)]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
 mod deliveries;
 mod driver;
+mod entries;
 mod link;
 mod login;
 mod status;
@@ -16,6 +18,7 @@ mod thread;
 mod writer;
 
 pub use cluster::Description;
+pub use entries::Registry;
 pub use link::{Link, Settings};
 pub use login::Login;
 pub use status::{Connection, Status};

@@ -34,6 +34,8 @@ pub struct Settings {
     pub queue_bytes_max: usize,
     /// Bytes of its newest messages that it retains for nodes that have missed some.
     pub replay_bytes_max: usize,
+    /// What the entries of other nodes in presence may take in memory, in bytes.
+    pub presence_bytes_max: usize,
     /// The largest payload of a message, in bytes.
     pub message_bytes_max: usize,
     /// How long interest in a topic outlives its last member, in microseconds.
@@ -271,6 +273,7 @@ mod tests {
             version: "1".into(),
             queue_bytes_max,
             replay_bytes_max: 1 << 20,
+            presence_bytes_max: 1 << 20,
             message_bytes_max: 1 << 10,
             linger_us: 0,
         };

@@ -1,6 +1,7 @@
 //! How it stands with the cluster, for operators.
 
 use cluster::{Counts, PeerState};
+use model::NodeId;
 
 /// The connection to NATS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +29,10 @@ pub struct Status {
     pub streams: usize,
     /// Bytes of its messages that the node retains for others.
     pub replay_bytes: usize,
+    /// Nodes that are there, but not all of whose entries in presence are here.
+    pub incomplete: Vec<NodeId>,
+    /// Figures of presence.
+    pub presence: presence::Stats,
     /// The time of the link's clock, in microseconds.
     pub now_us: u64,
 }

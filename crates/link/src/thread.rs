@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::Link;
 use crate::driver::{Describe, Driver};
+use crate::entries::Registry;
 use crate::link::lock;
 
 /// How often NATS is asked for a sign of life, when it says nothing. It is given up when it owes two.
@@ -96,7 +97,8 @@ impl Runtime {
     }
 }
 
-/// Starts the thread of a link. It connects to one of the servers, and again when it loses the connection.
+/// Starts the thread of a link. It connects to one of the servers, and again when it loses the connection. What others
+/// publish goes to the broker, and who is present at other nodes to the registry.
 ///
 /// # Errors
 /// When the thread can't be started.
@@ -105,6 +107,7 @@ pub fn spawn(
     link: Arc<Link>,
     servers: Servers,
     broker: Arc<Local>,
+    registry: Registry,
     describe: impl Fn() -> Description + Send + 'static,
 ) -> io::Result<Running> {
     let (stop, stopped) = oneshot::channel();
@@ -114,7 +117,9 @@ pub fn spawn(
         runtime.block_on(async {
             match connect(link.clone(), servers).await {
                 Ok((client, events)) => {
-                    Driver::new(link, client, broker, describe).run(events, stopped).await;
+                    Driver::new(link, client, (broker, registry), describe)
+                        .run(events, stopped)
+                        .await;
                 }
                 Err(error) => tracing::error!(%error, "this node can't take part in its cluster"),
             }

@@ -5,10 +5,15 @@
 //! are listed, and above a cap on users or on the bytes of their list `presence_count` alone. A
 //! change that is larger than a list may be goes out as several texts, one right after another.
 //!
-//! [`Presence`] is what the rest of the server calls. [`Local`] implements it for one process. An
-//! implementation that spans several nodes can take its place: every [`Ref`] names the node that
-//! drew it, so refs of two nodes never collide, and [`Presence::expire`] removes the entries of a
-//! node that died.
+//! [`Presence`] is what the rest of the server calls. [`Local`] implements it for one process.
+//!
+//! # Several nodes
+//! Every [`Ref`] names the node that drew it, so refs of two nodes never collide, and one registry has the entries of
+//! all nodes. Each node owns its own ones. [`Local::with_nodes`] makes it record what changes of them
+//! ([`Local::take_changes`]) and give all of them in pages ([`Local::read_page`]); other nodes take both
+//! ([`Local::apply`], [`Local::apply_page`]). An entry that another node may have never changes, and a node gives each
+//! number once. So a node's entries are a set of numbers that only comes and goes: to apply a change twice, or one
+//! that a page has already, does no harm. [`Presence::expire`] removes the entries of a node that died.
 //!
 //! # What a member holds
 //! [`Presence::list`] gives what has been *announced*, never a change that still waits for its
@@ -40,8 +45,10 @@ mod handover;
 mod local;
 mod meta;
 mod node;
+mod nodes;
 mod notice;
 mod registry;
+mod sharing;
 mod topic;
 
 pub use local::Local;
@@ -49,6 +56,7 @@ pub use meta::Snapshot;
 pub use model::NodeId;
 pub use node::Ref;
 pub use notice::{Batch, Emit, Notice};
+pub use sharing::{Change, Changes, Page, SharedEntry};
 
 /// The event of a topic's whole list; members replace what they hold by it.
 pub const STATE: &str = "presence_state";
@@ -204,8 +212,12 @@ impl Limits {
 pub struct Stats {
     /// Topics with somebody in them, or with a notice that is not out yet.
     pub topics: usize,
-    /// Connections of users in topics: one in two topics, or of two users, counts twice.
+    /// Connections of users in topics: one in two topics, or of two users, counts twice. Those of this node.
     pub connections: usize,
+    /// Those of other nodes.
+    pub other_nodes: usize,
+    /// What the entries of other nodes take in memory, in bytes, roughly.
+    pub other_nodes_bytes: usize,
     /// Texts published so far.
     pub notices: u64,
     /// How often a topic's notices could not be published and had to wait.

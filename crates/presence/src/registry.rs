@@ -5,6 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::meta::Meta;
+use crate::sharing::{Located, OtherEntries, SharedEntry, Sharing};
 use crate::topic::{Listing, Topic};
 use crate::{Batch, Counts, Limits, List, NodeId, PassedEntry, Ref, Snapshot, Stats};
 
@@ -27,7 +28,10 @@ pub(crate) struct Registry {
     pub unlisted: HashMap<Arc<str>, Option<u64>>,
     /// Its caps on users and on bytes of a list.
     pub caps_before: (usize, usize),
-    connections: usize,
+    /// What goes between nodes; nothing for a node that is alone.
+    pub sharing: Option<Box<Sharing>>,
+    /// Connections of all nodes.
+    pub connections: usize,
     notices: u64,
     notices_delayed: u64,
 }
@@ -42,6 +46,7 @@ impl Registry {
             due: BTreeSet::new(),
             unlisted: HashMap::new(),
             caps_before: (limits.users_max, limits.list_bytes_max),
+            sharing: None,
             connections: 0,
             notices: 0,
             notices_delayed: 0,
@@ -63,16 +68,29 @@ impl Registry {
     /// Adds a connection of a user.
     pub fn enter(&mut self, topic: &str, key: &str, meta: &str, now_us: u64) -> Ref {
         let of = self.take_ref();
+        let (name, user) = self.insert(topic, key, of, Meta::new(meta, None));
+        if let Some(sharing) = &mut self.sharing {
+            let entry = shared_entry(of, &name, &user, meta);
+            sharing.on_entered(entry, Located { topic: name, user, bytes: 0 });
+        }
+        self.changed(topic, now_us);
+        of
+    }
+
+    /// Adds a connection, and returns the topic and the user.
+    pub fn insert(&mut self, topic: &str, key: &str, of: Ref, meta: Meta) -> (Arc<str>, Arc<str>) {
         if !self.topics.contains_key(topic) {
             let new = Topic::new(topic, &self.limits);
             self.topics.insert(new.name.clone(), new);
         }
-        if let Some(place) = self.topics.get_mut(topic) {
-            place.enter(key, of, Meta::new(meta, None));
-            self.connections += 1;
+        match self.topics.get_mut(topic) {
+            Some(place) => {
+                self.connections += 1;
+                (place.name.clone(), place.enter(key, of, meta))
+            }
+            // It is there.
+            None => (topic.into(), key.into()),
         }
-        self.changed(topic, now_us);
-        of
     }
 
     /// Replaces the meta of a connection and returns the ref that names it from now on.
@@ -85,8 +103,16 @@ impl Registry {
         now_us: u64,
     ) -> Option<Ref> {
         let fresh = self.next;
+        let is_shared = self.sharing.as_ref().is_some_and(|it| it.is_shared(of.number()));
         let place = self.topics.get_mut(topic)?;
-        let new = place.update(place.entry(key, of)?, fresh, meta);
+        let new = place.update(place.entry(key, of)?, fresh, meta, is_shared);
+        if let Some(sharing) = &mut self.sharing {
+            let entry = shared_entry(new, topic, key, meta);
+            match new == of {
+                true => sharing.on_changed(of.number(), entry.meta),
+                false => sharing.on_replaced(of.number(), entry),
+            }
+        }
         if new == fresh {
             self.take_ref();
         }
@@ -100,6 +126,9 @@ impl Registry {
         let Some(entry) = place.entry(key, of) else { return };
         place.leave(entry);
         self.connections -= 1;
+        if let Some(sharing) = &mut self.sharing {
+            sharing.on_left(of.number());
+        }
         self.changed(topic, now_us);
     }
 
@@ -217,9 +246,13 @@ impl Registry {
 
     /// Figures, without a look at the topics.
     pub fn stats(&self) -> Stats {
+        let others = self.sharing.as_ref().map(|sharing| &sharing.others);
+        let other_nodes = others.map_or(0, OtherEntries::count);
         Stats {
             topics: self.topics.len(),
-            connections: self.connections,
+            connections: self.connections - other_nodes,
+            other_nodes,
+            other_nodes_bytes: others.map_or(0, OtherEntries::bytes),
             notices: self.notices,
             notices_delayed: self.notices_delayed,
         }
@@ -274,7 +307,7 @@ impl Registry {
     }
 
     /// The members of a topic have changed, or a meta, or a cap.
-    fn changed(&mut self, name: &str, now_us: u64) {
+    pub fn changed(&mut self, name: &str, now_us: u64) {
         if let Some(topic) = self.topics.get_mut(name) {
             topic.relist(&self.limits);
         }
@@ -308,4 +341,10 @@ impl Registry {
             self.topics.remove(name);
         }
     }
+}
+
+/// An entry as other nodes take it.
+pub(crate) fn shared_entry(of: Ref, topic: &str, user: &str, meta: &str) -> SharedEntry {
+    let meta = if meta == "{}" { "" } else { meta };
+    SharedEntry { number: of.number(), topic: topic.into(), user: user.into(), meta: meta.into() }
 }

@@ -94,7 +94,8 @@ impl Topic {
         here.then_some(entry)
     }
 
-    pub fn enter(&mut self, key: &str, of: Ref, meta: Meta) {
+    /// Adds a connection, and returns its user.
+    pub fn enter(&mut self, key: &str, of: Ref, meta: Meta) -> Arc<str> {
         let key = match self.users.get_key_value(key) {
             Some((key, _)) => key.clone(),
             None => {
@@ -104,8 +105,9 @@ impl Topic {
         };
         *self.users.entry(key.clone()).or_default() += 1;
         self.connections += 1;
-        self.add((key, of), meta);
+        self.add((key.clone(), of), meta);
         self.recount();
+        key
     }
 
     pub fn leave(&mut self, entry: Entry) {
@@ -121,19 +123,32 @@ impl Topic {
         self.recount();
     }
 
-    /// Gives an entry another meta. `fresh` is its ref from then on, unless no notice has announced
-    /// the old one.
-    pub fn update(&mut self, entry: Entry, fresh: Ref, json: &str) -> Ref {
-        if let Some(waiting) = self.joins.get_mut(&entry) {
+    /// Gives an entry another meta. `fresh` is its ref from then on, unless no notice has announced the old one, and
+    /// no other node has it (`is_shared`).
+    pub fn update(&mut self, entry: Entry, fresh: Ref, json: &str, is_shared: bool) -> Ref {
+        let is_unannounced = self.joins.contains_key(&entry);
+        if let Some(waiting) = self.joins.get_mut(&entry).filter(|_| !is_shared) {
             self.bytes -= waiting.bytes(entry.1);
             waiting.set(json);
             self.bytes += waiting.bytes(entry.1);
             return entry.1;
         }
-        let prev = (self.listing == Listing::Listed).then_some(entry.1);
+        self.replace(entry.clone(), fresh, json);
+        if is_unannounced {
+            // The connection itself may have the old one, from a list that it has requested.
+            self.leaves.insert(entry);
+        }
+        fresh
+    }
+
+    /// Puts an entry in the place of another one of the same user.
+    pub fn replace(&mut self, entry: Entry, fresh: Ref, json: &str) {
+        let prev = match self.joins.get(&entry) {
+            Some(unannounced) => unannounced.prev,
+            None => (self.listing == Listing::Listed).then_some(entry.1),
+        };
         self.add((entry.0.clone(), fresh), Meta::new(json, prev));
         self.drop_meta(entry);
-        fresh
     }
 
     /// Another process, which said something at this time, does not list its users.
@@ -185,6 +200,14 @@ impl Topic {
     }
 
     fn add(&mut self, entry: Entry, meta: Meta) {
+        if self.listing == Listing::Listed
+            && let Some(announced) = self.metas.get(&entry)
+        {
+            // Its node was gone and is back before members were notified: they have it.
+            self.bytes += announced.bytes(entry.1);
+            self.leaves.remove(&entry);
+            return;
+        }
         self.bytes += meta.bytes(entry.1);
         match self.listing {
             Listing::Listed => self.joins.insert(entry, meta),

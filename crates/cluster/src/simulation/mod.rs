@@ -1,18 +1,22 @@
-//! Several nodes and a NATS that loses connections, in virtual time: what members get, against what was published.
+//! Several nodes and a NATS that loses connections, in virtual time: what members get, against what was published, and
+//! who is present, against who is.
 //!
 //! `CLUSTER_SEED=7 cargo test -p cluster simulation` repeats one seed.
 
 mod nats;
+mod registry;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use bytes::Bytes;
 use model::NodeId;
+use presence::Presence as _;
 use random::Random;
 
 use crate::{Interest, Node, Output, Settings, Stream};
 use nats::{Command, Nats, PAYLOAD_BYTES_MAX};
+use registry::Registry;
 
 const NODES: usize = 4;
 const TOPICS: usize = 12;
@@ -56,6 +60,7 @@ struct Published {
 struct Process {
     node: Node,
     interest: Interest,
+    registry: Registry,
     /// Since when each topic has members, and since when the node is interested in it.
     members: BTreeMap<usize, (u64, u64)>,
     /// When interest in each topic began.
@@ -211,6 +216,7 @@ impl World {
         let process = Process {
             node: Node::new(settings, now_us),
             interest: Interest::new(3 * SECOND_US),
+            registry: Registry::new(id, 1 << 20),
             members: BTreeMap::from([(TOPICS - 1, (self.now_us, self.now_us))]),
             interest_begun_us: BTreeMap::new(),
             subscribed: BTreeSet::new(),
@@ -253,14 +259,20 @@ impl World {
         let now_us = self.now_us;
         let Some(process) = &mut self.processes[node] else { return };
         input(process, now_us + process.clock_us);
-        for output in process.node.poll_outputs(now_us + process.clock_us) {
-            self.perform(node, output);
+        loop {
+            let Some(process) = &mut self.processes[node] else { return };
+            let outputs = process.node.poll_outputs(now_us + process.clock_us);
+            if outputs.is_empty() {
+                return;
+            }
+            outputs.into_iter().for_each(|output| self.perform(node, output));
         }
     }
 
     fn perform(&mut self, node: usize, output: Output) {
         let now_us = self.now_us;
         let process = self.processes[node].as_mut().unwrap();
+        let own_us = now_us + process.clock_us;
         match output {
             Output::Subscribe(stream) => {
                 process.subscribed.insert(stream);
@@ -288,6 +300,18 @@ impl World {
                 assert_ne!(self.faults, Faults::Mild, "seed {}: a gap", self.seed);
                 process.gaps.insert((by, stream), now_us);
             }
+            Output::PresenceChanged { node, changes } => {
+                assert_eq!(process.registry.local.apply(node, &changes, own_us), 0);
+            }
+            Output::PresencePage { node, page } => {
+                assert_eq!(process.registry.local.apply_page(node, &page, own_us), 0);
+            }
+            Output::PresenceExpired(node) => process.registry.local.expire(node, own_us),
+            Output::ReadPresence(request) => {
+                // Some entries, so that there are several pages.
+                let page = process.registry.local.read_page(request.from, 300);
+                process.node.on_presence_read(&request, page);
+            }
             Output::Up(_) => {}
             Output::Down { node: by, .. } => drop(process.down.insert(by, now_us)),
         }
@@ -297,6 +321,7 @@ impl World {
         if self.nats.ids[node] != id || self.processes[node].is_none() {
             return;
         }
+        let seed = self.seed;
         let next_us = self.stands_until(node).unwrap_or(self.now_us + TICK_US);
         self.push(next_us, Event::Tick(node, id));
         if self.stands_until(node).is_none() {
@@ -304,8 +329,10 @@ impl World {
                 for stream in process.interest.expire(now_us) {
                     process.node.on_interest_ended(stream);
                 }
+                process.node.publish_presence(process.registry.local.take_changes(), now_us);
                 process.node.on_time(now_us);
                 assert!(process.node.due_us() > now_us);
+                process.registry.notify(now_us, seed);
             });
         }
     }
@@ -328,6 +355,12 @@ impl World {
         let node = self.random.below(NODES);
         if self.processes[node].is_none() || self.stands_until(node).is_some() {
             return;
+        }
+        if self.random.one_in(4_u32)
+            && let Some(process) = &mut self.processes[node]
+        {
+            let own_us = self.now_us + process.clock_us;
+            return process.registry.act(&mut self.random, own_us);
         }
         let topic = self.random.below(TOPICS);
         // Topics 0 to 3 and so on have members for good at one node: others come and go.
@@ -402,7 +435,7 @@ impl World {
     fn disconnect(&mut self, node: usize) {
         self.nats.disconnect(node);
         self.disturb(node);
-        self.input(node, |process, _| process.node.on_disconnected());
+        self.input(node, |process, now_us| process.node.on_disconnected(now_us));
         let number = self.nats.connections[node].number;
         let at_us = self.now_us + 10_000 + self.random.below(2 * SECOND_US);
         self.push(at_us, Event::Connect(node, number));
@@ -459,6 +492,10 @@ impl World {
             assert_eq!(up, others, "seed {seed}: {me}");
         }
         assert!(expected > 200, "seed {seed}: only {expected}");
+        let registries: Vec<&Registry> =
+            self.processes.iter().flatten().map(|process| &process.registry).collect();
+        let present = registry::verify(&registries, seed);
+        assert!(present > 5, "seed {seed}: only {present} are present");
     }
 }
 

@@ -25,6 +25,8 @@ pub(crate) struct ClusterState {
     nats: NatsState,
     /// Since this node began.
     messages: ClusterMessages,
+    /// Who is present.
+    presence: ClusterPresence,
 }
 
 /// A node.
@@ -54,6 +56,8 @@ pub(crate) struct OtherNode {
     state: &'static str,
     /// Seconds since its last packet.
     silent_seconds: f64,
+    /// All its users in topics with presence are in the lists of this node.
+    presence_complete: bool,
 }
 
 /// The connection to NATS.
@@ -67,7 +71,7 @@ pub(crate) struct NatsState {
     losses: u64,
     /// The last error since it was lost.
     error: Option<String>,
-    /// Subscriptions of this node for messages: parts of all topics, 1,025 at the most.
+    /// Subscriptions of this node for messages: parts of all topics, 1,026 at the most.
     subscriptions: usize,
     /// Bytes that wait to be sent.
     queue_bytes: usize,
@@ -92,6 +96,24 @@ pub(crate) struct ClusterMessages {
     gaps: u64,
     /// Packets that could not be read.
     damaged: u64,
+}
+
+/// Users in topics with presence. A user counts once for each connection and topic.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ClusterPresence {
+    /// Those of this node.
+    entries: usize,
+    /// Those of other nodes that this one knows.
+    other_entries: usize,
+    /// Bytes that these take in memory, roughly.
+    other_bytes: usize,
+    /// Changes that this node sent since it began.
+    sent: u64,
+    /// Changes that came from others.
+    received: u64,
+    /// How often it read all of another node's: once for each that joined or came back, and once for each loss of
+    /// changes.
+    reads: u64,
 }
 
 /// The nodes of the cluster as this one sees them, and its connection to NATS.
@@ -122,6 +144,7 @@ pub(crate) async fn cluster(
             (false, false) => "silent",
         },
         silent_seconds: seconds(peer.received_us),
+        presence_complete: peer.is_up && !status.incomplete.contains(&peer.node),
     });
     let shared = &node.shared;
     let order = std::sync::atomic::Ordering::Relaxed;
@@ -152,6 +175,14 @@ pub(crate) async fn cluster(
             requests: status.counts.requests,
             gaps: status.counts.gaps,
             damaged: status.counts.damaged,
+        },
+        presence: ClusterPresence {
+            entries: status.presence.connections,
+            other_entries: status.presence.other_nodes,
+            other_bytes: status.presence.other_nodes_bytes,
+            sent: status.counts.presence_sent,
+            received: status.counts.presence_received,
+            reads: status.counts.presence_reads,
         },
     }))
 }

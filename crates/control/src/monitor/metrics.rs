@@ -613,6 +613,13 @@ fn cluster(encoder: &mut DescriptorEncoder, link: &link::Link) -> fmt::Result {
     gauge(encoder, "cluster_queue", help, unit, link.queued_bytes() as f64)?;
     let (help, unit) = ("Messages that are retained for other nodes", Some(Unit::Bytes));
     gauge(encoder, "cluster_replay", help, unit, status.replay_bytes as f64)?;
+    let help = "Connections of other nodes in topics with presence";
+    let presence = &status.presence;
+    gauge(encoder, "cluster_presence_connections", help, None, presence.other_nodes as f64)?;
+    let (help, bytes) = ("The memory for them", presence.other_nodes_bytes);
+    gauge(encoder, "cluster_presence", help, Some(Unit::Bytes), bytes as f64)?;
+    let (help, nodes) = ("Other nodes whose presence is not all here", status.incomplete.len());
+    gauge(encoder, "cluster_presence_incomplete", help, None, nodes as f64)?;
     for (name, help, value) in [
         ("published", "Messages of this node for others", counts.published),
         ("delivered", "Messages of other nodes that were delivered here", counts.delivered),
@@ -622,6 +629,13 @@ fn cluster(encoder: &mut DescriptorEncoder, link: &link::Link) -> fmt::Result {
         ("requests", "Requests for messages that this node missed", counts.requests),
         ("gaps", "Times that messages of other nodes were lost for good", counts.gaps),
         ("damaged", "Packets of other nodes that could not be read", counts.damaged),
+        ("presence_sent", "Changes of presence of this node", counts.presence_sent),
+        ("presence_received", "Changes of presence of other nodes", counts.presence_received),
+        (
+            "presence_reads",
+            "Times that all of another node's presence was read",
+            counts.presence_reads,
+        ),
     ] {
         counter(encoder, &format!("cluster_{name}"), help, None, value as f64)?;
     }

@@ -108,3 +108,146 @@ fn the_local_registry_replies_at_once() {
     presence.set_limits(Limits { users_max: 0, ..LIMITS }, 1000);
     assert_eq!(list_of("u", None), (0, None), "no topic lists its users");
 }
+
+/// A registry that shares its entries, and has up to so many bytes of those of others.
+fn sharing(node: NodeId, others_bytes_max: usize) -> Registry {
+    let mut presence = presence();
+    presence.next = Ref::new(node, 1);
+    presence.sharing = Some(Box::new(crate::sharing::Sharing::new(others_bytes_max)));
+    presence
+}
+
+#[test]
+fn a_node_that_is_back_before_its_end_was_announced_was_not_away() {
+    let (mut here, mut there) = (sharing(OTHER, 0), sharing(NODE, 1 << 20));
+    here.enter("t", "alice", r#"{"at":1}"#, 0);
+    let bob = here.enter("t", "bob", "{}", 0);
+    pass_changes(&mut here, &mut there, 0);
+    published(&mut there, 1000);
+    let before = state(&there, "t");
+    let page = here.read_page(0, 9, usize::MAX);
+    while there.expire_some(OTHER, 9, 1000) {}
+    here.leave("t", "bob", bob, 1000);
+    let changes = there.page_changes(OTHER, &page);
+    assert_eq!((changes.len(), there.apply(OTHER, &changes, 1000)), (2, 0));
+    assert_eq!(there.due_us(), None, "there is nothing to say");
+    assert_eq!(state(&there, "t"), before);
+    pass_changes(&mut here, &mut there, 1000);
+    let gone =
+        format!(r#"{{"joins":{{}},"leaves":{{"bob":{{"metas":[{{"phx_ref":"{bob}"}}]}}}}}}"#);
+    assert_eq!(published(&mut there, 2000), [(DIFF, gone)]);
+}
+
+/// What changed at one goes to the other.
+fn pass_changes(from: &mut Registry, to: &mut Registry, now_us: u64) -> usize {
+    let changes = from.take_changes();
+    assert!(changes.is_whole);
+    to.apply(from.next.node(), &changes.list, now_us);
+    changes.list.len()
+}
+
+#[test]
+fn another_node_has_the_list_as_it_is_here_and_notifies_its_members() {
+    let (mut here, mut there) = (sharing(OTHER, 0), sharing(NODE, 1 << 20));
+    let own = there.enter("t", "alice", "{}", 0);
+    let alice = here.enter("t", "alice", r#"{ "at":1 }"#, 0);
+    let bob = here.enter("t", "bob", "{}", 0);
+    here.enter("t", "cid", "{}", 0);
+    here.leave("t", "bob", bob, 0);
+    assert_eq!(pass_changes(&mut here, &mut there, 0), 2);
+    assert_eq!(counts(&there, "t"), Counts { users: 2, connections: 3, listed: true });
+    assert_eq!((there.stats().connections, there.stats().other_nodes), (1, 2));
+    let alices = format!(r#"{{"phx_ref":"{alice}","at":1}}"#);
+    let joins = published(&mut there, 1000);
+    assert!(joins[0].1.contains(&alices), "{joins:?}");
+    // A meta that other nodes have is replaced by a new one, announced or not.
+    let fresh = here.update("t", "alice", alice, r#"{"at":2}"#, 0).unwrap();
+    assert_ne!(fresh, alice);
+    assert_eq!(pass_changes(&mut here, &mut there, 1000), 1);
+    let diff = format!(
+        r#"{{"joins":{{"alice":{{"metas":[{{"phx_ref":"{fresh}","phx_ref_prev":"{alice}","at":2}}]}}}},"leaves":{{"alice":{{"metas":[{{"phx_ref":"{alice}"}}]}}}}}}"#
+    );
+    assert_eq!(published(&mut there, 2000), [(DIFF, diff)]);
+    // Here no notice announced it; the connection itself may have it, though.
+    let notices = published(&mut here, 1000);
+    assert!(
+        notices[0]
+            .1
+            .contains(&format!(r#""leaves":{{"alice":{{"metas":[{{"phx_ref":"{alice}"}}]}}}}"#))
+    );
+    assert!(notices[0].1.contains(&format!(r#"{{"phx_ref":"{fresh}","at":2}}"#)), "{notices:?}");
+    there.leave("t", "alice", own, 2000);
+    published(&mut there, 3000);
+    let both = |presence: &Registry| state(presence, "t").matches("phx_ref\"").count();
+    assert_eq!((both(&here), both(&there)), (2, 2));
+    // A change that comes once more does no harm.
+    let changes = Change { gone: Some(alice.number()), entry: None };
+    there.apply(OTHER, &[changes], 3000);
+    assert_eq!(there.due_us(), None);
+    while there.expire_some(OTHER, 1, 3000) {}
+    assert_eq!(counts(&there, "t").connections, 0);
+    assert_eq!(there.stats().other_nodes_bytes, 0);
+}
+
+#[test]
+fn pages_bring_another_node_to_the_same_entries() {
+    let (mut here, mut there) = (sharing(OTHER, 0), sharing(NODE, 1 << 20));
+    let mut entries = Vec::new();
+    for n in 0..100 {
+        let (topic, user) = (format!("t{}", n % 30), format!("u{n}"));
+        entries.push((topic.clone(), user.clone(), here.enter(&topic, &user, "{}", 0)));
+    }
+    pass_changes(&mut here, &mut there, 0);
+    for (topic, user, of) in entries.iter().step_by(3) {
+        here.leave(topic, user, *of, 0);
+    }
+    for n in 0..9 {
+        here.enter("t0", &format!("v{n}"), "{}", 0);
+    }
+    // The changes are lost.
+    here.take_changes();
+    let (mut from, mut pages) = (Some(0), 0);
+    while let Some(number) = from {
+        let page = here.read_page(number, 10, usize::MAX);
+        let changes = there.page_changes(OTHER, &page);
+        there.apply(OTHER, &changes, 0);
+        assert_eq!(there.page_changes(OTHER, &page), []);
+        (from, pages) = (page.to, pages + 1);
+    }
+    assert_eq!(pages, 8);
+    published(&mut here, 1000);
+    published(&mut there, 1000);
+    for n in 0..30 {
+        let topic = format!("t{n}");
+        assert_eq!(counts(&here, &topic), counts(&there, &topic));
+        assert_eq!(state(&here, &topic), state(&there, &topic));
+    }
+    let page = here.read_page(0, usize::MAX, 1_000);
+    let bytes: usize = page.entries.iter().map(SharedEntry::bytes).sum();
+    assert!(page.to.is_some() && (1_001..1_100).contains(&bytes), "as far as they fit: {bytes}");
+}
+
+#[test]
+fn entries_of_other_nodes_have_a_limit() {
+    let (mut here, mut there) = (sharing(OTHER, 0), sharing(NODE, 1_000));
+    let refs: Vec<Ref> = (0..4).map(|n| here.enter("t", &format!("u{n}"), "{}", 0)).collect();
+    let changes = here.take_changes().list;
+    assert_eq!(there.apply(OTHER, &changes, 0), 1);
+    assert_eq!((there.stats().other_nodes, there.stats().other_nodes_bytes), (3, 969));
+    here.leave("t", "u0", refs[0], 0);
+    let large = here.update("t", "u1", refs[1], &format!(r#"{{"x":"{}"}}"#, "x".repeat(500)), 0);
+    let changes = here.take_changes().list;
+    assert_eq!(there.apply(OTHER, &changes, 0), 1, "the other meta does not fit");
+    assert_eq!(there.stats().other_nodes, 1);
+    let page = here.read_page(0, 9, usize::MAX);
+    here.leave("t", "u1", large.unwrap(), 0);
+    let changes = there.page_changes(OTHER, &page);
+    assert_eq!((changes.len(), there.apply(OTHER, &changes, 0)), (2, 1));
+    assert_eq!(pass_changes(&mut here, &mut there, 0), 1);
+    assert_eq!(there.stats().other_nodes, 2, "all that there are");
+    // No node changes the entries of another by them.
+    let own = there.enter("t", "own", "{}", 0);
+    let changes = [Change { gone: Some(own.number()), entry: None }];
+    assert_eq!(there.apply(NODE, &changes, 0), 0);
+    assert_eq!(there.stats().connections, 1);
+}

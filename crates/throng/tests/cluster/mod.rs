@@ -1,6 +1,7 @@
 //! Several nodes and one server of NATS: messages go to the members of all.
 
 mod faults;
+mod presence;
 mod support;
 
 use serde_json::{Value, json};

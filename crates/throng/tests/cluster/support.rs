@@ -58,7 +58,13 @@ impl Nats {
 
     /// Starts a node of this name, with further settings. It may not know the others yet.
     pub fn node(&self, name: &str, settings: &[(&str, &str)]) -> Server {
-        let flags = ["--shards", "2", "--cluster", &self.url()];
+        self.node_with(name, &[], settings)
+    }
+
+    /// The same, with further flags as well.
+    pub fn node_with(&self, name: &str, flags: &[&str], settings: &[(&str, &str)]) -> Server {
+        let url = self.url();
+        let flags = [&["--shards", "2", "--cluster", &url], flags].concat();
         let named = [("THRONG_CLUSTER_NODE", name), ("THRONG_CLIENT_PUBLISH_PREFIXES", "*")];
         Server::with(&flags, &[&named, settings].concat())
     }

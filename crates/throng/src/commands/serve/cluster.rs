@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use config::Config;
-use link::{Description, Link, Login, Runtime, Servers, Settings};
+use link::{Description, Link, Login, Registry, Runtime, Servers, Settings};
 
 use crate::error::CommandError;
 
@@ -51,13 +51,14 @@ impl Cluster {
         self,
         runtime: Runtime,
         broker: Arc<broker::Local>,
+        registry: Registry,
         shared: Arc<shard::Shared>,
     ) -> Result<link::Running, CommandError> {
         let describe = move || Description {
             connections: shared.connections.load(Ordering::Relaxed),
             is_draining: shared.draining.load(Ordering::Relaxed),
         };
-        link::spawn(runtime, self.link, self.servers, broker, describe).map_err(|error| {
+        link::spawn(runtime, self.link, self.servers, broker, registry, describe).map_err(|error| {
             CommandError::Runtime(format!("the cluster's thread can't start: {error}"))
         })
     }
@@ -91,6 +92,7 @@ pub(super) fn settings(config: &Config, node: model::NodeId) -> Settings {
         version: env!("CARGO_PKG_VERSION").into(),
         queue_bytes_max: clamped(cluster.queue_bytes_max),
         replay_bytes_max: clamped(cluster.replay_bytes_max),
+        presence_bytes_max: clamped(cluster.presence_bytes_max),
         message_bytes_max: clamped(limits.message_bytes_max),
         linger_us: linger_seconds.saturating_mul(1_000_000),
     }

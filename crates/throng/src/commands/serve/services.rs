@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use ::history::History;
 use config::Config;
-use handover::Part;
 use history_local::{Begin, Local};
 use protocol::Protocols;
 use protocol::phoenix::token::Key;
@@ -62,8 +61,8 @@ pub(super) struct Services {
     pub broker: Arc<broker::Local>,
     pub history: Arc<Local>,
     pub store: Option<store::Store>,
-    /// Who is in topics, for another process.
-    pub presence: Arc<dyn Part>,
+    /// Who is in topics, for another process or other nodes.
+    pub presence: Arc<presence::Local>,
     pub subscriptions: Arc<subscriptions::Subscriptions>,
     pub mqtt_state: mqtt::Mqtt,
     pub shared: Arc<shard::Shared>,
@@ -102,7 +101,11 @@ impl Services {
         let cluster = Cluster::new(config, node, args.demo)?;
         let relay = cluster.as_ref().map(|cluster| cluster.link.clone());
         let (broker, history) = broker(config, &handles, started, begin, &mqtt_state, relay)?;
-        let presence = Arc::new(presence::Local::new(settings::presence(config), node));
+        let presence = presence::Local::new(settings::presence(config), node);
+        let presence = Arc::new(match &cluster {
+            Some(cluster) => presence.with_nodes(cluster.link.settings().presence_bytes_max),
+            None => presence,
+        });
         let (subscribed, outlives) = (subscriptions.clone(), mqtt_state.for_shards());
         let shared = shard::Shared::new(node, protocols, presence.clone(), subscribed, outlives);
         let shared = Arc::new(shared);

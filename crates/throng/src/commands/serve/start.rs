@@ -278,7 +278,8 @@ impl Start<'_> {
             .map_err(|error| ports::no_admin(&error))?;
         let cluster = match (services.cluster, cluster_runtime, link) {
             (Some(cluster), Some(runtime), Some(link)) => {
-                Some((link, cluster.start(runtime, broker, shared.clone())?))
+                let registry = link::Registry { presence: services.presence, started };
+                Some((link, cluster.start(runtime, broker, registry, shared.clone())?))
             }
             _ => None,
         };

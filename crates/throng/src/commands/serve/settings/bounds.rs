@@ -217,6 +217,7 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
         "store.cache_bytes_max" => store.cache_bytes_max as u128,
         "cluster.queue_bytes_max" => cluster.queue_bytes_max as u128,
         "cluster.replay_bytes_max" => cluster.replay_bytes_max as u128,
+        "cluster.presence_bytes_max" => cluster.presence_bytes_max as u128,
         "history.bytes_max" => memory.history_bytes_max as u128,
         "history.topics_max" => memory.topics_max as u128,
         "history.idempotency_seconds_max" => store.idempotency_seconds_max.into(),

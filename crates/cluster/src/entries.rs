@@ -1,0 +1,399 @@
+//! Another node's entries in presence: which of its changes are here, and which pages this node reads.
+//!
+//! A node numbers its diffs: 1, 2, 3. They come in order ([`crate::Stream::PRESENCE`]). A node that has not all of them
+//! reads the other's entries anew, page by page, in the order of their numbers, while it goes on to take diffs. A page
+//! says up to which diff it has all changes; it may have later ones as well. So
+//!
+//! - a diff that is not later than a page changes nothing in the page's range ([`Newer`]);
+//! - a page that is older than diffs which have come gets their changes before it is taken
+//!   ([`Reading::diffs`]).
+//!
+//! Each entry comes once and goes once, with a number that its node gives once, so that it does no harm to take a change
+//! that a page has already.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use presence::{Change, Page, SharedEntry};
+
+use crate::{PresenceDiff, PresencePage};
+
+/// How long the node waits for a page before it requests it once more, in microseconds: at first, and at the most.
+const REPLY_US: u64 = 1_000_000;
+const REPLY_US_MAX: u64 = 8_000_000;
+
+/// Bytes of diffs that may come while the node waits for one page. Beyond, it reads all entries anew.
+const DIFFS_BYTES_MAX: usize = 8 << 20;
+
+/// How long the node waits, in microseconds, before it reads the entries anew of which some did not fit.
+const FULL_US: u64 = 30_000_000;
+
+/// Another node's entries, as far as they are here.
+#[derive(Default)]
+pub(crate) struct PeerEntries {
+    phase: Phase,
+    /// The newest diff of which all changes are here, but for those in ranges that are still to be read.
+    applied: Option<u64>,
+    newer: Vec<Newer>,
+    /// How often it began to read the entries: the id of its requests.
+    reads: u64,
+    /// Since when some entries are missing, because they did not fit.
+    full_us: Option<u64>,
+}
+
+#[derive(Default)]
+enum Phase {
+    /// The other node is gone, or shares no entries: none of them is here.
+    #[default]
+    Absent,
+    /// Its entries are read.
+    Reading(Reading),
+    /// All are here.
+    Whole,
+}
+
+/// A page that has changes of diffs which have not come.
+struct Newer {
+    from: u64,
+    to: Option<u64>,
+    number: u64,
+}
+
+/// Entries that are read.
+struct Reading {
+    /// The first number of the page that comes next.
+    from: u64,
+    /// The page is to be requested.
+    is_request_due: bool,
+    /// When it is to be requested once more.
+    due_us: u64,
+    attempts: u32,
+    /// Diffs that came, and that the next page may not have.
+    diffs: VecDeque<(u64, Vec<Change>)>,
+    diffs_bytes: usize,
+}
+
+impl PeerEntries {
+    /// The other node is there, and shares its entries.
+    pub fn on_up(&mut self, now_us: u64) {
+        if matches!(self.phase, Phase::Absent) {
+            self.applied = None;
+            self.read_anew(now_us);
+        }
+    }
+
+    /// The other node is gone. True where some of its entries may be here.
+    pub fn on_down(&mut self) -> bool {
+        let was_there = !matches!(self.phase, Phase::Absent);
+        (self.phase, self.full_us) = (Phase::Absent, None);
+        self.newer.clear();
+        was_there
+    }
+
+    /// Some of its entries did not fit.
+    pub fn on_full(&mut self, now_us: u64) {
+        self.full_us = Some(now_us);
+    }
+
+    /// All its entries are here.
+    pub fn is_whole(&self) -> bool {
+        matches!(self.phase, Phase::Whole) && self.full_us.is_none()
+    }
+
+    /// How often it began to read the entries.
+    pub fn reads(&self) -> u64 {
+        self.reads
+    }
+
+    /// Diffs are lost.
+    pub fn on_gap(&mut self, now_us: u64) {
+        if !matches!(self.phase, Phase::Absent) {
+            self.read_anew(now_us);
+        }
+    }
+
+    fn read_anew(&mut self, now_us: u64) {
+        self.reads += 1;
+        self.full_us = None;
+        self.phase = Phase::Reading(Reading::new(0, now_us));
+    }
+
+    /// A diff has come. Returns what is to change.
+    pub fn on_diff(&mut self, diff: PresenceDiff, now_us: u64) -> Vec<Change> {
+        let PresenceDiff { number, mut changes, is_reset } = diff;
+        if matches!(self.phase, Phase::Absent) || self.applied.is_some_and(|it| number <= it) {
+            return Vec::new();
+        }
+        let is_next = self.applied.is_none_or(|applied| number == applied + 1);
+        self.applied = Some(number);
+        if !is_next || is_reset {
+            self.read_anew(now_us);
+        }
+        let is_in_page = |entry: u64| self.newer.iter().any(|it| it.has(entry, number));
+        for change in &mut changes {
+            change.gone.take_if(|gone| is_in_page(*gone));
+            change.entry.take_if(|entry| is_in_page(entry.number));
+        }
+        changes.retain(|change| change.gone.is_some() || change.entry.is_some());
+        self.newer.retain(|newer| newer.number > number);
+        if let Phase::Reading(reading) = &mut self.phase {
+            reading.diffs_bytes += changes.iter().map(Change::bytes).sum::<usize>();
+            reading.diffs.push_back((number, changes.clone()));
+            if reading.diffs_bytes > DIFFS_BYTES_MAX {
+                self.read_anew(now_us);
+            }
+        }
+        changes
+    }
+
+    /// A page has come. Returns it with the changes that it lacks; nothing where it is of no use.
+    pub fn on_page(&mut self, page: PresencePage, now_us: u64) -> Option<Page> {
+        let Phase::Reading(reading) = &mut self.phase else { return None };
+        if page.id != self.reads || page.from != reading.from {
+            return None;
+        }
+        if page.from == 0 {
+            // So are all pages behind it: diffs before it are of no use.
+            self.applied = self.applied.max(Some(page.number));
+        }
+        let number = page.number;
+        if self.applied < Some(number) {
+            self.newer.push(Newer { from: page.from, to: page.to, number });
+        }
+        reading.drop_diffs(number);
+        let page = reading.complete(page.into_page());
+        match page.to {
+            Some(to) => {
+                let diffs = std::mem::take(&mut reading.diffs);
+                let diffs_bytes = reading.diffs_bytes;
+                *reading = Reading { diffs, diffs_bytes, ..Reading::new(to, now_us) };
+            }
+            None => self.phase = Phase::Whole,
+        }
+        Some(page)
+    }
+
+    /// Time has passed. `has_capacity`: entries that did not fit may fit now.
+    pub fn on_time(&mut self, has_capacity: bool, now_us: u64) {
+        let is_due = self.full_us.is_some_and(|full_us| now_us >= full_us + FULL_US);
+        match &mut self.phase {
+            Phase::Absent => {}
+            Phase::Reading(reading) if now_us >= reading.due_us => {
+                reading.request_again(reading.attempts + 1, now_us);
+            }
+            Phase::Reading(_) => {}
+            Phase::Whole if is_due && has_capacity => self.read_anew(now_us),
+            Phase::Whole => {}
+        }
+    }
+
+    /// The connection to NATS is back.
+    pub fn on_connected(&mut self, now_us: u64) {
+        if let Phase::Reading(reading) = &mut self.phase {
+            reading.request_again(0, now_us);
+        }
+    }
+
+    /// The node reads packets again, after so many microseconds.
+    pub fn on_resumed(&mut self, paused_us: u64) {
+        if let Phase::Reading(reading) = &mut self.phase {
+            reading.due_us += paused_us;
+        }
+    }
+
+    /// The request that is to be sent: its id, and the first number.
+    pub fn poll_request(&mut self) -> Option<(u64, u64)> {
+        let Phase::Reading(reading) = &mut self.phase else { return None };
+        std::mem::take(&mut reading.is_request_due).then_some((self.reads, reading.from))
+    }
+
+    /// When a reply is late.
+    pub fn due_us(&self) -> Option<u64> {
+        match &self.phase {
+            Phase::Reading(reading) => Some(reading.due_us),
+            Phase::Absent | Phase::Whole => None,
+        }
+    }
+}
+
+impl Newer {
+    /// Whether the page has what a diff says of an entry.
+    fn has(&self, entry: u64, diff: u64) -> bool {
+        diff <= self.number && entry >= self.from && self.to.is_none_or(|to| entry < to)
+    }
+}
+
+impl Reading {
+    fn new(from: u64, now_us: u64) -> Self {
+        Reading {
+            from,
+            is_request_due: true,
+            due_us: now_us + REPLY_US,
+            attempts: 0,
+            diffs: VecDeque::new(),
+            diffs_bytes: 0,
+        }
+    }
+
+    fn request_again(&mut self, attempts: u32, now_us: u64) {
+        self.attempts = attempts;
+        self.is_request_due = true;
+        self.due_us = now_us + (REPLY_US << attempts.min(8)).min(REPLY_US_MAX);
+    }
+
+    /// Drops diffs that a page has.
+    fn drop_diffs(&mut self, number: u64) {
+        while let Some((diff, changes)) = self.diffs.front()
+            && *diff <= number
+        {
+            self.diffs_bytes -= changes.iter().map(Change::bytes).sum::<usize>();
+            self.diffs.pop_front();
+        }
+    }
+
+    /// The page, with the changes of diffs that are later.
+    fn complete(&self, page: Page) -> Page {
+        if self.diffs.is_empty() {
+            return page;
+        }
+        let by_number = |entry: SharedEntry| (entry.number, entry);
+        let Page { from, to, entries } = page;
+        let mut range = Page { from, to, entries: Vec::new() };
+        let mut entries: BTreeMap<u64, SharedEntry> = entries.into_iter().map(by_number).collect();
+        for Change { gone, entry } in self.diffs.iter().flat_map(|(_, changes)| changes) {
+            if let Some(gone) = gone {
+                entries.remove(gone);
+            }
+            if let Some(entry) = entry.as_ref().filter(|entry| range.has(entry.number)) {
+                entries.insert(entry.number, entry.clone());
+            }
+        }
+        range.entries = entries.into_values().collect();
+        range
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(number: u64) -> SharedEntry {
+        SharedEntry { number, ..SharedEntry::default() }
+    }
+
+    fn enter(number: u64) -> Change {
+        Change { gone: None, entry: Some(entry(number)) }
+    }
+
+    fn leave(number: u64) -> Change {
+        Change { gone: Some(number), entry: None }
+    }
+
+    fn diff(number: u64, changes: &[Change]) -> PresenceDiff {
+        PresenceDiff { number, changes: changes.to_vec(), is_reset: false }
+    }
+
+    fn page(number: u64, id: u64, from: u64, to: Option<u64>, entries: &[u64]) -> PresencePage {
+        let entries = entries.iter().map(|number| entry(*number)).collect();
+        PresencePage { node: 1, id, number, from, to, entries }
+    }
+
+    fn numbers(page: Option<Page>) -> Vec<u64> {
+        page.unwrap().entries.iter().map(|entry| entry.number).collect()
+    }
+
+    #[test]
+    fn a_page_gets_the_changes_of_later_diffs_and_no_diff_undoes_it() {
+        let mut entries = PeerEntries::default();
+        assert_eq!(entries.on_diff(diff(4, &[enter(1)]), 0), [], "it is not there yet");
+        entries.on_up(0);
+        entries.on_up(0);
+        assert_eq!(entries.poll_request(), Some((1, 0)));
+        assert_eq!(entries.poll_request(), None);
+        // A diff is taken at once, in whichever range.
+        assert_eq!(entries.on_diff(diff(5, &[enter(9)]), 0).len(), 1);
+        assert_eq!(entries.on_diff(diff(6, &[leave(2), enter(3)]), 0).len(), 2);
+        assert_eq!(entries.on_page(page(5, 0, 0, None, &[]), 0), None, "of an earlier read");
+        assert_eq!(numbers(entries.on_page(page(5, 1, 0, Some(8), &[1, 2]), 0)), [1, 3]);
+        assert!(!entries.is_whole());
+        assert_eq!(entries.poll_request(), Some((1, 8)));
+        assert_eq!(entries.on_page(page(5, 1, 0, Some(8), &[1, 2]), 0), None, "it came twice");
+        // The next page has diffs that come behind it.
+        assert_eq!(numbers(entries.on_page(page(8, 1, 8, None, &[9, 10]), 0)), [9, 10]);
+        assert!(entries.is_whole() && entries.poll_request().is_none());
+        let late = Change { gone: Some(4), entry: Some(entry(10)) };
+        assert_eq!(entries.on_diff(diff(7, &[leave(8), late]), 0), [leave(4)]);
+        assert_eq!(entries.on_diff(diff(7, &[leave(1)]), 0), [], "it came twice");
+        assert_eq!(entries.on_diff(diff(8, &[enter(1), enter(10)]), 0), [enter(1)]);
+        assert_eq!(entries.on_diff(diff(9, &[leave(10)]), 0), [leave(10)]);
+    }
+
+    #[test]
+    fn diffs_before_the_first_page_are_of_no_use() {
+        let mut entries = PeerEntries::default();
+        entries.on_up(0);
+        assert_eq!(numbers(entries.on_page(page(7, 1, 0, None, &[1]), 0)), [1]);
+        assert_eq!(entries.on_diff(diff(6, &[enter(2)]), 0), []);
+        assert_eq!(entries.on_diff(diff(7, &[enter(1)]), 0), []);
+        assert_eq!(entries.on_diff(diff(8, &[enter(2)]), 0), [enter(2)]);
+        assert!(entries.is_whole());
+        // One is missing: all is read anew, and what comes meanwhile is taken.
+        assert_eq!(entries.on_diff(diff(10, &[enter(4)]), 0), [enter(4)]);
+        assert!(!entries.is_whole());
+        assert_eq!(entries.poll_request(), Some((2, 0)));
+        assert_eq!(numbers(entries.on_page(page(10, 2, 0, None, &[1, 2, 3, 4]), 0)), [1, 2, 3, 4]);
+        assert!(entries.is_whole());
+        let reset = PresenceDiff { is_reset: true, ..diff(11, &[]) };
+        assert_eq!(entries.on_diff(reset, 0), []);
+        assert_eq!(entries.poll_request(), Some((3, 0)));
+        entries.on_gap(0);
+        assert_eq!(entries.poll_request(), Some((4, 0)));
+        assert!(entries.on_down() && !entries.on_down());
+        entries.on_gap(0);
+        assert_eq!(entries.poll_request(), None);
+    }
+
+    #[test]
+    fn a_page_that_does_not_come_is_requested_again_ever_more_rarely() {
+        let mut entries = PeerEntries::default();
+        entries.on_up(0);
+        let mut requests = Vec::new();
+        for now_us in (0..40_000_000).step_by(500_000) {
+            entries.on_time(true, now_us);
+            assert!(entries.due_us() > Some(now_us));
+            requests.extend(entries.poll_request().map(|_| now_us / 1_000_000));
+        }
+        assert_eq!(requests, [0, 1, 3, 7, 15, 23, 31, 39]);
+        entries.on_connected(40_000_000);
+        assert_eq!((entries.poll_request(), entries.due_us()), (Some((1, 0)), Some(41_000_000)));
+    }
+
+    #[test]
+    fn what_did_not_fit_is_read_anew_once_there_is_capacity() {
+        let mut entries = PeerEntries::default();
+        entries.on_up(0);
+        entries.on_page(page(0, 1, 0, None, &[1]), 0);
+        entries.on_full(1);
+        assert!(!entries.is_whole());
+        entries.on_time(true, FULL_US);
+        entries.on_time(false, FULL_US + 1);
+        assert_eq!(entries.poll_request(), None);
+        entries.on_time(true, FULL_US + 1);
+        assert_eq!(entries.poll_request(), Some((2, 0)));
+        entries.on_page(page(0, 2, 0, None, &[1]), 0);
+        assert!(entries.is_whole());
+    }
+
+    #[test]
+    fn too_many_diffs_while_a_page_is_read_begin_anew() {
+        let mut entries = PeerEntries::default();
+        entries.on_up(0);
+        entries.poll_request();
+        let mut large = entry(1);
+        large.meta = "x".repeat(DIFFS_BYTES_MAX / 2).into();
+        for number in 1..=2 {
+            let change = Change { gone: None, entry: Some(large.clone()) };
+            assert_eq!(entries.on_diff(diff(number, &[change]), 0).len(), 1);
+        }
+        assert_eq!(entries.poll_request(), Some((2, 0)));
+    }
+}

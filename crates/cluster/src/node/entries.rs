@@ -1,0 +1,115 @@
+//! A node's part in presence: it publishes changes of its own entries, replies to requests for them, and takes those of
+//! others.
+
+use bytes::Bytes;
+use model::NodeId;
+use presence::{Change, Changes, Page};
+
+use super::Node;
+use crate::{Output, Packet, PresenceDiff, PresencePage, PresenceRequest, Stream, Target};
+
+/// How often the shell is to give changes of this node's entries to [`Node::publish_presence`], in microseconds: what
+/// changes meanwhile goes in one packet.
+pub const PRESENCE_US: u64 = 50_000;
+
+/// About how many bytes the entries of one packet have at the most. One entry may have more.
+pub const PRESENCE_PACKET_BYTES: usize = 64 << 10;
+
+/// How long entries of other nodes stay while the connection to NATS is gone, in microseconds. The others count a node
+/// that is cut off as silent, and it can't know whether they are there.
+const UNREACHABLE_US: u64 = 30_000_000;
+
+impl Node {
+    /// Publishes changes of this node's entries in presence.
+    pub fn publish_presence(&mut self, changes: Changes, now_us: u64) {
+        if !changes.is_whole {
+            self.publish_diff(Vec::new(), true, now_us);
+        }
+        let (mut part, mut bytes) = (Vec::new(), 0);
+        for change in changes.list {
+            bytes += change.bytes();
+            if bytes > PRESENCE_PACKET_BYTES && !part.is_empty() {
+                self.publish_diff(std::mem::take(&mut part), false, now_us);
+                bytes = change.bytes();
+            }
+            part.push(change);
+        }
+        if !part.is_empty() {
+            self.publish_diff(part, false, now_us);
+        }
+    }
+
+    fn publish_diff(&mut self, changes: Vec<Change>, is_reset: bool, now_us: u64) {
+        self.presence_diffs += 1;
+        self.counts.presence_sent += changes.len() as u64;
+        let diff = PresenceDiff { number: self.presence_diffs, changes, is_reset };
+        let write = |out: &mut Vec<u8>| diff.encode_into(out);
+        let bytes = self.replay.publish(Stream::PRESENCE, now_us, write);
+        self.send(Target::Stream(Stream::PRESENCE), bytes);
+    }
+
+    /// The page that another node has requested was read. All changes that were published before are in it.
+    pub fn on_presence_read(&mut self, request: &PresenceRequest, page: Page) {
+        let PresenceRequest { node, id, .. } = *request;
+        let Page { from, to, entries } = page;
+        let (own, number) = (self.settings.node.0, self.presence_diffs);
+        let page = PresencePage { node: own, id, number, from, to, entries };
+        self.send(Target::Node(NodeId(node)), Packet::PresencePage(page).encode());
+    }
+
+    /// Entries of another node did not fit into the memory for them.
+    pub fn on_presence_full(&mut self, node: NodeId, now_us: u64) {
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.entries.on_full(now_us);
+        }
+    }
+
+    /// Sets whether more entries of other nodes fit into the memory for them: then it reads those that did not.
+    pub fn set_presence_capacity(&mut self, has_capacity: bool) {
+        self.has_presence_capacity = has_capacity;
+    }
+
+    pub(super) fn on_presence_request(&mut self, request: PresenceRequest) {
+        self.outputs.push(Output::ReadPresence(request));
+    }
+
+    pub(super) fn on_presence_page(&mut self, page: PresencePage, now_us: u64) {
+        let node = NodeId(page.node);
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        peer.state.received_us = now_us;
+        if let Some(page) = peer.entries.on_page(page, now_us) {
+            self.outputs.push(Output::PresencePage { node, page });
+        }
+    }
+
+    pub(super) fn on_presence_diff(&mut self, node: NodeId, payload: &Bytes, now_us: u64) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        let Ok(diff) = PresenceDiff::decode(payload) else {
+            self.counts.damaged += 1;
+            return peer.entries.on_gap(now_us);
+        };
+        self.counts.presence_received += diff.changes.len() as u64;
+        let changes = peer.entries.on_diff(diff, now_us);
+        if !changes.is_empty() {
+            self.outputs.push(Output::PresenceChanged { node, changes });
+        }
+    }
+
+    pub(super) fn on_presence_gap(&mut self, node: NodeId, now_us: u64) {
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.entries.on_gap(now_us);
+        }
+    }
+
+    /// Removes the entries of all others where NATS has not been there for long.
+    pub(super) fn expire_unreachable(&mut self, now_us: u64) {
+        if self.disconnected_us.is_none_or(|since_us| now_us < since_us + UNREACHABLE_US) {
+            return;
+        }
+        for peer in self.peers.values_mut() {
+            if peer.entries.on_down() {
+                self.outputs.push(Output::PresenceExpired(peer.state.node));
+            }
+        }
+    }
+}

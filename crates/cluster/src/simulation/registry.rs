@@ -1,0 +1,155 @@
+//! Who is present at the processes of the simulation, and what a member of each topic at each of them has.
+
+use std::collections::BTreeMap;
+
+use model::NodeId;
+use presence::{Limits, List, Local, Presence as _, PresenceReply, Ref, Snapshot};
+use random::Random;
+use serde_json::Value;
+
+pub const TOPICS: usize = 5;
+const USERS: u32 = 12;
+/// A topic with more than nine users is not listed.
+const LIMITS: Limits =
+    Limits { users_max: 9, list_bytes_max: 1 << 20, interval_us: 200_000, members_per_ms: 0 };
+
+/// A connection's entry: topic, user and ref.
+type Entry = (usize, String, Ref);
+/// The refs of each user, and what their connections show.
+type Users = BTreeMap<String, BTreeMap<String, Value>>;
+
+/// The registry of a process, its connections, and a member of each topic.
+pub struct Registry {
+    pub local: Local,
+    node: NodeId,
+    entries: Vec<(Entry, u64)>,
+    /// What the Phoenix client of a member of each topic holds; nothing where the topic is not listed.
+    views: Vec<Users>,
+}
+
+fn topic(number: usize) -> String {
+    format!("room:{number}")
+}
+
+impl Registry {
+    pub fn new(node: NodeId, bytes_max: usize) -> Self {
+        let local = Local::new(LIMITS, node).with_nodes(bytes_max);
+        Registry { local, node, entries: Vec::new(), views: vec![Users::new(); TOPICS] }
+    }
+
+    /// A connection enters a topic, leaves it, or shows another meta.
+    pub fn act(&mut self, random: &mut Random, now_us: u64) {
+        let shown = now_us % 1_000;
+        let meta = format!(r#"{{"at":{shown}}}"#);
+        let at = random.below(self.entries.len().max(1));
+        match (random.below(5_u32), self.entries.is_empty()) {
+            (0 | 1, _) | (_, true) => {
+                // More users than are listed come to the first topics alone.
+                let (index, user) = (random.below(TOPICS), random.below(USERS));
+                let user = format!("u{}", user % if index < 2 { USERS } else { 4 });
+                let of = self.local.enter(&topic(index), &user, &meta, now_us);
+                self.entries.push(((index, user, of), shown));
+            }
+            (2 | 3, false) => {
+                let ((index, user, of), _) = self.entries.swap_remove(at);
+                self.local.leave(&topic(index), &user, of, now_us);
+            }
+            (_, false) => {
+                let ((index, user, of), at) = &mut self.entries[at];
+                *of = self.local.update(&topic(*index), user, *of, &meta, now_us).unwrap();
+                *at = shown;
+            }
+        }
+    }
+
+    /// Publishes the notices that are due to the members.
+    pub fn notify(&mut self, now_us: u64, seed: u64) {
+        let mut batches = self.local.take(now_us, usize::MAX);
+        for batch in &mut batches {
+            batch.publish(&mut |name, event, json| {
+                let index: usize = name["room:".len()..].parse().unwrap();
+                let json: Value = serde_json::from_str(json).unwrap();
+                let view = &mut self.views[index];
+                match event {
+                    presence::DIFF => apply_diff(view, &json, seed),
+                    presence::STATE => *view = users(&json),
+                    presence::COUNT => {}
+                    other => panic!("{other}"),
+                }
+                true
+            });
+        }
+        self.local.confirm(batches, now_us);
+    }
+
+    /// The connections of the process in a topic.
+    fn own(&self, index: usize) -> impl Iterator<Item = (String, (String, Value))> {
+        let entries = self.entries.iter().filter(move |((of, ..), _)| *of == index);
+        entries.map(|((_, user, of), shown)| {
+            let meta = serde_json::json!({ "at": shown });
+            (user.clone(), (of.to_string(), meta))
+        })
+    }
+}
+
+fn users(json: &Value) -> Users {
+    let metas = |user: &Value| {
+        let metas = user["metas"].as_array().unwrap().iter().map(|meta| {
+            let mut meta = meta.as_object().unwrap().clone();
+            let of = meta.remove("phx_ref").unwrap().as_str().unwrap().to_string();
+            meta.remove("phx_ref_prev");
+            (of, Value::from(meta))
+        });
+        metas.collect()
+    };
+    let users = json.as_object().unwrap().iter();
+    users.map(|(user, value)| (user.clone(), metas(value))).collect()
+}
+
+/// `Presence.syncDiff` of the npm client, which finds no one twice.
+fn apply_diff(view: &mut Users, json: &Value, seed: u64) {
+    for (user, joined) in users(&json["joins"]) {
+        let metas = view.entry(user).or_default();
+        for (of, meta) in joined {
+            assert!(metas.insert(of, meta).is_none(), "seed {seed}: {json} is there");
+        }
+    }
+    for (user, left) in users(&json["leaves"]) {
+        let Some(metas) = view.get_mut(&user) else { continue };
+        metas.retain(|of, _| !left.contains_key(of));
+        if metas.is_empty() {
+            view.remove(&user);
+        }
+    }
+}
+
+/// Verifies that every registry, and the member of each topic there, has the entries of all. Returns how many they are.
+pub fn verify(all: &[&Registry], seed: u64) -> usize {
+    let mut count = 0;
+    for index in 0..TOPICS {
+        let mut expected = Users::new();
+        for (user, (of, meta)) in all.iter().flat_map(|it| it.own(index)) {
+            expected.entry(user).or_default().insert(of, meta);
+        }
+        let connections = expected.values().map(BTreeMap::len).sum::<usize>();
+        count += connections;
+        for registry in all {
+            let me = registry.node;
+            let list = registry.local.list(&topic(index), None, Box::new(|_| {}));
+            let PresenceReply::Now(List { counts, users: list }) = list else { panic!("later") };
+            assert_eq!(
+                (counts.users, counts.connections),
+                (expected.len(), connections),
+                "seed {seed}: {me}, topic {index}"
+            );
+            let Some(list) = list.map(Snapshot::into_json) else {
+                assert!(registry.views[index].is_empty(), "seed {seed}: {me}, topic {index}");
+                continue;
+            };
+            let list = users(&serde_json::from_str(&list).unwrap());
+            assert_eq!(list, expected, "seed {seed}: {me}, topic {index}");
+            assert_eq!(registry.views[index], expected, "seed {seed}: a member at {me}");
+        }
+    }
+    count
+}

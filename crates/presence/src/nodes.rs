@@ -1,0 +1,150 @@
+//! Entries of several nodes in one registry: what a node gives the others of its own, and takes of theirs.
+
+use crate::meta::Meta;
+use crate::registry::{Registry, shared_entry};
+use crate::sharing::Located;
+use crate::{Change, Changes, NodeId, Page, Ref, SharedEntry};
+
+/// What an entry takes in memory beside its texts, in bytes, roughly: its places in the tables of its topic and of its
+/// node.
+const ENTRY_BYTES: usize = 320;
+
+impl Registry {
+    /// Takes what has changed of this node's entries since the call before.
+    pub fn take_changes(&mut self) -> Changes {
+        let next = self.next.number();
+        match &mut self.sharing {
+            Some(sharing) => sharing.take_changes(next),
+            None => Changes { list: Vec::new(), is_whole: true },
+        }
+    }
+
+    /// This node's entries from a number on: so many, or fewer where they take more than so many bytes. The page has no
+    /// end where they are the last.
+    pub fn read_page(&mut self, from: u64, entries_max: usize, bytes_max: usize) -> Page {
+        let mut page = Page { from, to: None, entries: Vec::new() };
+        let (node, next) = (self.next.node(), self.next.number());
+        let Some(sharing) = &mut self.sharing else { return page };
+        sharing.on_read(next);
+        let mut bytes = 0;
+        for (number, Located { topic, user, .. }) in sharing.own.range(from..) {
+            if page.entries.len() >= entries_max || bytes > bytes_max {
+                page.to = Some(*number);
+                break;
+            }
+            let entry = (user.clone(), Ref::new(node, *number));
+            let meta = self.topics.get(topic).and_then(|topic| topic.meta(&entry));
+            // It is there, as long as it is the node's.
+            let meta = meta.map(|meta| meta.passed().meta).unwrap_or_default();
+            let entry = shared_entry(entry.1, topic, user, &meta);
+            bytes += entry.bytes();
+            page.entries.push(entry);
+        }
+        page
+    }
+
+    /// What is to change of another node's entries, so that they are those of a page.
+    pub fn page_changes(&self, node: NodeId, page: &Page) -> Vec<Change> {
+        let Some(sharing) = &self.sharing else { return Vec::new() };
+        let has = |number: u64| page.entries.binary_search_by_key(&number, |it| it.number).is_ok();
+        let is_new = |entry: &&SharedEntry| sharing.others.get(node, entry.number).is_none();
+        let new = page.entries.iter().filter(is_new);
+        let new = new.map(|entry| Change { gone: None, entry: Some(entry.clone()) });
+        let gone = sharing.others.numbers(node, page).filter(|number| !has(*number));
+        let gone = gone.map(|number| Change { gone: Some(number), entry: None });
+        new.chain(gone).collect()
+    }
+
+    /// Changes another node's entries. Returns how many new ones did not fit into the memory for them.
+    pub fn apply(&mut self, node: NodeId, changes: &[Change], now_us: u64) -> usize {
+        if node == self.next.node() {
+            return 0;
+        }
+        changes.iter().filter(|change| !self.apply_change(node, change, now_us)).count()
+    }
+
+    /// False where the new entry does not fit.
+    fn apply_change(&mut self, node: NodeId, change: &Change, now_us: u64) -> bool {
+        let Some(sharing) = self.sharing.as_deref_mut() else { return true };
+        let (others, bytes_max) = (&mut sharing.others, sharing.others_bytes_max);
+        let is_new = |entry: &&SharedEntry| others.get(node, entry.number).is_none();
+        let entry = change.entry.as_ref().filter(is_new);
+        let gone = change.gone.and_then(|number| Some((number, others.remove(node, number)?)));
+        let fits = |entry: &SharedEntry| others.bytes() + memory_bytes(entry) <= bytes_max;
+        let has_capacity = entry.is_none_or(fits);
+        match (gone, entry.filter(|_| has_capacity)) {
+            (Some((number, old)), Some(entry))
+                if *old.topic == *entry.topic && *old.user == *entry.user =>
+            {
+                self.replace_of(node, (number, old), entry, now_us);
+            }
+            (gone, entry) => {
+                if let Some(entry) = entry {
+                    self.enter_of(node, entry, now_us);
+                }
+                if let Some((number, located)) = gone {
+                    self.leave_of(Ref::new(node, number), &located, now_us);
+                }
+            }
+        }
+        has_capacity
+    }
+
+    fn enter_of(&mut self, node: NodeId, entry: &SharedEntry, now_us: u64) {
+        let of = Ref::new(node, entry.number);
+        let meta = Meta::new(&entry.meta, None);
+        let (topic, user) = self.insert(&entry.topic, &entry.user, of, meta);
+        if let Some(sharing) = &mut self.sharing {
+            let located = Located { topic, user, bytes: memory_bytes(entry) };
+            sharing.others.insert(node, entry.number, located);
+        }
+        self.changed(&entry.topic, now_us);
+    }
+
+    fn replace_of(
+        &mut self,
+        node: NodeId,
+        (number, Located { topic, user, .. }): (u64, Located),
+        entry: &SharedEntry,
+        now_us: u64,
+    ) {
+        if let Some(place) = self.topics.get_mut(&topic) {
+            let fresh = Ref::new(node, entry.number);
+            place.replace((user.clone(), Ref::new(node, number)), fresh, &entry.meta);
+        }
+        if let Some(sharing) = &mut self.sharing {
+            let located = Located { topic: topic.clone(), user, bytes: memory_bytes(entry) };
+            sharing.others.insert(node, entry.number, located);
+        }
+        self.changed(&topic, now_us);
+    }
+
+    fn leave_of(&mut self, of: Ref, Located { topic, user, .. }: &Located, now_us: u64) {
+        if let Some(place) = self.topics.get_mut(topic)
+            && let Some(entry) = place.entry(user, of)
+        {
+            place.leave(entry);
+            self.connections -= 1;
+        }
+        self.changed(topic, now_us);
+    }
+
+    /// Removes up to so many entries of another node; false when it has none any more.
+    pub fn expire_some(&mut self, node: NodeId, entries_max: usize, now_us: u64) -> bool {
+        let Some(sharing) = &self.sharing else { return false };
+        let numbers: Vec<u64> =
+            sharing.others.numbers(node, &Page::default()).take(entries_max).collect();
+        for number in &numbers {
+            let located = self.sharing.as_mut().and_then(|it| it.others.remove(node, *number));
+            if let Some(located) = located {
+                self.leave_of(Ref::new(node, *number), &located, now_us);
+            }
+        }
+        !numbers.is_empty()
+    }
+}
+
+/// What an entry takes in memory, in bytes, roughly.
+fn memory_bytes(entry: &SharedEntry) -> usize {
+    ENTRY_BYTES + entry.topic.len() + entry.user.len() + entry.meta.len()
+}
