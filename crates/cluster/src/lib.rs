@@ -43,8 +43,9 @@ pub use node::{
 };
 pub use output::{Counts, Output, Target};
 pub use packet::{
-    Head, HeadsReply, HeadsRequest, Hello, Message, Packet, PacketError, PresenceDiff,
-    PresencePage, PresenceRequest, ReplayReply, ReplayRequest, ReplayedRange, RequestedRange,
+    Call, CallReply, Head, HeadsReply, HeadsRequest, Hello, Message, Packet, PacketError,
+    PresenceDiff, PresencePage, PresenceRequest, ReplayReply, ReplayRequest, ReplayedRange,
+    RequestedRange,
 };
 pub use peer::PeerState;
 pub use stream::Stream;

@@ -248,6 +248,8 @@ impl Node {
             Packet::ReplayReply(reply) => self.on_replay_reply(&reply, now_us),
             Packet::PresenceRequest(request) => self.on_presence_request(request),
             Packet::PresencePage(page) => self.on_presence_page(page, now_us),
+            Packet::Call(call) => self.outputs.push(Output::Call(call)),
+            Packet::CallReply(reply) => self.outputs.push(Output::CallReply(reply)),
         }
         Ok(())
     }
@@ -341,6 +343,7 @@ impl Node {
             connections: self.description.connections,
             is_draining: self.description.is_draining,
             has_presence: true,
+            has_calls: true,
         };
         self.send(Target::Nodes, Packet::Hello(hello).encode());
     }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use model::NodeId;
 use presence::{Change, Page};
 
-use crate::{PresenceRequest, Stream};
+use crate::{Call, CallReply, PresenceRequest, Stream};
 
 /// Where a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +68,10 @@ pub enum Output {
     /// Read a page of this node's own entries, of about [`crate::PRESENCE_PACKET_BYTES`] and from the number that the
     /// request names, and give both to [`crate::Node::on_presence_read`].
     ReadPresence(PresenceRequest),
+    /// Do a call of the API that another node has sent, and send it the reply.
+    Call(Call),
+    /// A reply to a call of this node has come.
+    CallReply(CallReply),
     /// A node has joined, or came back.
     Up(NodeId),
     /// A node has left, or is silent.

@@ -12,6 +12,8 @@
 //! | 6 | [`ReplayReply`] | |
 //! | 7 | [`PresenceRequest`] | |
 //! | 8 | [`PresencePage`] | |
+//! | 9 | [`Call`] | |
+//! | 10 | [`CallReply`] | |
 //!
 //! The payload of a message of [`Stream::PRESENCE`] is a [`PresenceDiff`], a map as well.
 //!
@@ -36,6 +38,8 @@ const REPLAY_REQUEST: u8 = 5;
 const REPLAY_REPLY: u8 = 6;
 const PRESENCE_REQUEST: u8 = 7;
 const PRESENCE_PAGE: u8 = 8;
+const CALL: u8 = 9;
+const CALL_REPLY: u8 = 10;
 
 /// Bytes of a message before its payload.
 const HEADER_BYTES: usize = 16;
@@ -59,6 +63,10 @@ pub enum Packet {
     PresenceRequest(PresenceRequest),
     /// Its reply.
     PresencePage(PresencePage),
+    /// A call of the API.
+    Call(Call),
+    /// Its reply.
+    CallReply(CallReply),
 }
 
 /// A published message.
@@ -108,6 +116,9 @@ pub struct Hello {
     /// It shares its entries in presence: it sends changes, and replies to requests for pages.
     #[cbor(n(9), default)]
     pub has_presence: bool,
+    /// It replies to calls of the API.
+    #[cbor(n(10), default)]
+    pub has_calls: bool,
 }
 
 /// A request for the newest numbers of some streams.
@@ -278,6 +289,45 @@ pub struct PresencePage {
     pub entries: Vec<SharedEntry>,
 }
 
+/// A call of the API that another node is to do by itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Call {
+    /// The node that calls.
+    #[n(0)]
+    pub node: u32,
+    /// The reply has the same.
+    #[n(1)]
+    pub id: u64,
+    /// The method, as of HTTP.
+    #[n(2)]
+    pub method: String,
+    /// The path and the query.
+    #[n(3)]
+    pub target: String,
+    /// The body: JSON, or nothing.
+    #[cbor(n(4), with = "minicbor::bytes", default)]
+    pub body: Vec<u8>,
+}
+
+/// What a call of the API came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct CallReply {
+    /// The node that replies.
+    #[n(0)]
+    pub node: u32,
+    /// That of the call.
+    #[n(1)]
+    pub id: u64,
+    /// The status, as of HTTP.
+    #[n(2)]
+    pub status: u16,
+    /// The body: JSON.
+    #[cbor(n(3), with = "minicbor::bytes", default)]
+    pub body: Vec<u8>,
+}
+
 /// Why bytes are no packet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
@@ -386,6 +436,8 @@ impl Packet {
             Packet::ReplayReply(reply) => map(REPLAY_REPLY, reply),
             Packet::PresenceRequest(request) => map(PRESENCE_REQUEST, request),
             Packet::PresencePage(page) => map(PRESENCE_PAGE, page),
+            Packet::Call(call) => map(CALL, call),
+            Packet::CallReply(reply) => map(CALL_REPLY, reply),
         }
     }
 
@@ -407,6 +459,8 @@ impl Packet {
             REPLAY_REPLY => Packet::ReplayReply(read(rest)?),
             PRESENCE_REQUEST => Packet::PresenceRequest(read(rest)?),
             PRESENCE_PAGE => Packet::PresencePage(PresencePage::decode(rest)?),
+            CALL => Packet::Call(read(rest)?),
+            CALL_REPLY => Packet::CallReply(read(rest)?),
             kind => return Err(PacketError::Kind(kind)),
         })
     }

@@ -24,6 +24,8 @@ pub struct PeerState {
     pub connections: u64,
     /// It drains.
     pub is_draining: bool,
+    /// It replies to calls of the API.
+    pub has_calls: bool,
     /// It sends hellos.
     pub is_up: bool,
     /// It has said that it leaves.
@@ -66,6 +68,7 @@ impl Peer {
             version: hello.version.clone(),
             connections: hello.connections,
             is_draining: hello.is_draining,
+            has_calls: hello.has_calls,
             is_up: !hello.is_goodbye,
             has_left: hello.is_goodbye,
             received_us: now_us,

@@ -154,6 +154,11 @@ async fn serve(
     tokio::spawn(memory::watch(node.clone()));
     tokio::spawn(each_second(node.clone()));
     tokio::spawn(keys::fetch(node.clone()));
+    if let Some(link) = node.cluster.clone()
+        && let Some(calls) = link.take_calls()
+    {
+        tokio::spawn(api::serve_nodes(node.clone(), link, calls));
+    }
     let (monitor, sampler) = Monitor::new(node, samples);
     let sampler = tokio::spawn(sampler.run());
     let (ending, ended) = watch::channel(());

@@ -139,6 +139,7 @@ impl Driver {
                     });
                     self.link.release(&message);
                 }
+                Input::Packet(node, bytes) => self.send(Target::Node(node), bytes),
             }
         }
         if now_us >= self.entries.due_us {
@@ -153,6 +154,7 @@ impl Driver {
             for stream in self.link.expire_interest() {
                 self.node.on_interest_ended(stream);
             }
+            self.link.calls.sweep();
             self.node.set_presence_capacity(self.entries.has_capacity());
             self.update_status();
         }
@@ -269,6 +271,8 @@ impl Driver {
             Output::ReadPresence(request) => {
                 self.node.on_presence_read(&request, self.entries.read(&request));
             }
+            Output::Call(call) => self.link.calls.on_call(call),
+            Output::CallReply(reply) => self.link.calls.on_reply(reply),
             Output::Up(node) => self.on_up(node),
             Output::Down { node, has_left } => {
                 match has_left {
@@ -277,6 +281,7 @@ impl Driver {
                         tracing::warn!(%node, "a node of the cluster is silent: it counts as gone");
                     }
                 }
+                self.link.calls.on_down(node);
                 self.status_due_us = 0;
             }
         }

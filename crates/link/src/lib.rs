@@ -8,16 +8,18 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
+mod calls;
 mod deliveries;
 mod driver;
 mod entries;
 mod link;
+mod lock;
 mod login;
 mod status;
 mod thread;
 mod writer;
 
-pub use cluster::Description;
+pub use cluster::{Call, CallReply, Description, PeerState};
 pub use entries::Registry;
 pub use link::{Link, Settings};
 pub use login::Login;

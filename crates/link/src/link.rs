@@ -2,15 +2,18 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use broker::Relay;
-use cluster::{Interest, Stream, Subjects};
+use bytes::Bytes;
+use cluster::{Call, CallReply, Interest, Packet, Stream, Subjects};
 use model::{Envelope, NodeId};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::Login;
+use crate::calls::Calls;
+use crate::lock::lock;
 use crate::status::Status;
 
 /// The memory of a queued message beside its payload, in bytes, roughly.
@@ -53,6 +56,7 @@ pub struct Link {
     /// Offsets of the broker, by streams: see [`Relay::complete_after`].
     complete_after: Box<[AtomicU64]>,
     status: Mutex<Status>,
+    pub(crate) calls: Calls,
     pub(crate) login: Mutex<Login>,
     /// The thread has ended.
     is_closed: AtomicBool,
@@ -70,6 +74,8 @@ pub(crate) enum Input {
     Publish(Arc<Envelope>),
     /// Interest in a stream began at this time.
     InterestBegun(Stream, u64),
+    /// A packet for one node.
+    Packet(NodeId, Bytes),
 }
 
 impl Link {
@@ -89,6 +95,7 @@ impl Link {
             queued_bytes: AtomicUsize::new(0),
             complete_after: Stream::all().map(complete_after).collect(),
             status: Mutex::default(),
+            calls: Calls::new(),
             login: Mutex::new(login),
             is_closed: AtomicBool::new(false),
             started: Instant::now(),
@@ -156,6 +163,42 @@ impl Link {
     /// The packet was given to NATS, or dropped.
     pub(crate) fn release_bytes(&self, bytes: usize) {
         self.queued_bytes.fetch_sub(bytes, Relaxed);
+    }
+
+    /// Has another node do a call of the API by itself. The reply comes later, or never: the caller has a deadline, and
+    /// gets an error at once where the node turns out to be gone.
+    pub fn call(
+        &self,
+        node: NodeId,
+        method: &str,
+        target: &str,
+        body: &[u8],
+    ) -> oneshot::Receiver<CallReply> {
+        let (id, receiver) = self.calls.begin(node);
+        if let Some(id) = id {
+            let (own, body) = (self.settings.node.0, body.to_vec());
+            let call = Call { node: own, id, method: method.into(), target: target.into(), body };
+            self.push_packet(node, Packet::Call(call).encode());
+        }
+        receiver
+    }
+
+    /// The calls of other nodes, once: the caller does them, and replies to each.
+    pub fn take_calls(&self) -> Option<mpsc::Receiver<Call>> {
+        self.calls.take_receiver()
+    }
+
+    /// Replies to a call of another node, with a status of HTTP and JSON.
+    pub fn reply(&self, call: &Call, status: u16, body: Vec<u8>) {
+        let reply = CallReply { node: self.settings.node.0, id: call.id, status, body };
+        self.push_packet(NodeId(call.node), Packet::CallReply(reply).encode());
+    }
+
+    /// Has the thread send a packet to a node.
+    fn push_packet(&self, node: NodeId, packet: Bytes) {
+        if !self.is_closed.load(Relaxed) {
+            self.push(&mut lock(&self.state), Input::Packet(node, packet));
+        }
     }
 
     fn push(&self, state: &mut LinkState, input: Input) {
@@ -252,11 +295,6 @@ pub(crate) fn stream_of(message: &Envelope) -> Stream {
         true => Stream::EVERYONE,
         false => Stream::of(&message.publication.topic),
     }
-}
-
-/// A panic while the lock was taken leaves tables that are still good enough to go on with.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use crate::Link;
 use crate::driver::{Describe, Driver};
 use crate::entries::Registry;
-use crate::link::lock;
+use crate::lock::lock;
 
 /// How often NATS is asked for a sign of life, when it says nothing. It is given up when it owes two.
 const PING_INTERVAL: Duration = Duration::from_secs(2);

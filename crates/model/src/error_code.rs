@@ -132,6 +132,8 @@ error_codes! {
             NoRetained = "no_retained";
         [404] Caller "there is no such connection":
             NoConnection = "no_connection";
+        [404] Caller "`node=` names no [node](cluster.md#the-api) of the cluster that is there":
+            NoNode = "no_node";
         [409, 404] Caller "the user is not on this connection":
             NotLoggedIn = "not_logged_in";
         [409; "on `/ws`"] Caller "the connection is not in this topic":
@@ -255,7 +257,7 @@ error_codes! {
             StoreDamaged = "store_damaged" mqtt 0x97;
         [503] Server "the server is at its memory limit":
             MemoryFull = "memory_full";
-        [503] Server "a shard did not answer in 5 s: what was asked may still be done":
+        [503] Server "a shard or another node did not answer in 5 s: what was asked may still be done":
             NoShardReply = "no_answer";
         [503] Server "the server stops":
             GoingDown = "going_down";

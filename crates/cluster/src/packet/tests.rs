@@ -13,9 +13,9 @@ fn hello() -> impl Strategy<Value = Hello> {
     let texts = (any::<String>(), any::<String>());
     let numbers = (any::<u32>(), any::<u64>(), any::<u64>());
     let heads = vec((stream(), any::<u64>()), 0..20);
-    (texts, numbers, heads, any::<[bool; 4]>()).prop_map(
+    (texts, numbers, heads, any::<[bool; 5]>()).prop_map(
         |((name, version), (node, number, connections), heads, flags)| {
-            let [is_goodbye, is_reply_requested, is_draining, has_presence] = flags;
+            let [is_goodbye, is_reply_requested, is_draining, has_presence, has_calls] = flags;
             Hello {
                 node,
                 name,
@@ -27,6 +27,7 @@ fn hello() -> impl Strategy<Value = Hello> {
                 connections,
                 is_draining,
                 has_presence,
+                has_calls,
             }
         },
     )
@@ -46,6 +47,18 @@ fn diff() -> impl Strategy<Value = PresenceDiff> {
     let change = change.prop_map(|(gone, entry)| Change { gone, entry });
     (any::<u64>(), vec(change, 0..20), any::<bool>())
         .prop_map(|(number, changes, is_reset)| PresenceDiff { number, changes, is_reset })
+}
+
+fn calls() -> impl Strategy<Value = Packet> {
+    let call = (any::<(u32, u64)>(), any::<[String; 2]>(), any::<Vec<u8>>()).prop_map(
+        |((node, id), [method, target], body)| {
+            Packet::Call(Call { node, id, method, target, body })
+        },
+    );
+    let reply = any::<(u32, u64, u16, Vec<u8>)>().prop_map(|(node, id, status, body)| {
+        Packet::CallReply(CallReply { node, id, status, body })
+    });
+    prop_oneof![call, reply]
 }
 
 fn pages() -> impl Strategy<Value = Packet> {
@@ -115,7 +128,8 @@ fn packet() -> impl Strategy<Value = Packet> {
         hello().prop_map(Packet::Hello),
         replay(),
         heads(),
-        pages()
+        pages(),
+        calls()
     ]
 }
 
@@ -145,10 +159,10 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_packet_or_an_error(kind in 0_u8..11, bytes in any::<Vec<u8>>()) {
+    fn any_bytes_are_a_packet_or_an_error(kind in 0_u8..13, bytes in any::<Vec<u8>>()) {
         let bytes = Bytes::from([&[VERSION, kind], &bytes[..]].concat());
         let read = Packet::decode(&bytes);
-        if !(MESSAGE..=PRESENCE_PAGE).contains(&kind) {
+        if !(MESSAGE..=CALL_REPLY).contains(&kind) {
             prop_assert_eq!(read, Err(PacketError::Kind(kind)));
         }
     }

@@ -312,6 +312,7 @@ impl World {
                 let page = process.registry.local.read_page(request.from, 300);
                 process.node.on_presence_read(&request, page);
             }
+            Output::Call(_) | Output::CallReply(_) => panic!("no node calls another"),
             Output::Up(_) => {}
             Output::Down { node: by, .. } => drop(process.down.insert(by, now_us)),
         }

@@ -35,7 +35,7 @@ pub(crate) struct MembersQuery {
 #[derive(Serialize, ToSchema)]
 pub(crate) struct TopicMembers {
     topic: String,
-    /// All connections in it, on this node.
+    /// All connections in it.
     members: u64,
     /// Some of them, in no order.
     connections: Vec<Connection>,
@@ -59,7 +59,7 @@ pub(crate) async fn members(
 #[derive(Serialize, ToSchema)]
 pub(crate) struct User {
     user: String,
-    /// All connections of the user, on this node.
+    /// All connections of the user.
     count: u64,
     /// Some of them, in no order.
     connections: Vec<Connection>,

@@ -22,6 +22,7 @@ pub(crate) use presence::list as list_presence;
 mod publish;
 mod samples;
 mod session;
+mod spread;
 mod stats;
 mod subscriptions;
 mod tokens;
@@ -31,6 +32,7 @@ mod upgrade;
 
 pub use openapi::openapi;
 pub(crate) use publish::ReplyPublisher;
+pub(crate) use spread::serve as serve_nodes;
 pub(crate) use tokens::forget as forget_revocations;
 pub use tokens::{REVOCATIONS, of_shards};
 
@@ -161,7 +163,7 @@ pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
         gate: node.upgrades.gate.clone(),
     };
     let guarded = Guard { served: node.clone(), table: Arc::new(Table::new(&rows())) };
-    calls()
+    let router = calls()
         .into_router()
         .merge(monitor_calls().into_router().with_state(monitor))
         .fallback(async || {
@@ -171,7 +173,12 @@ pub(crate) fn router(monitor: Arc<Monitor>) -> Router {
         .method_not_allowed_fallback(async || {
             let message = "this path takes another method: see /api/openapi.json";
             Rejection::new(ErrorCode::MethodNotAllowed, message)
-        })
+        });
+    let router = match node.cluster.clone() {
+        Some(link) => router.layer(middleware::from_fn_with_state(link, spread::spread)),
+        None => router,
+    };
+    router
         .layer(middleware::from_fn_with_state(guarded, guard::<Node>))
         .layer(middleware::from_fn_with_state(around, surround))
         .with_state(node)

@@ -2,15 +2,18 @@
 
 use axum::Json;
 use model::name::NAME_BYTES_MAX;
-use utoipa::openapi::path::Operation;
+use utoipa::openapi::path::{Operation, ParameterBuilder, ParameterIn};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
-use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, Schema};
+use utoipa::openapi::{
+    ArrayBuilder, ContentBuilder, ObjectBuilder, Ref, RefOr, Required, ResponseBuilder, Schema,
+    Type,
+};
 use utoipa::{Modify, OpenApi};
 
 use super::{
     backup, certificates, cluster, connections, cursors, history, kernel, login, members, messages,
-    mqtt, noisiest, operate, presence, publish, samples, session, stats, subscriptions, tokens,
-    top, topics, upgrade,
+    mqtt, noisiest, operate, presence, publish, samples, session, spread, stats, subscriptions,
+    tokens, top, topics, upgrade,
 };
 use crate::http::ErrorBody;
 use crate::http::access::{RequiredScope, Row};
@@ -42,7 +45,7 @@ use crate::http::access::{RequiredScope, Row};
         operate::healthz, operate::readyz, operate::metrics, document
     ),
     components(schemas(publish::batch::Command, ErrorBody)),
-    modifiers(&Key, &Errors, &Names),
+    modifiers(&Key, &Nodes, &Errors, &Names),
     security(("key" = []), ())
 )]
 struct Document;
@@ -73,6 +76,40 @@ impl Modify for Key {
             if let Some(operation) = operation(document, row) {
                 operation.security = Some(Vec::new());
             }
+        }
+    }
+}
+
+/// What calls that are done for all nodes of a cluster take and give besides.
+struct Nodes;
+
+impl Modify for Nodes {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let text = || ObjectBuilder::new().schema_type(Type::String);
+        for row in super::rows() {
+            let is_spread = spread::CALLS.iter().any(|it| (it.0, it.1) == (row.method, row.path));
+            let Some(operation) = operation(document, &row).filter(|_| is_spread) else { continue };
+            let node = ParameterBuilder::new()
+                .name("node")
+                .parameter_in(ParameterIn::Query)
+                .required(Required::False)
+                .description(Some(
+                    "In a cluster: the one node that does it, by name or id, or `self`; all by default",
+                ))
+                .schema(Some(text()));
+            operation.parameters.get_or_insert_default().push(node.build());
+        }
+        let components = document.components.get_or_insert_default();
+        for called in
+            ["Topics", "Topic", "TopicMembers", "User", "Disconnected", "Subscribed", "Stats"]
+        {
+            let Some(RefOr::T(Schema::Object(object))) = components.schemas.get_mut(called) else {
+                continue;
+            };
+            let missing = ArrayBuilder::new().items(text()).description(Some(
+                "In a cluster: nodes that did not reply, by name or id. Left out where one node does it.",
+            ));
+            object.properties.insert("missing".into(), missing.build().into());
         }
     }
 }

@@ -46,7 +46,7 @@ pub(crate) struct Topics {
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Topic {
     topic: String,
-    /// Connections in it, on this node.
+    /// Connections in it.
     members: u64,
 }
 

@@ -1,5 +1,6 @@
 //! Several nodes and one server of NATS: messages go to the members of all.
 
+mod api;
 mod faults;
 mod presence;
 mod support;

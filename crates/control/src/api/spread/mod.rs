@@ -1,0 +1,341 @@
+//! Calls that a node of a cluster does for all: it has the others do them as well, and merges what they reply. With
+//! `?node=` one node does it.
+//!
+//! Another node gets the call as it came, with its method, path and body, and does it by itself. It trusts the node that
+//! calls to have checked the key, as it trusts it with messages: both are let in by NATS.
+
+mod merge;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use link::{Call, CallReply, Link, PeerState};
+use model::{ConnectionId, ErrorCode, NodeId};
+use serde_json::{Map, Value};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
+use tower::ServiceExt;
+
+use super::calls;
+use crate::http::Rejection;
+use crate::node::Node;
+use merge::Merge;
+
+/// How long another node may take to reply.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Calls of other nodes that are done at a time; the others wait.
+const CALLS_MAX: usize = 16;
+
+/// The body of a call that goes to other nodes, in bytes.
+const BODY_BYTES_MAX: usize = 64 << 10;
+
+/// A reply to another node, in bytes: NATS carries 1 MiB.
+const REPLY_BYTES_MAX: usize = 512 << 10;
+
+/// Connections or topics in a reply that doesn't say how many.
+const LIMIT: usize = 100;
+
+/// The calls that are done for all nodes: method, path, and how replies become one.
+pub(super) const CALLS: &[(&str, &str, Merge)] = &[
+    ("GET", "/api/stats", Merge::Sum),
+    ("GET", "/api/topics", Merge::Topics),
+    ("GET", "/api/topics/{topic}", Merge::Sum),
+    ("GET", "/api/topics/{topic}/members", Merge::Sum),
+    ("GET", "/api/users/{user}", Merge::Sum),
+    ("POST", "/api/disconnect", Merge::Sum),
+    ("POST", "/api/subscribe", Merge::Sum),
+    ("POST", "/api/unsubscribe", Merge::Sum),
+    ("POST", "/api/login", Merge::Owner),
+    ("POST", "/api/logout", Merge::Owner),
+];
+
+/// How the replies of a request become one; `None` for one that this node does alone.
+fn merge_of(request: &Request) -> Option<Merge> {
+    let path = request.extensions().get::<MatchedPath>()?.as_str();
+    let method = request.method().as_str();
+    CALLS.iter().find(|call| (call.0, call.1) == (method, path)).map(|call| call.2)
+}
+
+/// A call as other nodes get it.
+struct Spread<'a> {
+    link: &'a Link,
+    method: Method,
+    target: String,
+    body: Bytes,
+    until: Instant,
+}
+
+/// Has other nodes do a call as well, or one of them.
+pub(super) async fn spread(
+    State(link): State<Arc<Link>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let Some(merge) = merge_of(&request) else { return next.run(request).await };
+    let (mut parts, body) = request.into_parts();
+    let (target, node) = split_node(&parts.uri);
+    if node.is_some() {
+        // It is a part of one that was parsed.
+        parts.uri = target.parse().unwrap_or_default();
+    }
+    let Ok(body) = to_bytes(body, BODY_BYTES_MAX).await else {
+        let message = format!("the body did not arrive whole, or is over {BODY_BYTES_MAX} bytes");
+        return Rejection::new(ErrorCode::BodyTooLarge, message).into_response();
+    };
+    let limit = limit_of(&target);
+    let call = Spread {
+        link: &link,
+        method: parts.method.clone(),
+        target,
+        body: body.clone(),
+        until: Instant::now() + CALL_TIMEOUT,
+    };
+    let request = Request::from_parts(parts, Body::from(body));
+    let owner = || owner_of(&call.body).map(|id| id.to_string());
+    let by_one = matches!(merge, Merge::Owner) || owner().is_some();
+    match (node, by_one) {
+        (Some(node), _) => match call.find(&node) {
+            Ok(Some(peer)) => call.pass(&peer).await,
+            Ok(None) => next.run(request).await,
+            Err(rejection) => rejection.into_response(),
+        },
+        (None, true) => match owner().map(|node| call.find(&node)) {
+            Some(Ok(Some(peer))) => call.pass(&peer).await,
+            // Its node is gone, or it is none: this node says so.
+            _ => next.run(request).await,
+        },
+        (None, false) => {
+            let replies = call.begin();
+            let own = next.run(request).await;
+            call.merge(own, replies, merge, limit).await
+        }
+    }
+}
+
+impl Spread<'_> {
+    /// The node with this id or name; `None` for this one.
+    fn find(&self, node: &str) -> Result<Option<PeerState>, Rejection> {
+        let own = self.link.settings();
+        if node == "self" || node == own.node.to_string() || node == own.name {
+            return Ok(None);
+        }
+        let is_it = |peer: &PeerState| peer.node.to_string() == node || peer.name == node;
+        let mut up = self.link.status().peers.into_iter().filter(|peer| peer.is_up);
+        up.find(is_it).map(Some).ok_or_else(|| {
+            let message =
+                "no node of the cluster that is there has this id or name: see /api/cluster";
+            Rejection::new(ErrorCode::NoNode, message)
+        })
+    }
+
+    fn call(&self, node: NodeId) -> oneshot::Receiver<CallReply> {
+        self.link.call(node, self.method.as_str(), &self.target, &self.body)
+    }
+
+    /// Has one other node do the call.
+    async fn pass(&self, peer: &PeerState) -> Response {
+        let reply = timeout_at(self.until, self.call(peer.node)).await;
+        let Ok(Ok(reply)) = reply else {
+            let message = format!(
+                "node {} did not reply in {} seconds: what was requested may still be done",
+                label(peer),
+                CALL_TIMEOUT.as_secs()
+            );
+            return Rejection::new(ErrorCode::NoShardReply, message).into_response();
+        };
+        let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::BAD_GATEWAY);
+        (status, json(), reply.body).into_response()
+    }
+
+    /// Has all other nodes do the call: each with what it is called.
+    fn begin(&self) -> Vec<(String, Option<oneshot::Receiver<CallReply>>)> {
+        let status = self.link.status();
+        let is_connected = status.connection.is_connected;
+        let peers = status.peers.iter().filter(|peer| peer.is_up);
+        let call = |peer: &PeerState| {
+            let can_reply = is_connected && peer.has_calls;
+            (label(peer), can_reply.then(|| self.call(peer.node)))
+        };
+        peers.map(call).collect()
+    }
+
+    /// Adds the replies of other nodes to the own one, and which of them did not reply.
+    async fn merge(
+        &self,
+        own: Response,
+        replies: Vec<(String, Option<oneshot::Receiver<CallReply>>)>,
+        merge: Merge,
+        limit: usize,
+    ) -> Response {
+        if own.status() != StatusCode::OK {
+            return own;
+        }
+        let (mut all, mut missing) = (Vec::new(), Vec::new());
+        for (label, reply) in replies {
+            match self.object_of(reply).await {
+                Some(object) => all.push(object),
+                None => missing.push(Value::from(label)),
+            }
+        }
+        let (mut parts, body) = own.into_parts();
+        let Ok(body) = to_bytes(body, usize::MAX).await else {
+            return Rejection::going_down().into_response();
+        };
+        let Ok(Value::Object(own)) = serde_json::from_slice(&body) else {
+            return Response::from_parts(parts, Body::from(body));
+        };
+        let mut merged = merge.merge(own, all, limit);
+        merged.insert("missing".into(), missing.into());
+        parts.headers.remove(header::CONTENT_LENGTH);
+        Response::from_parts(parts, Body::from(Value::Object(merged).to_string()))
+    }
+
+    /// What a node replied, if it did the call in time.
+    async fn object_of(
+        &self,
+        reply: Option<oneshot::Receiver<CallReply>>,
+    ) -> Option<Map<String, Value>> {
+        let reply = timeout_at(self.until, reply?).await.ok()?.ok()?;
+        if reply.status != StatusCode::OK.as_u16() {
+            return None;
+        }
+        serde_json::from_slice(&reply.body).ok()
+    }
+}
+
+fn json() -> [(header::HeaderName, HeaderValue); 1] {
+    [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))]
+}
+
+/// What people call a node.
+fn label(peer: &PeerState) -> String {
+    if peer.name.is_empty() { peer.node.to_string() } else { peer.name.clone() }
+}
+
+/// The path and query without `node`, and that.
+fn split_node(uri: &Uri) -> (String, Option<String>) {
+    let query = uri.query().unwrap_or_default();
+    let is_node = |pair: &&str| pair.starts_with("node=");
+    let pairs = protocol::query::pairs(query).flatten();
+    let node = pairs.filter(|(key, _)| key == "node").map(|(_, value)| value.into_owned()).last();
+    let rest: Vec<&str> = query.split('&').filter(|pair| !is_node(pair)).collect();
+    let rest = rest.join("&");
+    let mark = if rest.is_empty() { "" } else { "?" };
+    (format!("{}{mark}{rest}", uri.path()), node)
+}
+
+/// How many connections or topics a call wants.
+fn limit_of(target: &str) -> usize {
+    let (_, query) = target.split_once('?').unwrap_or_default();
+    let mut pairs = protocol::query::pairs(query).flatten();
+    let limit = pairs.find(|(key, _)| key == "limit");
+    limit.and_then(|(_, value)| value.parse().ok()).unwrap_or(LIMIT)
+}
+
+/// The node of the connection that a body names, if it names one.
+fn owner_of(body: &[u8]) -> Option<NodeId> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    let id: ConnectionId = body.get("connection")?.as_str()?.parse().ok()?;
+    Some(id.node)
+}
+
+/// Does the calls of other nodes, and replies to them, until the link ends.
+pub(crate) async fn serve(node: Arc<Node>, link: Arc<Link>, mut calls: mpsc::Receiver<Call>) {
+    let router = router(node);
+    let permits = Arc::new(Semaphore::new(CALLS_MAX));
+    while let Some(call) = calls.recv().await {
+        let Ok(permit) = permits.clone().acquire_owned().await else { return };
+        let (router, link) = (router.clone(), link.clone());
+        tokio::spawn(async move {
+            let (status, body) = perform(router, &call).await;
+            link.reply(&call, status.as_u16(), body);
+            drop(permit);
+        });
+    }
+}
+
+/// The calls that other nodes may have this one do.
+fn router(node: Arc<Node>) -> Router {
+    let only_spread = async |request: Request, next: Next| match merge_of(&request) {
+        Some(_) => next.run(request).await,
+        None => StatusCode::NOT_FOUND.into_response(),
+    };
+    calls().into_router().layer(middleware::from_fn(only_spread)).with_state(node)
+}
+
+async fn perform(router: Router, call: &Call) -> (StatusCode, Vec<u8>) {
+    let request = Request::builder().method(call.method.as_str()).uri(&call.target);
+    let request = request.header(header::CONTENT_TYPE, "application/json");
+    let Ok(request) = request.body(Body::from(call.body.clone())) else {
+        return (StatusCode::BAD_REQUEST, Vec::new());
+    };
+    let response = router.oneshot(request).await.unwrap_or_else(|error| match error {});
+    let (status, body) = (response.status(), response.into_body());
+    match to_bytes(body, REPLY_BYTES_MAX).await {
+        Ok(body) => (status, body.into()),
+        Err(_) => (StatusCode::PAYLOAD_TOO_LARGE, Vec::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::tests::fake::{Mood, bench};
+
+    #[test]
+    fn a_query_names_a_node_beside_what_the_call_takes() {
+        let split = |uri: &str| split_node(&uri.parse().unwrap());
+        assert_eq!(split("/api/stats"), ("/api/stats".into(), None));
+        assert_eq!(split("/a?node=b%20c"), ("/a".into(), Some("b c".into())));
+        let both = ("/a?limit=3&x=node=4".into(), Some("self".into()));
+        assert_eq!(split("/a?limit=3&node=self&x=node=4"), both);
+        assert_eq!((limit_of("/a?limit=3"), limit_of("/a?x=1"), limit_of("/a")), (3, 100, 100));
+    }
+
+    #[test]
+    fn a_connection_names_its_node() {
+        let owner = |body: Value| owner_of(body.to_string().as_bytes());
+        assert_eq!(owner(json!({"connection": "5f3a91c2-0-12-345"})), Some(NodeId(0x5f3a_91c2)));
+        for body in [json!({"user": "alice"}), json!({"connection": "x"}), json!([])] {
+            assert_eq!(owner(body), None);
+        }
+        assert_eq!(owner_of(b"{"), None);
+    }
+
+    #[tokio::test]
+    async fn other_nodes_may_do_calls_for_the_cluster_and_no_others() {
+        let bench = bench(Mood::Willing);
+        let call = async |method: &str, target: &str, body: Value| {
+            let (method, target) = (method.into(), target.into());
+            let call = Call { node: 2, id: 1, method, target, body: body.to_string().into() };
+            let (status, body) = perform(router(bench.node.clone()), &call).await;
+            (status.as_u16(), serde_json::from_slice(&body).unwrap_or(Value::Null))
+        };
+        let user = json!({"user": "alice"});
+        let disconnected = (200, json!({"disconnected": 4}));
+        assert_eq!(call("POST", "/api/disconnect", user.clone()).await, disconnected);
+        assert_eq!(call("POST", "/api/disconnect", json!({})).await.0, 400);
+        let (status, topic) = call("GET", "/api/topics/news", Value::Null).await;
+        assert_eq!((status, &topic["topic"]), (200, &json!("news")));
+        for (method, target) in [
+            ("POST", "/api/publish"),
+            ("POST", "/api/upgrade"),
+            ("GET", "/api/config"),
+            ("DELETE", "/api/disconnect"),
+            ("GET", "/metrics"),
+            ("GET", "no path"),
+        ] {
+            let (status, _) = call(method, target, user.clone()).await;
+            assert!((400..500).contains(&status), "{method} {target}: {status}");
+        }
+    }
+}
