@@ -517,7 +517,7 @@ settings! {
         queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""64MiB""#;
         /// What this node retains of its newest messages, for a minute at the most, for nodes that have missed some; and a quarter of it for changes of presence.
         replay_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""32MiB""#;
-        /// The memory for users of other nodes in topics with presence, 300 to 700 bytes each; above it further ones are missing from lists and counts of this node.
+        /// The memory for users of other nodes in topics with presence: about 350 bytes for each, and 1,300 for a topic; above it further ones are missing from lists and counts of this node.
         presence_bytes_max: u64 = Fixed, Bytes(KIB, TIB), r#""512MiB""#;
     }
 

@@ -9,6 +9,9 @@ use crate::{Change, Changes, NodeId, Page, Ref, SharedEntry};
 /// node.
 const ENTRY_BYTES: usize = 320;
 
+/// What a topic takes besides, in bytes, roughly: its tables begin with capacity for eleven entries.
+const TOPIC_BYTES: usize = 1_250;
+
 impl Registry {
     /// Takes what has changed of this node's entries since the call before.
     pub fn take_changes(&mut self) -> Changes {
@@ -65,12 +68,16 @@ impl Registry {
 
     /// False where the new entry does not fit.
     fn apply_change(&mut self, node: NodeId, change: &Change, now_us: u64) -> bool {
+        let name = change.entry.as_ref().map(|entry| &*entry.topic);
+        let has_topic = name.is_some_and(|name| self.topics.contains_key(name));
         let Some(sharing) = self.sharing.as_deref_mut() else { return true };
         let (others, bytes_max) = (&mut sharing.others, sharing.others_bytes_max);
         let is_new = |entry: &&SharedEntry| others.get(node, entry.number).is_none();
         let entry = change.entry.as_ref().filter(is_new);
         let gone = change.gone.and_then(|number| Some((number, others.remove(node, number)?)));
-        let fits = |entry: &SharedEntry| others.bytes() + memory_bytes(entry) <= bytes_max;
+        let is_first = gone.as_ref().map_or(!has_topic, |(_, old)| old.is_first);
+        let fits =
+            |entry: &SharedEntry| others.bytes() + memory_bytes(entry, is_first) <= bytes_max;
         let has_capacity = entry.is_none_or(fits);
         match (gone, entry.filter(|_| has_capacity)) {
             (Some((number, old)), Some(entry))
@@ -93,9 +100,10 @@ impl Registry {
     fn enter_of(&mut self, node: NodeId, entry: &SharedEntry, now_us: u64) {
         let of = Ref::new(node, entry.number);
         let meta = Meta::new(&entry.meta, None);
+        let is_first = !self.topics.contains_key(&*entry.topic);
         let (topic, user) = self.insert(&entry.topic, &entry.user, of, meta);
         if let Some(sharing) = &mut self.sharing {
-            let located = Located { topic, user, bytes: memory_bytes(entry) };
+            let located = Located { topic, user, is_first, bytes: memory_bytes(entry, is_first) };
             sharing.others.insert(node, entry.number, located);
         }
         self.changed(&entry.topic, now_us);
@@ -104,7 +112,7 @@ impl Registry {
     fn replace_of(
         &mut self,
         node: NodeId,
-        (number, Located { topic, user, .. }): (u64, Located),
+        (number, Located { topic, user, is_first, .. }): (u64, Located),
         entry: &SharedEntry,
         now_us: u64,
     ) {
@@ -113,7 +121,8 @@ impl Registry {
             place.replace((user.clone(), Ref::new(node, number)), fresh, &entry.meta);
         }
         if let Some(sharing) = &mut self.sharing {
-            let located = Located { topic: topic.clone(), user, bytes: memory_bytes(entry) };
+            let bytes = memory_bytes(entry, is_first);
+            let located = Located { topic: topic.clone(), user, is_first, bytes };
             sharing.others.insert(node, entry.number, located);
         }
         self.changed(&topic, now_us);
@@ -144,7 +153,8 @@ impl Registry {
     }
 }
 
-/// What an entry takes in memory, in bytes, roughly.
-fn memory_bytes(entry: &SharedEntry) -> usize {
-    ENTRY_BYTES + entry.topic.len() + entry.user.len() + entry.meta.len()
+/// What an entry takes in memory, in bytes, roughly; with its topic, where it is the first there.
+fn memory_bytes(entry: &SharedEntry, is_first: bool) -> usize {
+    let topic_bytes = if is_first { TOPIC_BYTES } else { 0 };
+    ENTRY_BYTES + topic_bytes + entry.topic.len() + entry.user.len() + entry.meta.len()
 }

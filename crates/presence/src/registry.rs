@@ -71,7 +71,7 @@ impl Registry {
         let (name, user) = self.insert(topic, key, of, Meta::new(meta, None));
         if let Some(sharing) = &mut self.sharing {
             let entry = shared_entry(of, &name, &user, meta);
-            sharing.on_entered(entry, Located { topic: name, user, bytes: 0 });
+            sharing.on_entered(entry, Located { topic: name, user, is_first: false, bytes: 0 });
         }
         self.changed(topic, now_us);
         of

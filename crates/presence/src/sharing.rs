@@ -89,7 +89,9 @@ impl Page {
 pub(crate) struct Located {
     pub topic: Arc<str>,
     pub user: Arc<str>,
-    /// What it takes in memory, in bytes, if another node has it.
+    /// For an entry of another node: the topic was made for it.
+    pub is_first: bool,
+    /// For an entry of another node: what it takes in memory, in bytes, roughly.
     pub bytes: usize,
 }
 
@@ -271,7 +273,7 @@ mod tests {
     }
 
     fn located() -> Located {
-        Located { topic: "t".into(), user: "al".into(), bytes: 0 }
+        Located { topic: "t".into(), user: "al".into(), is_first: false, bytes: 0 }
     }
 
     fn enter(sharing: &mut Sharing, number: u64) {

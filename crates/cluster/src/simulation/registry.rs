@@ -42,7 +42,7 @@ impl Registry {
         let shown = now_us % 1_000;
         let meta = format!(r#"{{"at":{shown}}}"#);
         let at = random.below(self.entries.len().max(1));
-        match (random.below(5_u32), self.entries.is_empty()) {
+        match (random.below(5_u32), self.entries.len() < 4) {
             (0 | 1, _) | (_, true) => {
                 // More users than are listed come to the first topics alone.
                 let (index, user) = (random.below(TOPICS), random.below(USERS));

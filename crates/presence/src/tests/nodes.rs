@@ -229,13 +229,13 @@ fn pages_bring_another_node_to_the_same_entries() {
 
 #[test]
 fn entries_of_other_nodes_have_a_limit() {
-    let (mut here, mut there) = (sharing(OTHER, 0), sharing(NODE, 1_000));
+    let (mut here, mut there) = (sharing(OTHER, 0), sharing(NODE, 2_250));
     let refs: Vec<Ref> = (0..4).map(|n| here.enter("t", &format!("u{n}"), "{}", 0)).collect();
     let changes = here.take_changes().list;
     assert_eq!(there.apply(OTHER, &changes, 0), 1);
-    assert_eq!((there.stats().other_nodes, there.stats().other_nodes_bytes), (3, 969));
+    assert_eq!((there.stats().other_nodes, there.stats().other_nodes_bytes), (3, 2_219));
     here.leave("t", "u0", refs[0], 0);
-    let large = here.update("t", "u1", refs[1], &format!(r#"{{"x":"{}"}}"#, "x".repeat(500)), 0);
+    let large = here.update("t", "u1", refs[1], &format!(r#"{{"x":"{}"}}"#, "x".repeat(2_000)), 0);
     let changes = here.take_changes().list;
     assert_eq!(there.apply(OTHER, &changes, 0), 1, "the other meta does not fit");
     assert_eq!(there.stats().other_nodes, 1);
