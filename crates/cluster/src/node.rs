@@ -225,6 +225,7 @@ impl Node {
             peer.state.received_us = (peer.state.received_us + paused_us).min(now_us);
             peer.streams.on_resumed(paused_us, now_us);
             peer.entries.on_resumed(paused_us);
+            peer.on_resumed(now_us);
         }
     }
 
@@ -287,6 +288,9 @@ impl Node {
             }
             peer.entries.on_time(self.has_presence_capacity, now_us);
             peer.streams.on_time(now_us, &mut out);
+            if peer.state.is_up {
+                peer.request_again(now_us);
+            }
             all.push((peer.state.node, out));
         }
         all.into_iter().for_each(|(node, out)| self.deliver(node, out, now_us));

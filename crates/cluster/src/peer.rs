@@ -11,6 +11,10 @@ use crate::{Hello, Stream};
 /// The most requests that await a reply. The node forgets the oldest beyond.
 const REQUESTS_MAX: usize = 64;
 
+/// How long the node waits for the newest numbers, in microseconds, before it requests them once more. The request or
+/// its reply may be lost.
+const HEADS_REPLY_US: u64 = 2_000_000;
+
 /// Another node, as it was at its last hello.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerState {
@@ -42,6 +46,10 @@ pub(crate) struct Peer {
     pub entries: PeerEntries,
     /// Requests for heads: when they were sent, and of which streams.
     requests: BTreeMap<u64, (u64, Vec<Stream>)>,
+    /// The last request that was sent once more.
+    repeated: u64,
+    /// When the shell began to read packets again, in microseconds. Replies may have waited until then.
+    resumed_us: u64,
 }
 
 impl Peer {
@@ -53,6 +61,8 @@ impl Peer {
             streams: IncomingStreams::new(),
             entries: PeerEntries::default(),
             requests: BTreeMap::new(),
+            repeated: 0,
+            resumed_us: 0,
         }
     }
 
@@ -81,6 +91,22 @@ impl Peer {
         self.requests.insert(id, (now_us, streams));
         if self.requests.len() > REQUESTS_MAX {
             self.requests.pop_first();
+        }
+    }
+
+    /// The shell reads packets again.
+    pub fn on_resumed(&mut self, now_us: u64) {
+        self.resumed_us = now_us;
+    }
+
+    /// Requests the heads once more whose reply is late. It still counts when it comes.
+    pub fn request_again(&mut self, now_us: u64) {
+        for (id, (sent_us, streams)) in self.requests.range(self.repeated + 1..) {
+            if now_us < HEADS_REPLY_US.saturating_add(self.resumed_us.max(*sent_us)) {
+                return;
+            }
+            self.repeated = *id;
+            self.streams.heads_to_request.extend(streams);
         }
     }
 
