@@ -23,6 +23,8 @@ pub struct Options {
     pub if_offset: Option<u64>,
     /// Deliver the message to present members, and don't retain it.
     pub no_history: bool,
+    /// Where a store has the message: the answer waits for the disk, also where the topic is not durable.
+    pub wait_for_disk: bool,
     /// Where a store has the message: this is written in the same commit, so that after a crash both
     /// are there or neither.
     pub with: Option<Box<StoredRecord>>,

@@ -91,13 +91,18 @@ impl Put<'_> {
             receipt.uncounted();
         }
         if let Some(done) = self.done.take() {
-            if offset > state.delivered && self.rule.durable {
+            if offset > state.delivered && self.waits_for_disk() {
                 state.repeats.entry(offset).or_default().push(done);
             } else {
                 done(Ok(Published { id, repeated: true, queued: false }));
             }
         }
         Some(id)
+    }
+
+    /// Whether the publisher's answer comes after the message is on disk.
+    fn waits_for_disk(&self) -> bool {
+        self.rule.durable || self.options.wait_for_disk
     }
 
     fn message(&mut self, publication: Publication, offset: u64, now_ms: u64) -> Arc<Envelope> {
@@ -147,7 +152,7 @@ impl Put<'_> {
         let message = self.message(publication, offset, now_ms);
         let id = message.id;
         let (history, rule) = (self.history.clone(), self.rule.clone());
-        let (now, after) = match self.rule.durable {
+        let (now, after) = match self.waits_for_disk() {
             true => (None, self.done.take()),
             false => (self.done.take(), None),
         };

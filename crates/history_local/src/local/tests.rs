@@ -399,6 +399,28 @@ fn of_a_topic_that_is_not_durable_the_reply_does_not_wait_and_counts_no_member()
 }
 
 #[test]
+fn a_publisher_that_waits_for_the_disk_learns_of_the_commit_in_any_topic() {
+    let dir = Dir::new("waits");
+    let (store, begin) = dir.open();
+    let (_, node) = node_of(Some(begin));
+    let key = || Options { idempotency_key: Some("k".into()), ..Options::default() };
+    let (sender, replies) = mpsc::channel();
+    for number in 0..2 {
+        let (sender, options) = (sender.clone(), Options { wait_for_disk: true, ..key() });
+        let done = Box::new(move |reply: Results| sender.send((number, reply)).unwrap());
+        node.broker.submit(Publish { publication: publication("h:1"), options }, None, done);
+    }
+    let mut replies = [(); 2].map(|()| replies.recv_timeout(Duration::from_secs(60)).unwrap());
+    replies.sort_by_key(|(number, _)| *number);
+    let [first, second] = replies.map(|(_, reply)| reply.unwrap());
+    assert!(!first.queued && !first.repeated, "{first:?}");
+    assert_eq!((second.id, second.queued, second.repeated), (first.id, false, true));
+    store.close().unwrap();
+    let late = submit(&node, "h:1", Options { wait_for_disk: true, ..Options::default() });
+    assert!(matches!(late, Err(PublishError::StoreFailed(_))), "{late:?}");
+}
+
+#[test]
 fn names_are_compared_where_hashes_are_the_same() {
     let (_, node) = node_of(None);
     node.publish(publication("h:1"), None).unwrap();

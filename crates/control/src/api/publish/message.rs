@@ -87,7 +87,8 @@ impl Message {
             }
         };
         let no_history = self.no_history;
-        let options = broker::Options { idempotency_key, if_offset, no_history, with: None };
+        let options =
+            broker::Options { idempotency_key, if_offset, no_history, ..Default::default() };
         let attributes = self.attributes()?;
         let event = self.event.as_deref().filter(|event| *event != "message");
         event.map_or(Ok(()), check_event)?;
