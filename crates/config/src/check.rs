@@ -7,6 +7,7 @@ mod history;
 mod keys;
 mod log;
 mod mqtt;
+mod outbox;
 mod tls;
 
 use std::net::{IpAddr, SocketAddr};
@@ -65,6 +66,7 @@ pub(crate) fn check_config(config: &Config, read: &mut Read) {
     mqtt::check(config, &mut checks);
     tls::check(config, &mut checks);
     cluster::check(config, &mut checks);
+    outbox::check(config, &mut checks);
     for origin in &config.client.cors_origins {
         checks.require(&["client.cors_origins"], is_origin(origin), || {
             format!(

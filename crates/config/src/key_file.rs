@@ -1,5 +1,5 @@
 //! Keys in files of their own, in place of settings: `admin.api_key_file`, `auth.hmac_key_file`,
-//! `cluster.password_file`.
+//! `cluster.password_file`, `outbox.password_file`.
 
 use std::path::{Path, PathBuf};
 
@@ -11,17 +11,18 @@ use crate::{Origin, SettingError, Value};
 pub const NO_KEY: &str = "none";
 
 /// Keys that a file may hold, with the settings that name the files.
-const KEYS: [(&str, &str); 3] = [
+const KEYS: [(&str, &str); 4] = [
     ("admin.api_key", "admin.api_key_file"),
     ("auth.hmac_key", "auth.hmac_key_file"),
     ("cluster.password", "cluster.password_file"),
+    ("outbox.password", "outbox.password_file"),
 ];
 
 /// Files that others read, by the setting that names them.
 const PATHS: &str = "auth.public_key_files";
 
 /// Files that others read, by the settings that name one each.
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "tls.certificate_file",
     "tls.key_file",
     "tls.client_ca_file",
@@ -30,6 +31,7 @@ const FILES: [&str; 8] = [
     "cluster.ca_file",
     "auth.jwks_ca_file",
     "webhook.ca_file",
+    "outbox.ca_file",
 ];
 
 /// Puts the key that a file holds in the place of the setting, and the file's whole path in the

@@ -521,6 +521,26 @@ settings! {
         presence_bytes_max: u64 = Fixed, Bytes(KIB, TIB), r#""512MiB""#;
     }
 
+    /// What applications publish in their own transactions in PostgreSQL.
+    outbox: Outbox {
+        /// The database: postgres://user@host:5432/database, with further hosts and options as libpq has them, sslmode=disable, prefer, require or verify-full among them, and without a password; "" is no outbox.
+        url: String = Fixed, Text, r#""""#;
+        /// The user's password.
+        password: String = Secret, Text, r#""""#;
+        /// The file that holds the password and nothing else, in its place; relative to the folder of the file that this stands in. Others on the host may not be able to read it.
+        password_file: String = Live, Text, r#""""#;
+        /// Certificates of the authorities that sign the server's, in PEM; relative as outbox.password_file is. "" is those of the system, by which only sslmode=verify-full verifies it.
+        ca_file: String = Fixed, Text, r#""""#;
+        /// The schema of the tables and functions: small letters, digits and _. The server makes it where it may.
+        schema: String = Fixed, Text, r#""throng""#;
+        /// Rows that are fetched, published and deleted together.
+        batch_rows_max: u64 = Fixed, Number(1, 10_000), "1000";
+        /// What their messages may hold; a larger one comes alone, up to admin.body_bytes_max.
+        batch_bytes_max: u64 = Fixed, Bytes(KIB, 1024 * MIB), r#""4MiB""#;
+        /// Rows that can't be published and that the database retains for the operator; above it the oldest go.
+        refused_rows_max: u64 = Fixed, Number(1, 1_000_000), "10000";
+    }
+
     /// Limits for all topics with history together, and for what goes with it.
     history: History {
         /// The memory for the messages of all topics, at least limits.message_bytes_max; above it the oldest are let go, and with a store they are still on disk.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 use tokio::time::MissedTickBehavior;
 
+use crate::api::OutboxPublisher;
 use crate::http::admission::Connections;
 use crate::http::gate::{END_WAIT, Gate, receive::receive};
 use crate::http::listener::{BACKLOG, Bounded, On};
@@ -22,6 +23,7 @@ pub struct Running {
     thread: JoinHandle<()>,
     connections: Arc<Connections>,
     gate: Arc<Gate>,
+    outbox_publisher: Arc<OutboxPublisher>,
 }
 
 /// How long requests may be forwarded to the process that took over: as long as one may take, and the
@@ -32,6 +34,11 @@ const FORWARD_MAX: Duration = Duration::from_secs(40);
 const FORWARD_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Running {
+    /// Publishes rows of the outbox on this node.
+    pub fn outbox_publisher(&self) -> Arc<dyn outbox::Publisher> {
+        self.outbox_publisher.clone()
+    }
+
     /// Ends the requests that are under way, and the thread.
     pub fn stop(self) {
         let _ = self.stop.send(());
@@ -107,10 +114,11 @@ pub fn spawn<S: Shards + 'static>(
     }
     let (connections, gate) = (node.connections.clone(), node.upgrades.gate.clone());
     let (stop, stopped) = oneshot::channel();
+    let node: Arc<Node> = Arc::new(node);
+    let outbox_publisher = Arc::new(OutboxPublisher(node.clone()));
     let thread = std::thread::Builder::new().name("control".into());
     let thread = thread.spawn(move || {
         raise_priority();
-        let node: Arc<Node> = Arc::new(node);
         runtime.block_on(async {
             tokio::spawn(worker.run());
             tokio::spawn(event_sender.run());
@@ -122,7 +130,7 @@ pub fn spawn<S: Shards + 'static>(
         // A name that is being looked up for a webhook doesn't keep the process from ending.
         runtime.shutdown_background();
     })?;
-    Ok(Running { stop, thread, connections, gate })
+    Ok(Running { stop, thread, connections, gate, outbox_publisher })
 }
 
 /// How much the admin port's thread goes before others (nice(2): -20 to 19, the less the sooner).

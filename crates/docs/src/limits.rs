@@ -288,6 +288,21 @@ const ROWS: &[Row] = &[
         "users of other nodes are missing from lists and counts; tried again each 30 s",
         "`throng_cluster_presence_bytes`, `throng_cluster_presence_incomplete`",
     ),
+    row(
+        "outbox.batch_rows_max",
+        "the rest comes with the next batch",
+        "`throng_outbox_lag_seconds`",
+    ),
+    row(
+        "outbox.batch_bytes_max",
+        "the same; a larger row comes alone",
+        "`throng_outbox_lag_seconds`",
+    ),
+    row(
+        "outbox.refused_rows_max",
+        "the oldest are deleted from `outbox_refused`",
+        "`throng_outbox_refused_total`",
+    ),
     row("store.queue_bytes_max", "503, `store_busy`", "`throng_store_queue_bytes`"),
     row("store.cache_bytes_max", "pages are read from the disk again", "–"),
     row("store.verify_bytes_max", "a larger store is not looked through at the start", "–"),

@@ -153,6 +153,8 @@ error_codes! {
             NoStore = "no_store";
         [409] Operator "the node is [alone](cluster.md)":
             NoCluster = "no_cluster";
+        [409] Operator "the node has no [outbox](outbox.md)":
+            NoOutbox = "no_outbox";
         [409] Caller "there is a backup of this name; the node makes another one":
             BackupExists = "backup_exists", BackupRunning = "backup_running";
         [503] Server

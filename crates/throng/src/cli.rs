@@ -81,6 +81,11 @@ pub enum Command {
     /// A store is the directory of "throng serve --data". Only "backup" copies one that a server has open.
     #[command(subcommand, after_long_help = help::STORE)]
     Store(crate::commands::store::What),
+    /// Make the tables and functions for what applications publish in their own transactions.
+    ///
+    /// The server makes them itself when it starts, where its user in PostgreSQL may.
+    #[command(subcommand, after_long_help = help::OUTBOX)]
+    Outbox(crate::commands::outbox::What),
     /// Subscribe users for good from a file, list a user's topics or a topic's followers, or make up a
     /// graph of followers.
     ///

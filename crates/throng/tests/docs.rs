@@ -57,6 +57,7 @@ pages! {
     install: "docs/install.md",
     operations: "docs/operations.md",
     cluster: "docs/cluster.md",
+    outbox: "docs/outbox.md",
     store: "docs/store.md",
     guarantees: "docs/guarantees.md",
     security: "docs/security.md",

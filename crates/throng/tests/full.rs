@@ -103,6 +103,8 @@ fn the_page_of_limits_names_metrics_that_are_there() {
         ("THRONG_WEBHOOK_URL", "http://127.0.0.1:9/"),
         // No server of NATS is there, and the metrics are.
         ("THRONG_CLUSTER_URLS", "nats://127.0.0.1:9"),
+        // Nor one of PostgreSQL.
+        ("THRONG_OUTBOX_URL", "postgres://throng@127.0.0.1:9/app"),
     ];
     let server = Server::with(&["--shards", "1"], &settings);
     let (status, metrics) = text(server.admin, "GET", "/metrics", None, "");

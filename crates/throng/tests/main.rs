@@ -46,6 +46,7 @@ mod mqtt_views;
 mod nginx;
 mod nginx_proxy;
 mod ops;
+mod outbox;
 #[cfg(feature = "host-tools")]
 mod package;
 mod parent;

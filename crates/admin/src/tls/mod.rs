@@ -41,6 +41,11 @@ impl Tls {
         Ok(Self(Arc::new(config)))
     }
 
+    /// The configuration for rustls, for clients that do their own I/O.
+    pub fn config(&self) -> Arc<ClientConfig> {
+        self.0.clone()
+    }
+
     /// Begins the client's side of a connection to a server of this name.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ mod mqtt;
 mod noisiest;
 mod openapi;
 mod operate;
+mod outbox;
 mod presence;
 #[cfg(test)]
 pub(crate) use presence::list as list_presence;
@@ -31,7 +32,7 @@ mod topics;
 mod upgrade;
 
 pub use openapi::openapi;
-pub(crate) use publish::ReplyPublisher;
+pub(crate) use publish::{OutboxPublisher, ReplyPublisher};
 pub(crate) use spread::serve as serve_nodes;
 pub(crate) use tokens::forget as forget_revocations;
 pub use tokens::{REVOCATIONS, of_shards};
@@ -106,6 +107,7 @@ fn calls() -> Calls<Arc<Node>> {
         .delete("/api/mqtt/retained/{topic}", Admin, mqtt::retained::delete)
         .get("/api/stats", Read, stats::stats)
         .get("/api/cluster", Read, cluster::cluster)
+        .get("/api/outbox", Read, outbox::outbox)
         .get("/api/config", Read, operate::config)
         .get("/api/certificates", Read, certificates::certificates)
         .get("/api/upgrade", Read, upgrade::progress)

@@ -12,8 +12,8 @@ use utoipa::{Modify, OpenApi};
 
 use super::{
     backup, certificates, cluster, connections, cursors, history, kernel, login, members, messages,
-    mqtt, noisiest, operate, presence, publish, samples, session, spread, stats, subscriptions,
-    tokens, top, topics, upgrade,
+    mqtt, noisiest, operate, outbox, presence, publish, samples, session, spread, stats,
+    subscriptions, tokens, top, topics, upgrade,
 };
 use crate::http::ErrorBody;
 use crate::http::access::{RequiredScope, Row};
@@ -32,7 +32,7 @@ use crate::http::access::{RequiredScope, Row};
         connections::disconnect, connections::subscribe, connections::unsubscribe,
         login::login, login::logout, tokens::revoke, tokens::revocations,
         topics::topics, topics::topic, members::user, stats::stats, operate::config,
-        cluster::cluster,
+        cluster::cluster, outbox::outbox,
         history::page, history::delete, cursors::acknowledge, cursors::cursor,
         subscriptions::change, subscriptions::list, subscriptions::clear, subscriptions::import,
         subscriptions::subscribers::subscribers,

@@ -58,6 +58,9 @@ impl Collector for Reading {
         if let Some(link) = &self.0.cluster {
             cluster(&mut encoder, link)?;
         }
+        if let Some(outbox) = &self.0.outbox {
+            self::outbox(&mut encoder, outbox)?;
+        }
         self.tokens(&mut encoder)?;
         self.tls(&mut encoder)?;
         self.webhook(&mut encoder)?;
@@ -638,6 +641,35 @@ fn cluster(encoder: &mut DescriptorEncoder, link: &link::Link) -> fmt::Result {
         ),
     ] {
         counter(encoder, &format!("cluster_{name}"), help, None, value as f64)?;
+    }
+    Ok(())
+}
+
+/// What applications publish in their own transactions in PostgreSQL.
+fn outbox(encoder: &mut DescriptorEncoder, outbox: &outbox::Outbox) -> fmt::Result {
+    let status = outbox.status();
+    let number = |is_so| f64::from(u8::from(is_so));
+    let help = "PostgreSQL: 0 while the database of the outbox can't be used";
+    gauge(encoder, "outbox_connected", help, None, number(status.is_connected))?;
+    let help = "PostgreSQL: 1 on the node that publishes the rows of the outbox";
+    gauge(encoder, "outbox_draining", help, None, number(status.is_draining))?;
+    let help =
+        "PostgreSQL: the age of the oldest row of the outbox, on the node that publishes them";
+    gauge(encoder, "outbox_lag", help, Some(Unit::Seconds), status.lag_seconds)?;
+    for (name, help, value) in [
+        (
+            "published",
+            "PostgreSQL: rows of the outbox that this node has published",
+            status.published,
+        ),
+        ("refused", "PostgreSQL: rows of the outbox that can't be published", status.refused),
+        (
+            "connections_lost",
+            "PostgreSQL: how often the connection of the outbox was lost",
+            status.connections_lost,
+        ),
+    ] {
+        counter(encoder, &format!("outbox_{name}"), help, None, value as f64)?;
     }
     Ok(())
 }

@@ -35,6 +35,8 @@ pub struct Node<S: ?Sized = dyn Shards> {
     pub store: Option<store::Store>,
     /// The link to other nodes; `None` where the node is alone.
     pub cluster: Option<Arc<link::Link>>,
+    /// What applications publish in their own transactions; `None` without a database.
+    pub outbox: Option<Arc<outbox::Outbox>>,
     /// The flags that all threads share.
     pub shared: Arc<shard::Shared>,
     /// When the node's clock began.

@@ -464,6 +464,7 @@ fn node_from(
     let node = Node {
         store,
         cluster: None,
+        outbox: None,
         broker: Arc::new(broker),
         history,
         shared: Arc::new(shard::Shared::new(

@@ -6,6 +6,7 @@ mod history;
 mod login;
 mod monitor;
 mod mqtt;
+mod outbox_publisher;
 mod presence;
 mod publish;
 mod reply_publisher;

@@ -8,6 +8,7 @@ pub mod flood;
 pub mod health;
 pub mod key;
 pub mod man;
+pub mod outbox;
 pub mod parent;
 pub mod serve;
 pub mod store;

@@ -49,7 +49,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    fn parse(raw: &RawValue) -> Result<Command, Rejection> {
+    pub(super) fn parse(raw: &RawValue) -> Result<Command, Rejection> {
         let Named { name, body } = parse(raw.get().as_bytes())?;
         let body = body.get().as_bytes();
         Ok(match name.as_str() {

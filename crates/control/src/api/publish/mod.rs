@@ -4,12 +4,13 @@ pub(super) mod batch;
 mod message;
 mod mqtt;
 mod options;
+mod outbox_publisher;
 mod pending;
 mod reply_publisher;
 
 use std::sync::Arc;
 
-use auth::{Action, Deny};
+use auth::{Action, Deny, Principal};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -24,6 +25,7 @@ use crate::http::{Body, ErrorBody, Rejection};
 use crate::node::Node;
 pub(crate) use message::{Broadcast, Publish, Send};
 use message::{Message, Reply};
+pub(crate) use outbox_publisher::OutboxPublisher;
 pub(super) use pending::DISK_TIMEOUT;
 use pending::{Pending, pending};
 pub(crate) use reply_publisher::ReplyPublisher;
@@ -85,6 +87,13 @@ fn denied(deny: Deny) -> Rejection {
     Rejection { status: StatusCode::FORBIDDEN, ..CodedError::from(deny).into() }
 }
 
+/// Rejects what not even a caller who may publish everywhere may publish.
+fn check_rules(node: &Node, topic: &str) -> Result<(), Rejection> {
+    let policy = &node.live().policy;
+    let decision = policy.decide(&Principal::application(), Action::Publish, &policy.topic(topic));
+    decision.unasked().map(drop).map_err(denied)
+}
+
 /// The message for the broker, to this topic, checked.
 fn checked(node: &Node, message: &Message, topic: Name) -> Result<broker::Publish, Rejection> {
     let publish = message.checked(node.history(), topic)?;
@@ -136,8 +145,13 @@ impl Send {
 }
 
 impl Broadcast {
+    /// The topic of everyone.
+    fn topic(&self) -> Name {
+        BROADCAST.into()
+    }
+
     fn start(&self, node: &Node, caller: &Caller) -> Result<Pending, Rejection> {
-        start(node, caller, &self.0, BROADCAST.into())
+        start(node, caller, &self.0, self.topic())
     }
 }
 

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use auth::{Action, Principal};
 use model::{ErrorCode, Publication};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{Publish, Reply, Send, checked, denied};
+use super::{Publish, Reply, Send, check_rules, checked};
 use crate::http::{Rejection, parse};
 use crate::node::Node;
 use crate::webhook::{PublishReplies, ReplyCounts, ReplyTo};
@@ -116,13 +115,6 @@ fn message_of(
             Err(Rejection::new(ErrorCode::BadRequest, message))
         }
     }
-}
-
-/// Rejects what not even such a caller may publish.
-fn check_rules(node: &Node, topic: &str) -> Result<(), Rejection> {
-    let policy = &node.live().policy;
-    let decision = policy.decide(&Principal::application(), Action::Publish, &policy.topic(topic));
-    decision.unasked().map(drop).map_err(denied)
 }
 
 /// Gives an answer that by which its client knows it, unless the back end says another.

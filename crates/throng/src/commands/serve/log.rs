@@ -40,8 +40,8 @@ impl Log {
     }
 }
 
-/// The client of NATS.
-const NATS: &str = "async_nats";
+/// The clients of NATS and of PostgreSQL: what they do is logged once, by those who use them.
+const CLIENTS: [&str; 2] = ["async_nats", "tokio_postgres"];
 
 /// A time as the log has it, in milliseconds.
 pub(super) fn ms(time: Duration) -> f64 {
@@ -50,8 +50,8 @@ pub(super) fn ms(time: Duration) -> f64 {
 
 fn filter(config: &Config) -> Result<EnvFilter, CommandError> {
     let level = &config.log.level;
-    // The link logs what the client of NATS does, once.
-    let quiet = if level.contains(NATS) { String::new() } else { format!("{NATS}=off,") };
+    let quiet = CLIENTS.iter().filter(|client| !level.contains(**client));
+    let quiet: String = quiet.map(|client| format!("{client}=off,")).collect();
     EnvFilter::try_new(format!("{quiet}{level}")).map_err(|error| {
         CommandError::Usage(format!(
             "log.level: {level:?} is no filter ({error}); try info, or info,shard=debug"

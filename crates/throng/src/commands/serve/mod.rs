@@ -6,6 +6,7 @@ mod cluster;
 mod demo;
 mod log;
 mod mqtt;
+pub(in crate::commands) mod outbox;
 mod parts;
 mod ports;
 mod services;
@@ -137,6 +138,8 @@ struct Server {
     forwarded: Option<Forwarded>,
     /// The link to other nodes, and its thread.
     cluster: Option<(Arc<link::Link>, link::Running)>,
+    /// What applications publish in their own transactions, and the thread that does it.
+    outbox: Option<(Arc<::outbox::Outbox>, ::outbox::Running)>,
 }
 
 impl Server {
@@ -280,6 +283,9 @@ impl Server {
         if let Some((link, _)) = &self.cluster {
             link.set_login(cluster::login(&new.config));
         }
+        if let Some((outbox, _)) = &self.outbox {
+            outbox.set_password(new.config.outbox.password.clone());
+        }
         for handle in &self.handles {
             handle.send(shard::Command::Settings(settings.clone()));
         }
@@ -310,6 +316,8 @@ impl Server {
     /// Another process serves now: ends when all calls that came here are answered.
     fn leave(mut self) {
         self.forwarded.iter_mut().for_each(Forwarded::let_go);
+        // The other process drains the outbox from now on.
+        drop(self.outbox.take());
         let stays = parent::must_stay(self.upgrade.is_parent(), self.stay);
         if stays {
             parent::pass_signals_on();
@@ -324,10 +332,14 @@ impl Server {
         tracing::info!("ended: another process serves");
     }
 
-    fn drain(self, seconds: u32) {
+    fn drain(mut self, seconds: u32) {
         notify::notify(State::Stopping);
         let _span = tracing::info_span!("stop").entered();
         let began = Instant::now();
+        // What waits is published by another node, or by this one when its clients are back.
+        if let Some((_, running)) = self.outbox.take() {
+            running.stop();
+        }
         let connections = self.shared.connections.load(Ordering::Relaxed);
         tracing::info!(
             connections,

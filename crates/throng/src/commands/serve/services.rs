@@ -17,6 +17,7 @@ use super::authorities;
 use super::certificates::Certificates;
 use super::cluster::Cluster;
 use super::mqtt;
+use super::outbox;
 use super::settings::{self, Fixed};
 use super::storage::{self, Found};
 use super::tokens::Tokens;
@@ -74,6 +75,8 @@ pub(super) struct Services {
     pub certificates: Option<Arc<Certificates>>,
     /// None where the node is alone.
     pub cluster: Option<Cluster>,
+    /// None without a database.
+    pub outbox: Option<Arc<::outbox::Outbox>>,
 }
 
 /// What the configuration says to shards, and the keys that are to be fetched for it.
@@ -128,6 +131,7 @@ impl Services {
         let services = Services {
             certificates,
             cluster,
+            outbox: outbox::outbox(config)?,
             started,
             broker,
             history,

@@ -449,7 +449,7 @@ pub(super) fn settings(
 }
 
 /// The sections whose numbers are limits.
-const LIMITS: [&str; 13] = [
+const LIMITS: [&str; 14] = [
     "limits.",
     "timeouts.",
     "presence.",
@@ -463,6 +463,7 @@ const LIMITS: [&str; 13] = [
     "mqtt.",
     "tls.",
     "cluster.",
+    "outbox.",
 ];
 
 /// The limits by name.

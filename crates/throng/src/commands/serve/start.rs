@@ -21,7 +21,7 @@ use super::log::Log;
 use super::services::{Configured, Identity, Services};
 use super::settings::{self, live};
 use super::upgrade::{self, ByCall, Forwarded, Old, TakeOver, Upgrade};
-use super::{Server, cluster, failed, parts, ports, storage};
+use super::{Server, cluster, failed, outbox, parts, ports, storage};
 
 /// What somebody wants to be started.
 pub(super) struct Start<'a> {
@@ -37,6 +37,8 @@ struct First {
     runtime: control::Runtime,
     /// `None` if the node is not one of a cluster.
     cluster: Option<link::Runtime>,
+    /// `None` without a database.
+    outbox: Option<::outbox::Runtime>,
     signals: Signals,
 }
 
@@ -135,7 +137,8 @@ impl Start<'_> {
             .map_err(|error| CommandError::Runtime(format!("signals can't be handled: {error}")))?;
         ports::check(&self.loaded.config, self.protocols)?;
         let cluster = cluster::runtime(&self.loaded.config)?;
-        Ok(First { runtime, cluster, signals })
+        let outbox = outbox::runtime(&self.loaded.config)?;
+        Ok(First { runtime, cluster, outbox, signals })
     }
 
     /// Starts the shards of these services, and lists all that the node would pass on.
@@ -188,7 +191,7 @@ impl Start<'_> {
     /// Opens the admin port.
     fn serve(
         self,
-        First { runtime, cluster: cluster_runtime, signals }: First,
+        First { runtime, cluster: cluster_runtime, outbox: outbox_runtime, signals }: First,
         running: Running,
         Admin { listener, listener_tls, forwarded, came }: Admin,
     ) -> Result<(Server, Signals), CommandError> {
@@ -247,6 +250,7 @@ impl Start<'_> {
             history: history.clone(),
             store: store.clone(),
             cluster: link.clone(),
+            outbox: services.outbox.clone(),
             shards: handles.clone(),
             shared: shared.clone(),
             started,
@@ -283,8 +287,15 @@ impl Start<'_> {
             }
             _ => None,
         };
+        let outbox = match (services.outbox, outbox_runtime) {
+            (Some(outbox), Some(runtime)) => {
+                Some((outbox.clone(), outbox::start(runtime, outbox, &control)?))
+            }
+            _ => None,
+        };
         let server = Server {
             cluster,
+            outbox,
             history,
             store,
             handles,

@@ -68,6 +68,10 @@ fn fixed() -> Fixed {
     Fixed { ws_echo: false, demo: false, longpoll_key: Key([0; 32]) }
 }
 
+fn address() -> outbox::Address {
+    outbox::Address::new("postgres://h/d", None).unwrap()
+}
+
 /// The value of a setting where the server uses it.
 fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
     let config = &loaded.config;
@@ -79,6 +83,7 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
     let (broker, store) = (broker(config), storage::options(config, 0));
     let memory = storage::limits(config);
     let cluster = super::super::cluster::settings(config, model::NodeId(1));
+    let outbox = super::super::outbox::settings(config, address());
     let inbox = inbox(config)?;
     let acknowledge = inbox.acknowledge.as_ref()?;
     let mqtt = session.mqtt.as_ref()?;
@@ -216,6 +221,9 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
         "store.verify_bytes_max" => store.verify_bytes_max.into(),
         "store.cache_bytes_max" => store.cache_bytes_max as u128,
         "cluster.queue_bytes_max" => cluster.queue_bytes_max as u128,
+        "outbox.batch_rows_max" => outbox.batch_rows_max as u128,
+        "outbox.batch_bytes_max" => outbox.batch_bytes_max as u128,
+        "outbox.refused_rows_max" => outbox.refused_rows_max as u128,
         "cluster.replay_bytes_max" => cluster.replay_bytes_max as u128,
         "cluster.presence_bytes_max" => cluster.presence_bytes_max as u128,
         "history.bytes_max" => memory.history_bytes_max as u128,

@@ -1,0 +1,87 @@
+//! Checks of the outbox. The URL is read where it is used; here it is made sure that it holds no secret.
+
+use super::Checks;
+use crate::Config;
+
+/// The longest name of a schema, in bytes, as PostgreSQL has it.
+const NAME_BYTES_MAX: usize = 63;
+
+pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
+    let outbox = &config.outbox;
+    if !outbox.url.is_empty()
+        && let Err(reason) = database(&outbox.url)
+    {
+        checks.require(&["outbox.url"], false, || reason);
+    }
+    checks.require(&["outbox.schema"], is_schema(&outbox.schema), || {
+        format!(
+            "{:?} is no name for a schema: write up to {NAME_BYTES_MAX} small letters, digits and _, a letter first, \
+             and not pg_ in front",
+            outbox.schema
+        )
+    });
+}
+
+/// Checks the URL of a database. The error does not repeat a text that may contain a password.
+fn database(url: &str) -> Result<(), String> {
+    let Some(rest) = ["postgres://", "postgresql://"].iter().find_map(|it| url.strip_prefix(it))
+    else {
+        return Err("a database is postgres://user@host:5432/database".into());
+    };
+    let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+    // An @ that ends the user stands behind all others.
+    let user = place.rsplit_once('@').map_or("", |(user, _)| user);
+    let has_password = query.split('&').any(|pair| pair.starts_with("password"));
+    match user.contains(':') || has_password {
+        false => Ok(()),
+        true => Err(
+            "a URL is printed and logged, so it must hold no password: use outbox.password_file"
+                .into(),
+        ),
+    }
+}
+
+fn is_schema(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    name.len() <= NAME_BYTES_MAX
+        && name.starts_with(|first: char| first.is_ascii_lowercase())
+        && name.bytes().all(is_plain)
+        && !name.starts_with("pg_")
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Loaded, Sources};
+
+    fn error(text: &str) -> String {
+        let text = format!("[outbox]\n{text}\n");
+        let sources = Sources { file: Some(("throng.toml", &text)), ..Sources::default() };
+        Loaded::load(&sources).map_or_else(|error| error.to_string(), |_| String::new())
+    }
+
+    #[test]
+    fn the_url_is_of_a_database_and_holds_no_password() {
+        let of = |url: &str| error(&format!("url = {url:?}"));
+        for good in
+            ["postgres://a@h/d", "postgresql://h:1/d?sslmode=require", "postgres:///d?host=/run"]
+        {
+            assert_eq!(of(good), "", "{good}");
+        }
+        assert!(of("http://h/d").contains("a database is postgres://user@host:5432/database"));
+        for bad in
+            ["postgres://a:hush@h/d", "postgres://a:hu@sh@h/d", "postgres://h/d?password=hush"]
+        {
+            let error = of(bad);
+            assert!(error.contains("outbox.password_file") && !error.contains("hush"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_schema_is_a_plain_name() {
+        let of = |name: &str| error(&format!("schema = {name:?}"));
+        assert_eq!(of("push_2"), "");
+        for bad in ["", "Push", "2a", "a-b", "a.b", "a b", "pg_a", "a\"b", &"a".repeat(64)] {
+            assert!(of(bad).contains("is no name for a schema"), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Where the database is, and how the connection is secured.
+
+use std::fmt;
+use std::time::Duration;
+
+use admin::tls::{Tls, Trust};
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+
+/// How long a connect may take, for each address of a host.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// After so long without a byte, the kernel asks the other side for a sign of life; then each interval, so often.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
+const KEEPALIVE_RETRIES: u32 = 3;
+
+/// How long sent bytes may stay unacknowledged.
+const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where the database is, and how the connection is secured. `Debug` shows no secret.
+#[derive(Clone)]
+pub struct Address {
+    pub(crate) config: tokio_postgres::Config,
+    pub(crate) tls: Tls,
+}
+
+/// Why a URL is none of a database.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct AddressError(String);
+
+impl Address {
+    /// Reads a URL as libpq has it: `postgres://user@host:5432/database?sslmode=verify-full`, without a password.
+    /// `ca` has certificates of authorities in PEM; without it those of the system count.
+    ///
+    /// `sslmode` is that of libpq: `disable`, `prefer` (without one), `require`, `verify-full`. With `ca` the server's
+    /// certificate is verified by all but the first; `prefer` still goes on without TLS where the server has none.
+    ///
+    /// # Errors
+    /// When it is no URL of a database, or there are no certificates. The text has no secret.
+    pub fn new(url: &str, ca: Option<&str>) -> Result<Self, AddressError> {
+        let (base, query) = url.split_once('?').unwrap_or((url, ""));
+        let mut rest = Vec::new();
+        let mut mode = "prefer";
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            match pair.split_once('=').unwrap_or((pair, "")) {
+                ("sslmode", value) => mode = value,
+                ("sslrootcert", _) => {
+                    return Err(AddressError("sslrootcert: use ca_file".into()));
+                }
+                _ => rest.push(pair),
+            }
+        }
+        let (mode, trust) = match (mode, ca) {
+            ("disable", _) => (SslMode::Disable, Trust::Any),
+            ("prefer", None) => (SslMode::Prefer, Trust::Any),
+            ("prefer", Some(ca)) => (SslMode::Prefer, Trust::Pem(ca)),
+            // As libpq does: encrypted, but whoever is between may be the server.
+            ("require", None) => (SslMode::Require, Trust::Any),
+            ("require" | "verify-full", Some(ca)) => (SslMode::Require, Trust::Pem(ca)),
+            ("verify-full", None) => (SslMode::Require, Trust::System),
+            (other, _) => {
+                let message = format!(
+                    "sslmode={other} is not known here: disable, prefer, require and verify-full are"
+                );
+                return Err(AddressError(message));
+            }
+        };
+        let plain = match rest.is_empty() {
+            true => base.to_owned(),
+            false => format!("{base}?{}", rest.join("&")),
+        };
+        let mut config: tokio_postgres::Config = plain.parse().map_err(unreadable)?;
+        if config.get_hosts().is_empty() {
+            return Err(AddressError(
+                "it names no host: postgres://user@host:5432/database, or \
+                 postgres:///database?host=/run/postgresql for a Unix socket"
+                    .into(),
+            ));
+        }
+        if config.get_hosts().len() > 1 {
+            // A standby has the rows, but deletes none.
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
+        config.ssl_mode(mode).keepalives(true);
+        config.keepalives_idle(KEEPALIVE_IDLE).keepalives_interval(KEEPALIVE_INTERVAL);
+        config.keepalives_retries(KEEPALIVE_RETRIES).tcp_user_timeout(TCP_USER_TIMEOUT);
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(CONNECT_TIMEOUT);
+        }
+        if config.get_application_name().is_none() {
+            config.application_name("throng");
+        }
+        let tls = Tls::new(trust).map_err(|error| AddressError(format!("TLS: {error:#}")))?;
+        Ok(Address { config, tls })
+    }
+
+    /// The user that the URL names, or the process's.
+    pub(crate) fn user(&self) -> &str {
+        self.config.get_user().unwrap_or("")
+    }
+}
+
+/// An error of the parser, with its cause.
+fn unreadable(error: tokio_postgres::Error) -> AddressError {
+    let cause = std::error::Error::source(&error).map(|cause| format!(" ({cause})"));
+    AddressError(format!("it can't be read{}", cause.unwrap_or_default()))
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Address").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_says_how_the_connection_is_secured() {
+        let mode = |url: &str| Address::new(url, None).unwrap().config.get_ssl_mode();
+        assert_eq!(mode("postgres://a@h/d?sslmode=disable"), SslMode::Disable);
+        assert_eq!(mode("postgresql://a@h/d"), SslMode::Prefer);
+        assert_eq!(mode("postgres://a@h/d?sslmode=require&connect_timeout=3"), SslMode::Require);
+        let error = |url: &str| Address::new(url, None).unwrap_err().to_string();
+        assert!(error("postgres://h/d?sslmode=verify-ca").contains("verify-full are"));
+        assert!(error("postgres://h/d?sslrootcert=a").contains("use ca_file"));
+        assert!(Address::new("postgres://h/d?sslmode=require", Some("no PEM")).is_err());
+    }
+
+    #[test]
+    fn hosts_and_options_are_those_of_libpq() {
+        let address = Address::new("postgres://u@a:1,b:2/d?options=-c%20x%3D1", None).unwrap();
+        assert_eq!(address.config.get_ports(), [1, 2]);
+        assert_eq!(address.config.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
+        assert_eq!((address.user(), address.config.get_dbname()), ("u", Some("d")));
+        assert!(Address::new("postgres:///d?host=/run/postgresql", None).is_ok());
+        let error = |url: &str| Address::new(url, None).unwrap_err().to_string();
+        assert!(error("postgres:///d").contains("names no host"));
+        assert!(error("postgres://h:x/d").contains("can't be read"));
+        assert!(error("postgres://h/d?nonsense=1").contains("can't be read"));
+    }
+}

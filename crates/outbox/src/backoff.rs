@@ -1,0 +1,41 @@
+//! A delay that doubles each time, up to a bound.
+
+/// A delay that doubles each time, up to a bound.
+#[derive(Clone, Debug)]
+pub(crate) struct Backoff {
+    first_ms: u64,
+    max_ms: u64,
+    next_ms: u64,
+}
+
+impl Backoff {
+    pub fn new(first_ms: u64, max_ms: u64) -> Self {
+        Backoff { first_ms, max_ms, next_ms: first_ms }
+    }
+
+    /// The delay, in milliseconds; the next one is twice as long.
+    pub fn next(&mut self) -> u64 {
+        let delay_ms = self.next_ms;
+        self.next_ms = (2 * delay_ms).min(self.max_ms);
+        delay_ms
+    }
+
+    /// Begins with the first delay again.
+    pub fn reset(&mut self) {
+        self.next_ms = self.first_ms;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_double_up_to_the_bound() {
+        let mut backoff = Backoff::new(5, 50);
+        let delays: Vec<u64> = (0..6).map(|_| backoff.next()).collect();
+        assert_eq!(delays, [5, 10, 20, 40, 50, 50]);
+        backoff.reset();
+        assert_eq!(backoff.next(), 5);
+    }
+}

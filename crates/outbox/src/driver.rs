@@ -1,0 +1,278 @@
+//! Drives [`Drain`]: connects, waits for the lock, and performs its actions.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use throttle::Throttle;
+use tokio::sync::mpsc;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::backoff::Backoff;
+use crate::database::Database;
+use crate::drain::{Action, Drain, Finished, Unfinished};
+use crate::error::DatabaseError;
+use crate::outbox::Outbox;
+use crate::row::{Outcome, Publisher, Row};
+
+/// The delay before a connect, in milliseconds: the first one, and the longest.
+const CONNECT_MS: (u64, u64) = (50, 2_000);
+
+/// After a session that lasted so long, the next connect is not delayed for what was before.
+const STABLE: Duration = Duration::from_secs(5);
+
+/// Between two attempts to get the lock that another node has.
+const LOCK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// What is under way at the end may take so long; then it is published once more by whoever drains next.
+const END_WAIT: Duration = Duration::from_secs(5);
+
+/// Refused rows that are logged in a second.
+const REFUSED_LINES: u32 = 10;
+
+/// Drives the outbox until it is to end.
+pub(crate) struct Driver {
+    outbox: Arc<Outbox>,
+    publisher: Arc<dyn Publisher>,
+    /// True when it is to end.
+    ending: watch::Receiver<bool>,
+    started: Instant,
+    refused: Throttle,
+    /// The error that was logged last, while there is no connection.
+    logged: Option<DatabaseError>,
+    /// What the last session has published, and perhaps not deleted.
+    unfinished: Unfinished,
+}
+
+impl Driver {
+    pub fn new(
+        outbox: Arc<Outbox>,
+        publisher: Arc<dyn Publisher>,
+        ending: watch::Receiver<bool>,
+    ) -> Self {
+        let refused = Throttle::new(REFUSED_LINES, 1_000_000);
+        let (logged, unfinished) = (None, Unfinished::new());
+        Driver { outbox, publisher, ending, started: Instant::now(), refused, logged, unfinished }
+    }
+
+    /// Connects and drains, and connects again when the connection breaks.
+    pub async fn run(mut self) {
+        let mut backoff = Backoff::new(CONNECT_MS.0, CONNECT_MS.1);
+        while !self.is_ending() {
+            let error = match self.connect().await {
+                None => return,
+                Some(Ok(database)) => {
+                    let began = Instant::now();
+                    let overdue = overdue(self.ending.clone());
+                    let result = tokio::select! {
+                        result = self.session(&database) => result,
+                        () = overdue => Ok(()),
+                    };
+                    self.on_disconnected(result.as_ref().err());
+                    database.close().await;
+                    if began.elapsed() > STABLE {
+                        backoff.reset();
+                    }
+                    match result {
+                        Ok(()) => return,
+                        Err(error) => error,
+                    }
+                }
+                Some(Err(error)) => error,
+            };
+            self.on_error(error);
+            self.wait(Duration::from_millis(backoff.next())).await;
+        }
+    }
+
+    fn is_ending(&self) -> bool {
+        *self.ending.borrow()
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Waits for so long, or until it is to end.
+    async fn wait(&mut self, delay: Duration) {
+        tokio::select! {
+            () = sleep(delay) => {}
+            () = ended(&mut self.ending) => {}
+        }
+    }
+
+    /// Opens a session; `None` when it is to end.
+    async fn connect(&mut self) -> Option<Result<Database, DatabaseError>> {
+        let (outbox, password) = (self.outbox.clone(), self.outbox.password());
+        tokio::select! {
+            result = Database::open(&outbox.settings, &password) => Some(result),
+            () = ended(&mut self.ending) => None,
+        }
+    }
+
+    /// Waits for the lock and drains, until it is to end or the connection breaks.
+    async fn session(&mut self, database: &Database) -> Result<(), DatabaseError> {
+        self.logged = None;
+        self.outbox.set_status(|status| {
+            (status.is_connected, status.error) = (true, None);
+            status.since = Some(Instant::now());
+        });
+        tracing::info!("the outbox is connected to PostgreSQL");
+        while !database.try_lock().await? {
+            self.wait(LOCK_INTERVAL).await;
+            if self.is_ending() {
+                return Ok(());
+            }
+        }
+        self.outbox.set_status(|status| status.is_draining = true);
+        tracing::info!("this node drains the outbox");
+        let mut drain = Drain::new(std::mem::take(&mut self.unfinished));
+        let result = self.drain(database, &mut drain).await;
+        self.unfinished = drain.into_unfinished();
+        result
+    }
+
+    async fn drain(&mut self, database: &Database, drain: &mut Drain) -> Result<(), DatabaseError> {
+        let (outcomes, mut receiver) = mpsc::unbounded_channel();
+        loop {
+            let is_ending = self.is_ending();
+            if is_ending {
+                drain.end();
+                if drain.is_idle() {
+                    return Ok(());
+                }
+            }
+            match drain.poll(self.now_ms()) {
+                Action::Fetch(above) => {
+                    let fetched = database.fetch(above).await?;
+                    self.outbox.set_status(|status| status.lag_seconds = fetched.age_seconds);
+                    if fetched.rows.is_empty() {
+                        self.on_unblocked();
+                    }
+                    drain.on_rows(self.now_ms(), fetched.oldest, fetched.rows);
+                }
+                Action::Publish(row) => {
+                    self.publish(&row, &outcomes);
+                    while let Ok((id, outcome)) = receiver.try_recv() {
+                        self.on_outcome(drain, id, outcome);
+                    }
+                }
+                Action::Await => {
+                    let received = tokio::select! {
+                        received = receiver.recv() => received,
+                        () = ended(&mut self.ending), if !is_ending => continue,
+                    };
+                    if let Some((id, outcome)) = received {
+                        self.on_outcome(drain, id, outcome);
+                    }
+                }
+                Action::Finish(finished) => {
+                    let transaction = database.finish(&finished).await?;
+                    self.on_finished(&finished, drain.blocked());
+                    drain.on_finished(self.now_ms(), transaction);
+                }
+                Action::Sleep(until_ms) => {
+                    let delay_ms = until_ms.saturating_sub(self.now_ms());
+                    self.wait(Duration::from_millis(delay_ms)).await;
+                }
+            }
+        }
+    }
+
+    fn publish(&self, row: &Row, outcomes: &mpsc::UnboundedSender<(i64, Outcome)>) {
+        let (id, outcomes) = (row.id, outcomes.clone());
+        let done = move |outcome| {
+            // The session may have ended.
+            let _ = outcomes.send((id, outcome));
+        };
+        self.publisher.publish(row, Box::new(done));
+    }
+
+    fn on_outcome(&self, drain: &mut Drain, id: i64, outcome: Outcome) {
+        match &outcome {
+            Outcome::Published => {}
+            Outcome::Wait(why) => self.on_blocked(why),
+            Outcome::Refused(reason) => {
+                let now_us = self.started.elapsed().as_micros() as u64;
+                if let Some(suppressed) = self.refused.pass(now_us, 1) {
+                    tracing::warn!(
+                        row = id,
+                        code = &*reason.code,
+                        error = &*reason.text,
+                        suppressed,
+                        "a row of the outbox can't be published: it is in outbox_refused"
+                    );
+                }
+            }
+        }
+        drain.on_outcome(id, outcome);
+    }
+
+    /// Logs once that rows wait.
+    fn on_blocked(&self, why: &str) {
+        let mut is_new = false;
+        self.outbox.set_status(|status| {
+            is_new = status.error.is_none();
+            status.error = Some(why.into());
+        });
+        if is_new {
+            tracing::warn!(error = why, "rows of the outbox wait: they can't be published now");
+        }
+    }
+
+    /// Logs that rows wait no longer, if they did.
+    fn on_unblocked(&self) {
+        let mut was_blocked = false;
+        self.outbox.set_status(|status| was_blocked = status.error.take().is_some());
+        if was_blocked {
+            tracing::info!("rows of the outbox are published again");
+        }
+    }
+
+    fn on_finished(&self, finished: &Finished, blocked: Option<&str>) {
+        self.outbox.set_status(|status| {
+            status.published += finished.published.len() as u64;
+            status.refused += finished.refused.len() as u64;
+        });
+        if blocked.is_none() {
+            self.on_unblocked();
+        }
+    }
+
+    fn on_disconnected(&mut self, error: Option<&DatabaseError>) {
+        self.outbox.set_status(|status| {
+            (status.is_connected, status.is_draining) = (false, false);
+            status.since = Some(Instant::now());
+            status.connections_lost += u64::from(error.is_some());
+            status.lag_seconds = 0.0;
+        });
+    }
+
+    /// Logs an error once, until it is another one or the connection is back.
+    fn on_error(&mut self, error: DatabaseError) {
+        self.outbox.set_status(|status| status.error = Some(error.to_string()));
+        if self.logged.as_ref() == Some(&error) {
+            return;
+        }
+        match error.needs_operator() {
+            true => tracing::error!(%error, "the outbox can't be drained; it is tried again"),
+            // Texts of errors of the network differ from one attempt to the next.
+            false if self.logged.as_ref().is_some_and(|it| !it.needs_operator()) => {}
+            false => {
+                tracing::warn!(%error, "the outbox has no connection to PostgreSQL: rows wait")
+            }
+        }
+        self.logged = Some(error);
+    }
+}
+
+/// Waits until it is to end: also where the handle is gone.
+async fn ended(ending: &mut watch::Receiver<bool>) {
+    let _ = ending.wait_for(|is_ending| *is_ending).await;
+}
+
+/// Waits until what is under way at the end has had its time.
+async fn overdue(mut ending: watch::Receiver<bool>) {
+    ended(&mut ending).await;
+    sleep(END_WAIT).await;
+}

@@ -1,0 +1,159 @@
+//! Processes die, and PostgreSQL is away.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A store, and a rule that gives topics a history in it.
+fn with_history(name: &str) -> (Scratch, [String; 4]) {
+    let scratch = Scratch::new(name);
+    let rules = "[[topics]]\npattern = \"log:*\"\nhistory_messages_max = 1000\n";
+    let file = scratch.write("throng.toml", rules).display().to_string();
+    let data = scratch.path().join("data").display().to_string();
+    (scratch, ["--config".into(), file, "--data".into(), data])
+}
+
+fn history(server: &Server, topic: &str) -> Vec<Value> {
+    let (status, page) = server.api("GET", &format!("/api/history/{topic}"), None);
+    assert_eq!(status, 200, "{page}");
+    let messages = page["messages"].as_array().unwrap().iter();
+    messages.map(|message| message["data"].clone()).collect()
+}
+
+#[test]
+fn a_kill_between_publish_and_delete_publishes_once_to_a_stored_history_and_again_elsewhere() {
+    let postgres = Postgres::start();
+    let (_scratch, flags) = with_history("outbox");
+    let flags = flags.each_ref().map(|flag| &**flag);
+    let mut server = postgres.draining_server(&flags, &[]);
+    let mut members = [stream(&server, "topic=log:1"), stream(&server, "topic=plain")];
+    let mut blocker = postgres.undeletable();
+    postgres
+        .psql("SELECT throng.publish('log:1', '\"first\"'), throng.publish('plain', '\"first\"')");
+    for member in &mut members {
+        assert_eq!(next_data(member), "first");
+    }
+    // It knows by then that the message is on disk.
+    postgres.until_deletes_wait(true);
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    postgres.psql("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE NOT granted");
+    postgres.until_deletes_wait(false);
+    blocker.run("ROLLBACK");
+    assert_eq!(postgres.rows(), 2);
+    // A member is there before the rows are published again: another session has the lock until then.
+    let mut other = postgres.session();
+    let class = i32::from_be_bytes(*b"thrg");
+    other.run(&format!("SELECT pg_advisory_lock({class}, hashtext('drain throng'))"));
+    let server = postgres.server(&flags, &[]);
+    let mut again = stream(&server, "topic=plain");
+    server.until("it is connected", |server| state(server)["connected"] == true);
+    assert_eq!(state(&server)["draining"], false);
+    drop(other);
+    assert_eq!(next_data(&mut again), "first");
+    postgres
+        .psql("SELECT throng.publish('log:1', '\"last\"'), throng.publish('plain', '\"last\"')");
+    assert_eq!(next_data(&mut again), "last");
+    server.until("the last one is there", |server| history(server, "log:1").len() > 1);
+    assert_eq!(history(&server, "log:1"), ["first", "last"]);
+}
+
+#[test]
+fn rows_wait_while_postgresql_is_away_and_come_once() {
+    let mut postgres = Postgres::start();
+    let server = postgres.draining_server(&[], &[]);
+    let mut member = stream(&server, "topic=t");
+    for round in 0..3 {
+        // It dies between publish and delete.
+        let blocker = postgres.undeletable();
+        postgres.psql(&format!("SELECT throng.publish('t', '{round}')"));
+        assert_eq!(next_data(&mut member), round);
+        postgres.until_deletes_wait(true);
+        postgres.kill();
+        drop(blocker);
+        server.until("it has lost the connection", |server| state(server)["connected"] == false);
+        assert_eq!(server.metric("throng_outbox_connected"), 0.0);
+        let (status, _) = text(server.admin, "GET", "/readyz", None, "");
+        assert_eq!(status, 200);
+        server.publish("t", json!("without"));
+        assert_eq!(next_data(&mut member), "without");
+        postgres.run();
+        assert_eq!(postgres.rows(), 1);
+        // The server knows that it has published the row.
+        postgres.until_empty();
+    }
+    postgres.psql("SELECT throng.publish('t', '\"last\"')");
+    assert_eq!(next_data(&mut member), "last");
+    assert!(server.metric("throng_outbox_connections_lost_total") >= 3.0);
+}
+
+#[test]
+fn one_of_two_servers_drains_and_the_other_takes_over_when_it_dies() {
+    let postgres = Postgres::start();
+    let mut first = postgres.draining_server(&[], &[]);
+    let mut second = postgres.server(&[], &[]);
+    second.until("it is connected", |second| state(second)["connected"] == true);
+    let mut at_first = stream(&first, "topic=t");
+    let mut at_second = stream(&second, "topic=t");
+    let publish = |from: u32| {
+        postgres.psql(&format!(
+            "SELECT count(throng.publish('t', to_jsonb(n))) FROM generate_series({from}, {}) AS n; \
+             SELECT throng.publish('t', '\"end\"')",
+            from + 99
+        ));
+    };
+    publish(1);
+    assert_eq!(until_end(&mut at_first), (1..=100).map(Value::from).collect::<Vec<_>>());
+    postgres.until_empty();
+    assert_eq!(state(&second)["draining"], false);
+    first.child.kill().unwrap();
+    first.child.wait().unwrap();
+    until_draining(&second);
+    publish(101);
+    assert_eq!(until_end(&mut at_second), (101..=200).map(Value::from).collect::<Vec<_>>());
+    // One that ends in order gives the lock back at once.
+    let third = postgres.server(&[], &[]);
+    drop(at_second);
+    second.signal("-TERM");
+    assert!(wait_within(&mut second.child).success());
+    until_draining(&third);
+}
+
+#[test]
+fn rows_wait_while_the_store_is_behind() {
+    let postgres = Postgres::start();
+    let (_scratch, flags) = with_history("outbox");
+    let flags = flags.each_ref().map(|flag| &**flag);
+    let server = postgres.draining_server(&flags, &[("THRONG_STORE_QUEUE_MESSAGES_MAX", "4")]);
+    postgres.psql(
+        "SELECT count(throng.publish('log:1', to_jsonb(n))) FROM generate_series(1, 60) AS n",
+    );
+    postgres.until_empty();
+    assert_eq!(history(&server, "log:1"), (1..=60).map(Value::from).collect::<Vec<_>>());
+    assert_eq!(postgres.psql("SELECT count(*) FROM throng.outbox_refused"), "0");
+}
+
+#[test]
+fn rows_come_once_and_in_order_through_an_upgrade() {
+    let postgres = Postgres::start();
+    let server = postgres.draining_server(&[], &[]);
+    let mut member = stream(&server, "topic=t");
+    let publish = |from: u32| {
+        postgres.psql(&format!(
+            "SELECT count(throng.publish('t', to_jsonb(n))) FROM generate_series({from}, {}) AS n",
+            from + 99
+        ));
+    };
+    publish(1);
+    let admin = format!("http://{}", server.admin);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
+    let mut upgrade = command.args(["upgrade", "--admin", &admin]).spawn().unwrap();
+    publish(101);
+    assert!(wait_within(&mut upgrade).success());
+    publish(201);
+    until_draining(&server);
+    postgres.psql("SELECT throng.publish('t', '\"end\"')");
+    assert_eq!(until_end(&mut member), (1..=300).map(Value::from).collect::<Vec<_>>());
+}

@@ -1,0 +1,250 @@
+//! A server of PostgreSQL, psql, and servers of Throng with its outbox.
+
+use std::io::Write;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::support::{Lines, Mark, Scratch, Server, TIMEOUT, free_port, output_within};
+
+/// The user that PostgreSQL runs as where the tests run as root: it refuses that.
+const UNPRIVILEGED: u32 = 65_534;
+
+/// A server of PostgreSQL (`scripts/install` installs it) in a folder of its own, with the database `app`.
+pub struct Postgres {
+    bin: PathBuf,
+    folder: Scratch,
+    options: Vec<String>,
+    child: Option<Child>,
+    mark: Mark,
+}
+
+/// The programs of the newest PostgreSQL of this machine, which Debian leaves out of the PATH.
+fn programs() -> PathBuf {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").expect("scripts/install");
+    let versions = versions.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let newest = versions.max_by_key(|version| version.parse::<u32>().unwrap_or(0)).unwrap();
+    Path::new("/usr/lib/postgresql").join(newest).join("bin")
+}
+
+impl Postgres {
+    pub fn start() -> Self {
+        Postgres::with(&[], |_| {})
+    }
+
+    /// Starts a server with further options. `prepare` may change files in its folder before.
+    pub fn with(options: &[&str], prepare: impl FnOnce(&Path)) -> Self {
+        let folder = Scratch::new("pg");
+        let options = options.iter().map(|option| (*option).to_string()).collect();
+        let mark = Mark::new();
+        let mut postgres = Postgres { bin: programs(), folder, options, child: None, mark };
+        if rustix::process::getuid().is_root() {
+            chown(postgres.folder.path(), Some(UNPRIVILEGED), Some(UNPRIVILEGED)).unwrap();
+        }
+        let mut init = postgres.program("initdb");
+        init.args(["-D", &postgres.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8"]);
+        let output = output_within(init.args(["--no-locale", "--no-sync", "--no-instructions"]));
+        assert!(output.status.success(), "{output:?}");
+        prepare(postgres.folder.path());
+        postgres.run();
+        postgres.psql_in("postgres", "postgres", "CREATE DATABASE app");
+        postgres
+    }
+
+    /// A file in its folder that it can read, and others can't.
+    pub fn add_file(folder: &Path, name: &str, text: &str) {
+        let path = folder.join(name);
+        crate::support::write_secret(&path, text);
+        if rustix::process::getuid().is_root() {
+            chown(&path, Some(UNPRIVILEGED), Some(UNPRIVILEGED)).unwrap();
+        }
+    }
+
+    fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(self.bin.join(name));
+        command.current_dir(self.folder.path()).env("LC_ALL", "C");
+        if rustix::process::getuid().is_root() {
+            command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);
+        }
+        self.mark.put(&mut command);
+        command
+    }
+
+    fn data(&self) -> String {
+        self.folder.path().join("data").display().to_string()
+    }
+
+    /// The folder with its Unix socket.
+    pub fn folder(&self) -> String {
+        self.folder.path().display().to_string()
+    }
+
+    /// Starts it, and waits until it lets clients in.
+    pub fn run(&mut self) {
+        let mut command = self.program("postgres");
+        let folder = self.folder();
+        command.args(["-D", &self.data(), "-k", &folder, "-c", "listen_addresses="]);
+        for option in ["fsync=off", "shared_buffers=16MB", "max_connections=30", "autovacuum=off"] {
+            command.args(["-c", option]);
+        }
+        command.args(self.options.iter().flat_map(|option| ["-c", option]));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        self.child = Some(command.spawn().unwrap());
+        let end = Instant::now() + TIMEOUT;
+        while !self.try_psql("postgres", "postgres", "SELECT 1").status.success() {
+            assert!(Instant::now() < end, "PostgreSQL lets no client in");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Kills it as a crash does.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // SIGQUIT: all of its processes end at once, and the next start recovers.
+            let pid = child.id().to_string();
+            assert!(Command::new("kill").args(["-QUIT", &pid]).status().unwrap().success());
+            crate::support::wait_within(&mut child);
+        }
+    }
+
+    fn client(&self, user: &str, database: &str) -> Command {
+        let mut command = self.program("psql");
+        command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", &self.folder()]);
+        let port = self.options.iter().find_map(|option| option.strip_prefix("port="));
+        command.args(["-U", user, "-d", database, "-p", port.unwrap_or("5432")]);
+        command
+    }
+
+    pub fn try_psql(&self, user: &str, database: &str, sql: &str) -> std::process::Output {
+        output_within(self.client(user, database).args(["-c", sql]))
+    }
+
+    fn psql_in(&self, user: &str, database: &str, sql: &str) -> String {
+        let output = self.try_psql(user, database, sql);
+        assert!(output.status.success(), "{sql}: {output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Runs statements in the database `app`, in one transaction, and returns what they print.
+    pub fn psql(&self, sql: &str) -> String {
+        self.psql_in("postgres", "app", sql)
+    }
+
+    /// The same as another user.
+    pub fn psql_as(&self, user: &str, sql: &str) -> String {
+        self.psql_in(user, "app", sql)
+    }
+
+    /// A session that stays.
+    pub fn session(&self) -> Session {
+        let mut command = self.client("postgres", "app");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let lines = Lines::of(child.stdout.take().unwrap());
+        Session { child, lines }
+    }
+
+    /// The URL of the database for this user, by the Unix socket.
+    pub fn url(&self, user: &str) -> String {
+        format!("postgres:///app?host={}&user={user}", self.folder())
+    }
+
+    /// Starts a server of Throng with this database, and further flags and settings.
+    pub fn server(&self, flags: &[&str], settings: &[(&str, &str)]) -> Server {
+        let url = [("THRONG_OUTBOX_URL", &*self.url("postgres"))];
+        Server::with(&[&["--shards", "1"], flags].concat(), &[&url, settings].concat())
+    }
+
+    /// Starts a server, and waits until it drains the outbox.
+    pub fn draining_server(&self, flags: &[&str], settings: &[(&str, &str)]) -> Server {
+        let server = self.server(flags, settings);
+        until_draining(&server);
+        server
+    }
+
+    /// Rows that wait.
+    pub fn rows(&self) -> u64 {
+        self.psql("SELECT count(*) FROM throng.outbox").parse().unwrap()
+    }
+
+    /// Rows can be read, but not deleted, until the session ends.
+    pub fn undeletable(&self) -> Session {
+        let mut session = self.session();
+        session.run("BEGIN");
+        session.run("LOCK TABLE throng.outbox_refused");
+        session
+    }
+
+    /// Waits until a server waits for the end of such a session, or none does.
+    pub fn until_deletes_wait(&self, wait: bool) {
+        let end = Instant::now() + TIMEOUT;
+        while (self.psql("SELECT count(*) FROM pg_locks WHERE NOT granted") == "0") == wait {
+            assert!(Instant::now() < end, "deletes wait: {}", !wait);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until no row waits.
+    pub fn until_empty(&self) {
+        let end = Instant::now() + TIMEOUT;
+        while self.rows() > 0 {
+            assert!(Instant::now() < end, "rows wait");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// A port for a server of PostgreSQL with TCP: it can't choose one itself.
+pub fn tcp_port() -> u16 {
+    free_port()
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A session of psql that stays.
+pub struct Session {
+    child: Child,
+    lines: Lines,
+}
+
+impl Session {
+    /// Runs a statement, and waits for its end.
+    pub fn run(&mut self, sql: &str) {
+        let input = self.child.stdin.as_mut().unwrap();
+        writeln!(input, "{sql};\n\\echo done").unwrap();
+        assert!(self.lines.any(|line| line == "done"), "{sql}");
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a server says of its outbox.
+pub fn state(server: &Server) -> Value {
+    let (status, state) = server.api("GET", "/api/outbox", None);
+    assert_eq!(status, 200, "{state}");
+    state
+}
+
+pub fn until_draining(server: &Server) {
+    server.until("it drains the outbox", |server| state(server)["draining"] == true);
+}
+
+/// Waits until a server says such an error of its outbox.
+pub fn until_error(server: &Server, part: &str) {
+    server.until(&format!("an error has {part:?}"), |server| {
+        state(server)["error"].as_str().is_some_and(|error| error.contains(part))
+    });
+}
