@@ -2,7 +2,7 @@
 //!
 //! The database, the lock and the broker are models. Sessions break and nodes crash between any two actions, a commit
 //! may succeed without its reply, and the broker is overloaded, slow, or refuses rows for good.
-//! `OUTBOX_SEED=7 cargo test -p outbox simulation` repeats one seed.
+//! `OUTBOX_SEED=7 cargo test -p outbox simulation` repeats one seed, and `OUTBOX_SEEDS=1000` runs so many.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -339,9 +339,10 @@ impl Simulation {
 
 /// Runs and checks simulations of all seeds. Gives how many rows were published again, crashes, and refused rows.
 fn simulate(nodes: usize, has_deaths: bool) -> [u64; 3] {
-    let seeds = match std::env::var("OUTBOX_SEED") {
-        Ok(seed) => vec![seed.parse().expect("a number")],
-        Err(_) => (0..30).collect(),
+    let number = |name| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
+    let seeds: std::ops::Range<u64> = match (number("OUTBOX_SEED"), number("OUTBOX_SEEDS")) {
+        (Some(seed), _) => seed..seed + 1,
+        (None, count) => 0..count.unwrap_or(30),
     };
     let mut sums = [0; 3];
     for seed in seeds {

@@ -1,7 +1,10 @@
 //! Processes die, and PostgreSQL is away.
 
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use random::Random;
 use serde_json::{Value, json};
 
 use super::*;
@@ -9,17 +12,66 @@ use super::*;
 /// A store, and a rule that gives topics a history in it.
 fn with_history(name: &str) -> (Scratch, [String; 4]) {
     let scratch = Scratch::new(name);
-    let rules = "[[topics]]\npattern = \"log:*\"\nhistory_messages_max = 1000\n";
+    let rules = "[[topics]]\npattern = \"log:*\"\nhistory_messages_max = 100000\n";
     let file = scratch.write("throng.toml", rules).display().to_string();
     let data = scratch.path().join("data").display().to_string();
     (scratch, ["--config".into(), file, "--data".into(), data])
 }
 
 fn history(server: &Server, topic: &str) -> Vec<Value> {
-    let (status, page) = server.api("GET", &format!("/api/history/{topic}"), None);
-    assert_eq!(status, 200, "{page}");
-    let messages = page["messages"].as_array().unwrap().iter();
-    messages.map(|message| message["data"].clone()).collect()
+    let (mut all, mut since) = (Vec::new(), String::new());
+    loop {
+        let (status, page) =
+            server.api("GET", &format!("/api/history/{topic}?limit=1000{since}"), None);
+        assert_eq!(status, 200, "{page}");
+        let messages = page["messages"].as_array().unwrap().iter();
+        all.extend(messages.map(|message| message["data"].clone()));
+        if page["more"] == false {
+            return all;
+        }
+        since = format!("&since={}", page["next"].as_str().unwrap());
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().expect("a number"))
+}
+
+/// `KILL_ROUNDS=n KILL_SEED=s` kills so often.
+#[test]
+fn kills_at_any_moment_lose_and_repeat_nothing_of_a_stored_history() {
+    let rounds = number("KILL_ROUNDS").unwrap_or(5);
+    let seed = number("KILL_SEED").unwrap_or(15);
+    println!("KILL_SEED={seed} KILL_ROUNDS={rounds}");
+    let mut random = Random::new(seed);
+    let postgres = Postgres::start();
+    let (_scratch, flags) = with_history("outbox");
+    let flags = flags.each_ref().map(|flag| &**flag);
+    let mut server = postgres.draining_server(&flags, &[]);
+    let is_over = AtomicBool::new(false);
+    let sent = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut session = postgres.session();
+            let mut sent = 0;
+            while !is_over.load(Ordering::Relaxed) && sent < 90_000 {
+                sent += 1;
+                session.run(&format!("SELECT throng.publish('log:1', '{sent}')"));
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            sent
+        });
+        for _ in 0..rounds {
+            std::thread::sleep(Duration::from_millis(random.below(300)));
+            server.child.kill().unwrap();
+            server.child.wait().unwrap();
+            server = postgres.draining_server(&flags, &[]);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        writer.join().unwrap()
+    });
+    let expected: Vec<Value> = (1..=sent).map(Value::from).collect();
+    postgres.until_empty();
+    assert_eq!(history(&server, "log:1"), expected);
 }
 
 #[test]
