@@ -95,7 +95,7 @@ $$;
 
 COMMENT ON FUNCTION {schema}.broadcast IS 'Sends a message to every connection when the transaction commits, as POST /api/broadcast of Throng.';
 
--- For operators: whoever may delete refused rows.
+-- For operators, to whom the owner grants it.
 CREATE FUNCTION {schema}.outbox_retry(refused_id bigint) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

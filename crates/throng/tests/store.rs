@@ -5,7 +5,7 @@ mod copies;
 mod damage;
 mod folder;
 mod foreign;
-mod full;
+pub mod full;
 mod kill;
 mod ledger;
 mod listener;

@@ -7,6 +7,7 @@ mod support;
 
 use serde_json::{Value, json};
 
+use crate::outbox::support::Postgres;
 use crate::support::*;
 use support::*;
 
@@ -79,6 +80,25 @@ fn users_and_everyone_get_their_messages_at_any_node() {
         assert_eq!(sorted(stream, 3), ["end", "for alice", "for everyone"]);
     }
     assert_eq!(sorted(&mut bob, 2), ["end", "for everyone"]);
+}
+
+#[test]
+fn what_a_transaction_publishes_reaches_the_members_on_all_nodes_once() {
+    let (nats, postgres) = (Nats::start(), Postgres::start());
+    let nodes = nats.nodes::<3>(&[("THRONG_OUTBOX_URL", &postgres.url("postgres"))]);
+    let mut members = nodes.each_ref().map(|node| stream(node, "topic=orders"));
+    postgres.until_schema();
+    postgres.psql(
+        "SELECT count(throng.publish('orders', to_jsonb(n))) FROM generate_series(1, 100) AS n; \
+         SELECT throng.publish('orders', '\"end\"')",
+    );
+    let expected: Vec<Value> = (1..=100).map(Value::from).collect();
+    for member in &mut members {
+        assert_eq!(until_end(member), expected);
+    }
+    postgres.until_empty();
+    let draining = nodes.iter().map(|node| node.metric("throng_outbox_draining"));
+    assert_eq!(draining.sum::<f64>(), 1.0);
 }
 
 #[test]

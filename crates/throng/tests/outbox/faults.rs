@@ -8,11 +8,13 @@ use random::Random;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::store::full::Mount;
 
 /// A store, and a rule that gives topics a history in it.
 fn with_history(name: &str) -> (Scratch, [String; 4]) {
     let scratch = Scratch::new(name);
-    let rules = "[[topics]]\npattern = \"log:*\"\nhistory_messages_max = 100000\n";
+    let rules = "[[topics]]\npattern = \"log:*\"\nhistory_messages_max = 100000\n\
+                 history_bytes_max = \"1GiB\"\n";
     let file = scratch.write("throng.toml", rules).display().to_string();
     let data = scratch.path().join("data").display().to_string();
     (scratch, ["--config".into(), file, "--data".into(), data])
@@ -132,8 +134,7 @@ fn rows_wait_while_postgresql_is_away_and_come_once() {
         server.publish("t", json!("without"));
         assert_eq!(next_data(&mut member), "without");
         postgres.run();
-        assert_eq!(postgres.rows(), 1);
-        // The server knows that it has published the row.
+        // The row is there again, and the server knows that it has published it.
         postgres.until_empty();
     }
     postgres.psql("SELECT throng.publish('t', '\"last\"')");
@@ -185,6 +186,33 @@ fn rows_wait_while_the_store_is_behind() {
     postgres.until_empty();
     assert_eq!(history(&server, "log:1"), (1..=60).map(Value::from).collect::<Vec<_>>());
     assert_eq!(postgres.psql("SELECT count(*) FROM throng.outbox_refused"), "0");
+}
+
+#[test]
+fn rows_wait_while_the_disk_is_full_and_come_once() {
+    let postgres = Postgres::start();
+    let (scratch, [config, file, data, folder]) = with_history("outbox");
+    let Some(mount) = Mount::new(&scratch.path().join("data"), "size=16m") else { return };
+    let filler = mount.path.join("filler");
+    std::fs::write(&filler, vec![1; 11 << 20]).unwrap();
+    let flags = [&*config, &*file, &*data, &*folder];
+    let server = postgres.draining_server(&flags, &[]);
+    postgres.psql(
+        "SELECT count(throng.publish('log:1', to_jsonb(n || repeat('x', 60000)))) \
+         FROM generate_series(1, 100) AS n",
+    );
+    until_error(&server, "the disk is full");
+    assert!(postgres.rows() > 0);
+    std::fs::remove_file(&filler).unwrap();
+    postgres.until_empty();
+    let history = history(&server, "log:1").into_iter();
+    let numbers = history.map(|data| data.as_str().unwrap().trim_end_matches('x').to_owned());
+    let mut numbers: Vec<u64> = numbers.map(|number| number.parse().unwrap()).collect();
+    // What was being written when the disk was full may come later.
+    numbers.sort_unstable();
+    assert_eq!(numbers, (1..=100).collect::<Vec<_>>());
+    assert_eq!(postgres.psql("SELECT count(*) FROM throng.outbox_refused"), "0");
+    drop(server);
 }
 
 #[test]

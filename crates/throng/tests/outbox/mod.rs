@@ -2,7 +2,7 @@
 
 mod access;
 mod faults;
-mod support;
+pub mod support;
 
 use serde_json::{Value, json};
 

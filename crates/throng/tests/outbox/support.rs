@@ -166,6 +166,15 @@ impl Postgres {
         server
     }
 
+    /// Waits until a server has made the tables and functions.
+    pub fn until_schema(&self) {
+        let end = Instant::now() + TIMEOUT;
+        while self.psql("SELECT to_regclass('throng.outbox') IS NULL") == "t" {
+            assert!(Instant::now() < end, "no server has made the schema");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Rows that wait.
     pub fn rows(&self) -> u64 {
         self.psql("SELECT count(*) FROM throng.outbox").parse().unwrap()
