@@ -45,6 +45,8 @@ pub struct FakeShards {
     commands: Arc<Mutex<Vec<String>>>,
     /// Commands that are never answered.
     pending: Mutex<Vec<Command>>,
+    /// Happens when the first command comes.
+    meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Shards for FakeShards {
@@ -53,6 +55,9 @@ impl Shards for FakeShards {
     }
 
     fn send(&self, shard: usize, command: Command) {
+        if let Some(meanwhile) = self.meanwhile.lock().unwrap().take() {
+            meanwhile();
+        }
         match self.mood {
             Mood::Ended => drop(command),
             Mood::Silent => self.pending.lock().unwrap().push(command),
@@ -398,6 +403,15 @@ pub fn with_upgrader(upgrader: Arc<dyn crate::Upgrader>) -> Bench {
     bench_of(Node { upgrades, ..node }, published, commands)
 }
 
+/// A node where this happens when a shard gets the first command.
+pub fn with_meanwhile(meanwhile: impl FnOnce(&shard::Shared) + Send + 'static) -> Bench {
+    let (published, commands) = (Arc::default(), Arc::default());
+    let node = node(Mood::Willing, Arc::clone(&published), Arc::clone(&commands));
+    let shared = node.shared.clone();
+    *node.shards.meanwhile.lock().unwrap() = Some(Box::new(move || meanwhile(&shared)));
+    bench_of(node, published, commands)
+}
+
 /// A node that doesn't know who follows a topic.
 pub fn without_followers(mood: Mood) -> Bench {
     let (published, commands) = (Arc::default(), Arc::default());
@@ -431,8 +445,8 @@ fn node_from(
     commands: Arc<Mutex<Vec<String>>>,
     begin: Begin,
 ) -> Node<FakeShards> {
-    let shards =
-        FakeShards { mood, metrics: Default::default(), commands, pending: Mutex::default() };
+    let (metrics, pending, meanwhile) = Default::default();
+    let shards = FakeShards { mood, metrics, commands, pending, meanwhile };
     let store = begin.store.clone();
     let (real, history) = real(begin);
     let broker = FakeBroker {

@@ -6,7 +6,7 @@ use model::{ConnectionId, NodeId, Qos};
 use serde_json::{Value, json};
 use sessions::{Claim, Claimed, Ended, LocalRetained, Now, Session, Will};
 
-use super::fake::{Bench, Mood, bench, with_retained};
+use super::fake::{Mood, bench, with_meanwhile, with_retained};
 
 const PATH: &str = "/api/mqtt/sessions";
 
@@ -15,8 +15,8 @@ fn id(shard: u16) -> ConnectionId {
 }
 
 /// A client of this key has come, and gone again.
-fn leave(bench: &Bench, key: &str) {
-    let sessions = &bench.node.shared.mqtt_sessions;
+fn leave(shared: &shard::Shared, key: &str) {
+    let sessions = &shared.mqtt_sessions;
     let claim = Claim { key, by: id(0), clean: false };
     assert_eq!(sessions.claim(claim), Claimed::New { will: None });
     let session = Session { seconds: 60, position: 5, ..Session::default() };
@@ -38,7 +38,7 @@ fn clients(page: &Value) -> Vec<String> {
 async fn sessions_of_connected_clients_and_of_those_away_are_one_list_in_pages() {
     let bench = bench(Mood::Willing);
     for key in ["c", "x", "bob\0phone"] {
-        leave(&bench, key);
+        leave(&bench.node.shared, key);
     }
     let page = bench.get(&format!("{PATH}?limit=3")).await.json();
     assert_eq!(
@@ -68,10 +68,17 @@ async fn sessions_of_connected_clients_and_of_those_away_are_one_list_in_pages()
     }
 }
 
+/// Its shard does not have it any more, and the registry did not have it before.
+#[tokio::test]
+async fn a_client_that_goes_while_sessions_are_listed_is_listed() {
+    let bench = with_meanwhile(|shared| leave(shared, "c"));
+    assert!(clients(&bench.get(PATH).await.json()).contains(&"c".into()));
+}
+
 #[tokio::test]
 async fn a_session_is_described_connected_or_away() {
     let bench = bench(Mood::Willing);
-    leave(&bench, "c");
+    leave(&bench.node.shared, "c");
     let _ = bench.node.shared.mqtt_sessions.claim(Claim { key: "b", by: id(1), clean: true });
     let mut found = bench.get(&format!("{PATH}/b")).await.json();
     assert!(found["since"].take().as_u64() > Some(1_000_000_000));
@@ -96,7 +103,7 @@ async fn a_session_is_described_connected_or_away() {
 #[tokio::test]
 async fn a_session_is_ended_connected_or_away() {
     let bench = bench(Mood::Willing);
-    leave(&bench, "bob\0phone");
+    leave(&bench.node.shared, "bob\0phone");
     let sessions = &bench.node.shared.mqtt_sessions;
     let _ = sessions.claim(Claim { key: "b", by: id(1), clean: true });
     // The shard has another one in its place.

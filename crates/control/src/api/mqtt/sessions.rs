@@ -168,25 +168,20 @@ pub(crate) async fn list(
     let limit = checked_limit(query.limit, SESSIONS, SESSIONS_MAX)?;
     // One more than the page shows whether there is a next page.
     let listing = Listing { prefix: query.prefix, after: query.after, limit: limit + 1 };
-    let replies = (query.connected != Some(false)).then(|| {
-        node.request_all(|reply| Command::MqttClients { listing: listing.clone(), reply })
-    });
     let mut all: BTreeMap<String, MqttSession> = BTreeMap::new();
     if query.connected != Some(true) {
-        // It looks at all sessions: nobody else waits for that.
-        let sessions = node.shared.mqtt_sessions.clone();
-        let away = tokio::task::spawn_blocking(move || sessions.away(&listing)).await;
-        for info in away.map_err(|_| Rejection::going_down())? {
-            all.insert(Place::of_key(&info.key).to_string(), MqttSession::away(&node, &info));
+        all.extend(away(&node, listing.clone()).await?);
+    }
+    if query.connected != Some(false) {
+        let command = |reply| Command::MqttClients { listing: listing.clone(), reply };
+        for (_, connections) in node.request_all(command).all().await? {
+            // A session whose client has come back meanwhile is here.
+            all.extend(connections.into_iter().filter_map(connected));
         }
     }
-    if let Some(replies) = replies {
-        for (_, connections) in replies.all().await? {
-            for (place, session) in connections.into_iter().filter_map(connected) {
-                // One that has come back meanwhile is here.
-                all.insert(place, session);
-            }
-        }
+    if query.connected.is_none() {
+        // And one whose client has gone meanwhile was in neither list.
+        all.extend(away(&node, listing).await?);
     }
     let more = all.len() > limit;
     let (mut sessions, mut next) = (Vec::with_capacity(all.len().min(limit)), None);
@@ -195,6 +190,21 @@ pub(crate) async fn list(
         next = Some(place);
     }
     Ok(Json(MqttSessions { sessions, next: next.filter(|_| more) }))
+}
+
+/// Sessions of clients that are away, by their places.
+async fn away(
+    node: &Arc<Node>,
+    listing: Listing,
+) -> Result<impl Iterator<Item = (String, MqttSession)>, Rejection> {
+    // It goes over all sessions, so the control thread does not wait for it.
+    let sessions = node.shared.mqtt_sessions.clone();
+    let away = tokio::task::spawn_blocking(move || sessions.away(&listing)).await;
+    let away = away.map_err(|_| Rejection::going_down())?;
+    let node = node.clone();
+    Ok(away
+        .into_iter()
+        .map(move |info| (Place::of_key(&info.key).to_string(), MqttSession::away(&node, &info))))
 }
 
 /// A session with its subscriptions.
