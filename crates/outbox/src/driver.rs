@@ -180,12 +180,8 @@ impl Driver {
     }
 
     fn publish(&self, row: &Row, outcomes: &mpsc::UnboundedSender<(i64, Outcome)>) {
-        let (id, outcomes) = (row.id, outcomes.clone());
-        let done = move |outcome| {
-            // The session may have ended.
-            let _ = outcomes.send((id, outcome));
-        };
-        self.publisher.publish(row, Box::new(done));
+        let reply = Reply { row: row.id, outcomes: Some(outcomes.clone()) };
+        self.publisher.publish(row, Box::new(move |outcome| reply.send(outcome)));
     }
 
     fn on_outcome(&self, drain: &mut Drain, id: i64, outcome: Outcome) {
@@ -266,6 +262,31 @@ impl Driver {
     }
 }
 
+/// Reports what came of a row. Where the publisher drops it uncalled, the row waits, and is published again.
+struct Reply {
+    row: i64,
+    outcomes: Option<mpsc::UnboundedSender<(i64, Outcome)>>,
+}
+
+impl Reply {
+    fn send(mut self, outcome: Outcome) {
+        self.report(outcome);
+    }
+
+    fn report(&mut self, outcome: Outcome) {
+        if let Some(outcomes) = self.outcomes.take() {
+            // The session may have ended.
+            let _ = outcomes.send((self.row, outcome));
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        self.report(Outcome::Wait("the server gave no reply to a publish".into()));
+    }
+}
+
 /// Waits until it is to end: also where the handle is gone.
 async fn ended(ending: &mut watch::Receiver<bool>) {
     let _ = ending.wait_for(|is_ending| *is_ending).await;
@@ -275,4 +296,20 @@ async fn ended(ending: &mut watch::Receiver<bool>) {
 async fn overdue(mut ending: watch::Receiver<bool>) {
     ended(&mut ending).await;
     sleep(END_WAIT).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_whose_publish_gets_no_reply_waits() {
+        let (outcomes, mut receiver) = mpsc::unbounded_channel();
+        let reply = |row| Reply { row, outcomes: Some(outcomes.clone()) };
+        reply(1).send(Outcome::Published);
+        drop(reply(2));
+        assert_eq!(receiver.try_recv().unwrap(), (1, Outcome::Published));
+        assert!(matches!(receiver.try_recv().unwrap(), (2, Outcome::Wait(_))));
+        assert!(receiver.try_recv().is_err());
+    }
 }
