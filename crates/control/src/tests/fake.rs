@@ -22,6 +22,7 @@ use tower::ServiceExt;
 
 use crate::http::admission;
 use crate::monitor::{Monitor, Sampler};
+use crate::outgoing::Authorities;
 use crate::webhook::{self, Dispatcher};
 use crate::{Live, Node, Shards, api};
 
@@ -599,6 +600,7 @@ fn rules() -> model::Rules {
 /// Asks nobody.
 pub fn webhook() -> (Arc<Dispatcher>, webhook::Workers) {
     let fixed = webhook::Fixed {
+        authorities: Authorities::SYSTEM,
         queue_events_max: 1,
         queue_events_per_url_max: 1,
         queue_bytes_max: 1 << 20,

@@ -50,11 +50,6 @@ impl LazyClient {
         LazyClient { client: None, idle_connections_max, authorities }
     }
 
-    /// Trusts servers of these authorities alone.
-    pub fn trust(&mut self, authorities: Authorities) {
-        *self = LazyClient::new(self.idle_connections_max, authorities);
-    }
-
     pub fn get(&mut self) -> Result<Client, RequestError> {
         if let Some(client) = &self.client {
             return Ok(client.clone());

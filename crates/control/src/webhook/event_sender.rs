@@ -11,7 +11,6 @@ use super::events::{Batch, EventStore, Queue};
 use super::retry::{Backoff, within};
 use super::signature::RequestId;
 use super::{Dispatcher, Settings};
-use crate::outgoing::Authorities;
 
 /// The pauses after failures.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(30));
@@ -56,14 +55,12 @@ pub struct EventStart {
 }
 
 impl EventSender {
-    pub(super) fn new(dispatcher: Arc<Dispatcher>, done: tokio::sync::oneshot::Sender<()>) -> Self {
-        let (client, log) = (LazyClient::new(1, Authorities::SYSTEM), Log::default());
-        EventSender { dispatcher, client, log, _done: Some(done) }
-    }
-
-    /// Sends to servers of these authorities alone.
-    pub(super) fn trust(&mut self, authorities: Authorities) {
-        self.client.trust(authorities);
+    pub(super) fn new(
+        dispatcher: Arc<Dispatcher>,
+        client: LazyClient,
+        done: tokio::sync::oneshot::Sender<()>,
+    ) -> Self {
+        EventSender { dispatcher, client, log: Log::default(), _done: Some(done) }
     }
 
     /// Runs until [`Dispatcher::stop`], and a little longer to send what waits. Needs a tokio runtime with

@@ -50,6 +50,7 @@ use shard::{ForwardRequest, Full, Histogram, HookEvent, HookEvents, Webhook, Web
 use tokio::sync::oneshot;
 
 use crate::outgoing::Authorities;
+use client::LazyClient;
 use event_sender::SharedEventQueue;
 use events::Events;
 use forward::Forwards;
@@ -68,8 +69,10 @@ pub use signature::SigningKey;
 pub use worker::Worker;
 
 /// What stays as it is while the node runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Fixed {
+    /// Whose servers are trusted.
+    pub authorities: Authorities,
     /// How many requests may be without a response at a time, those included that are under way;
     /// more are rejected. Of one URL no more than there is capacity for yet in three quarters of
     /// this, so that one which does not answer leaves as much to the others; the rest is for URLs
@@ -184,15 +187,6 @@ pub struct Workers {
     pub forwarder: Forwarder,
 }
 
-impl Workers {
-    /// All of them send to servers of these authorities alone.
-    pub fn trust(&mut self, authorities: &Authorities) {
-        self.worker.trust(authorities.clone());
-        self.event_sender.trust(authorities.clone());
-        self.forwarder.trust(authorities.clone());
-    }
-}
-
 impl Dispatcher {
     /// The dispatcher accepts requests and events at once; they are sent while the workers run.
     pub fn new(fixed: Fixed, settings: Settings, start: EventStart) -> (Arc<Dispatcher>, Workers) {
@@ -217,9 +211,11 @@ impl Dispatcher {
             forwards: forwards.clone(),
             ends: Mutex::new(Some([ended, forwarded])),
         });
-        let worker = Worker::new(dispatcher.clone(), fixed.requests_max);
-        let event_sender = EventSender::new(dispatcher.clone(), done);
-        let forwarder = Forwarder::new(forwards, carried);
+        let requests_max = fixed.requests_max.max(1);
+        let client = |connections_max| LazyClient::new(connections_max, fixed.authorities.clone());
+        let worker = Worker::new(dispatcher.clone(), requests_max, client(requests_max));
+        let event_sender = EventSender::new(dispatcher.clone(), client(1), done);
+        let forwarder = Forwarder::new(forwards, fixed.authorities, carried);
         (dispatcher, Workers { worker, event_sender, forwarder })
     }
 

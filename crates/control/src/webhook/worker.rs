@@ -17,7 +17,6 @@ use super::request_queue::PendingRequest;
 use super::response::{self, Expects, Responses};
 use super::signature::RequestId;
 use super::{Dispatcher, Settings};
-use crate::outgoing::Authorities;
 
 /// So long after a request that failed in passing it is sent again, as long as that is within the time that
 /// it has.
@@ -59,23 +58,22 @@ pub(super) struct Done {
 
 impl Worker {
     /// A worker with so many queues for each URL, at least one.
-    pub(super) fn new(dispatcher: Arc<Dispatcher>, queues_per_url: usize) -> Self {
+    pub(super) fn new(
+        dispatcher: Arc<Dispatcher>,
+        queues_per_url: usize,
+        client: LazyClient,
+    ) -> Self {
         Worker {
             timeout: dispatcher.settings().timeout,
             dispatcher,
-            client: LazyClient::new(queues_per_url.max(1), Authorities::SYSTEM),
-            queues_per_url: queues_per_url.max(1),
+            client,
+            queues_per_url,
             closed_for: Duration::ZERO,
             down: HashSet::new(),
             due: None,
             log: Log::default(),
             full_logged: 0,
         }
-    }
-
-    /// Sends to servers of these authorities alone.
-    pub(super) fn trust(&mut self, authorities: Authorities) {
-        self.client.trust(authorities);
     }
 
     /// Runs until [`Dispatcher::stop`], or until it is dropped; either way whatever waits gets an

@@ -217,19 +217,19 @@ impl Forwards {
 /// The control thread's side: sends what is in the queues.
 pub struct Forwarder {
     forwards: Arc<Forwards>,
+    /// Whose servers it trusts.
     authorities: Authorities,
     /// Tells that this has ended.
     _done: oneshot::Sender<()>,
 }
 
 impl Forwarder {
-    pub(super) fn new(forwards: Arc<Forwards>, done: oneshot::Sender<()>) -> Self {
-        Forwarder { forwards, authorities: Authorities::SYSTEM, _done: done }
-    }
-
-    /// Sends to servers of these authorities alone.
-    pub(in crate::webhook) fn trust(&mut self, authorities: Authorities) {
-        self.authorities = authorities;
+    pub(super) fn new(
+        forwards: Arc<Forwards>,
+        authorities: Authorities,
+        done: oneshot::Sender<()>,
+    ) -> Self {
+        Forwarder { forwards, authorities, _done: done }
     }
 
     /// Runs until the dispatcher is told to stop, and a little longer to send what waits. Needs a tokio

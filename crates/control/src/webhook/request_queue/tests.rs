@@ -4,6 +4,7 @@ use model::Data;
 
 use super::super::tests::{hook_request, hook_request_with};
 use super::*;
+use crate::outgoing::Authorities;
 
 /// A request that came just now.
 pub fn request(hook_request: WebhookRequest) -> PendingRequest {
@@ -32,6 +33,7 @@ pub fn request(hook_request: WebhookRequest) -> PendingRequest {
 
 fn fixed(events_max: usize, per_url_max: usize, bytes_max: usize) -> Fixed {
     Fixed {
+        authorities: Authorities::SYSTEM,
         queue_events_max: events_max,
         queue_events_per_url_max: per_url_max,
         queue_bytes_max: bytes_max,

@@ -166,7 +166,15 @@ fn fixed(queue_events_max: usize, requests_max: usize) -> Fixed {
     let queue_events_per_url_max = queue_events_max;
     let events = EventLimits { events_max: 1_000, bytes_max: 1 << 20 };
     let queue_bytes_max = 2 << 20;
-    Fixed { queue_events_max, queue_events_per_url_max, queue_bytes_max, requests_max, events }
+    let authorities = Authorities::SYSTEM;
+    Fixed {
+        authorities,
+        queue_events_max,
+        queue_events_per_url_max,
+        queue_bytes_max,
+        requests_max,
+        events,
+    }
 }
 
 fn bench(requests_max: usize, settings: Settings) -> Bench {

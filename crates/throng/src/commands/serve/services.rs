@@ -121,12 +121,12 @@ impl Services {
             left: left.unwrap_or_default(),
             node: node.to_string(),
         };
-        let (webhook, mut workers) = control::webhook::Dispatcher::new(
-            settings::webhook_fixed(config),
+        let authorities = authorities::read("webhook.ca_file", &config.webhook.ca_file)?;
+        let (webhook, workers) = control::webhook::Dispatcher::new(
+            settings::webhook_fixed(config, authorities),
             settings::webhook(config),
             start,
         );
-        workers.trust(&authorities::read("webhook.ca_file", &config.webhook.ca_file)?);
         let certificates = Certificates::new(config, handles.len())?;
         let services = Services {
             certificates,

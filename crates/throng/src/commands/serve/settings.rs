@@ -252,8 +252,12 @@ fn events(config: &Config) -> shard::HookEvents {
     }
 }
 
-pub(super) fn webhook_fixed(config: &Config) -> control::webhook::Fixed {
+pub(super) fn webhook_fixed(
+    config: &Config,
+    authorities: control::Authorities,
+) -> control::webhook::Fixed {
     control::webhook::Fixed {
+        authorities,
         queue_events_max: clamped(config.webhook.queue_events_max),
         queue_events_per_url_max: clamped(config.webhook.queue_events_per_url_max),
         queue_bytes_max: clamped(config.webhook.queue_bytes_max),

@@ -134,8 +134,11 @@ impl Process {
         let revocations = Arc::<token::Revocations>::default();
         let access = control::Access::new(settings::access(config));
         let start = control::webhook::EventStart { node: NODE.to_string(), ..Default::default() };
-        let (webhook, workers) =
-            Dispatcher::new(settings::webhook_fixed(config), settings::webhook(config), start);
+        let (webhook, workers) = Dispatcher::new(
+            settings::webhook_fixed(config, control::Authorities::SYSTEM),
+            settings::webhook(config),
+            start,
+        );
         let parts = all(Services {
             broker: &broker,
             history: &history,

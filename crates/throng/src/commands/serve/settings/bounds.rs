@@ -79,7 +79,7 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
     let (session, http) = (&shard.session, &shard.session.http);
     let (live, admin, presence) =
         (live(loaded, &fixed(), Arc::default()), admin(config), presence(config));
-    let (webhook, queue) = (webhook(config), webhook_fixed(config));
+    let (webhook, queue) = (webhook(config), webhook_fixed(config, control::Authorities::SYSTEM));
     let (broker, store) = (broker(config), storage::options(config, 0));
     let memory = storage::limits(config);
     let cluster = super::super::cluster::settings(config, model::NodeId(1));
