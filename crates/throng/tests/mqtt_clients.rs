@@ -139,10 +139,8 @@ fn a_token_is_the_password() {
 #[test]
 fn eclipses_client_in_python() {
     let server = server(&[]);
-    let target = std::env::var("CARGO_TARGET_DIR")
-        .map_or_else(|_| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"), PathBuf::from);
     let mut python = Command::new("python3");
-    python.env("PYTHONPATH", target.join("tools/paho-mqtt"));
+    python.env("PYTHONPATH", installed("paho-mqtt"));
     let (host, port) = (server.client.ip().to_string(), server.client.port().to_string());
     run(python.arg(folder().join("eclipse.py")).args([&host, &port, "/mqtt"]));
 }

@@ -11,11 +11,11 @@ mod outgoing;
 mod proxied;
 mod slow_readers;
 
-use std::io::{Read, Write};
+use std::io::Write;
 
 use rustls::version::{TLS12, TLS13};
 
-use crate::support::tls::{Authority, connect_with, exchange};
+use crate::support::tls::{Authority, connect_with, exchange, read_until};
 
 const HEALTHY: &str = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
@@ -39,13 +39,7 @@ fn requests_and_streams_come_by_both_versions_and_without_tls() {
         stream.write_all(b"GET /sse?topic=news HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
         server.until_members("news", 1);
         server.publish("news", "hello by TLS".into());
-        let mut text = String::new();
-        while !text.contains("hello by TLS") {
-            let mut buffer = [0; 4096];
-            let read = stream.read(&mut buffer).unwrap();
-            assert!(read > 0, "{text}");
-            text.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
-        }
+        read_until(&mut stream, "hello by TLS");
         // The server ends the connection before with its last byte, which the client has.
         server.until("one is open", |server| server.metric("throng_tls_connections") == 1.0);
         drop(stream);

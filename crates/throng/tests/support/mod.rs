@@ -431,6 +431,15 @@ pub fn write_secret(path: &std::path::Path, text: &str) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
 
+/// Where `scripts/install` has put packages of PyPI.
+pub fn installed(folder: &str) -> std::path::PathBuf {
+    let target = std::env::var("CARGO_TARGET_DIR").map_or_else(
+        |_| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"),
+        Into::into,
+    );
+    target.join("tools").join(folder)
+}
+
 pub fn connect(address: SocketAddr) -> TcpStream {
     let socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(TIMEOUT)).unwrap();

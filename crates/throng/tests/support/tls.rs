@@ -138,6 +138,18 @@ pub fn connect_with(config: &Arc<ClientConfig>, address: SocketAddr) -> TlsStrea
     StreamOwned::new(connection, socket)
 }
 
+/// Reads until this text has come, and returns all that came.
+pub fn read_until(stream: &mut TlsStream, end: &str) -> String {
+    let mut text = String::new();
+    while !text.contains(end) {
+        let mut buffer = [0; 4096];
+        let read = stream.read(&mut buffer).unwrap();
+        assert!(read > 0, "{text}");
+        text.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
+    }
+    text
+}
+
 /// Sends a request, and reads the answer to its end. The request asks the server to close.
 pub fn exchange(stream: &mut TlsStream, request: &str) -> String {
     stream.write_all(request.as_bytes()).unwrap();
@@ -148,7 +160,7 @@ pub fn exchange(stream: &mut TlsStream, request: &str) -> String {
 
 /// Where clients without TLS connect, to reach a server with TLS. It lives as long as the process.
 pub fn tunnel(config: Arc<ClientConfig>, to: SocketAddr) -> SocketAddr {
-    carry(to, move |plain, socket| {
+    relay(to, move |plain, socket| {
         let name = ServerName::try_from("localhost").unwrap();
         let connection = ClientConnection::new(config.clone(), name).unwrap();
         pump(plain, socket, connection.into());
@@ -157,28 +169,29 @@ pub fn tunnel(config: Arc<ClientConfig>, to: SocketAddr) -> SocketAddr {
 
 /// Where clients with TLS connect, to reach a server without. It lives as long as the process.
 pub fn terminate(config: Arc<ServerConfig>, to: SocketAddr) -> SocketAddr {
-    carry(to, move |socket, plain| {
+    relay(to, move |socket, plain| {
         pump(plain, socket, ServerConnection::new(config.clone()).unwrap().into());
     })
 }
 
-/// Has a function carry the bytes of each connection here to one there, and closes both when it returns.
-fn carry(
+/// Accepts connections, and opens one to this address for each. `pump` carries the bytes between the two; both are closed
+/// when it returns. Returns where it listens.
+fn relay(
     to: SocketAddr,
-    both: impl Fn(&TcpStream, &TcpStream) + Send + Sync + 'static,
+    pump: impl Fn(&TcpStream, &TcpStream) + Send + Sync + 'static,
 ) -> SocketAddr {
-    let both = Arc::new(both);
+    let pump = Arc::new(pump);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
-        for here in listener.incoming().map_while(Result::ok) {
-            let both = both.clone();
+        for accepted in listener.incoming().map_while(Result::ok) {
+            let pump = pump.clone();
             std::thread::spawn(move || {
                 // A server that rejects the connection closes it.
-                let Ok(there) = TcpStream::connect(to) else { return };
-                both(&here, &there);
-                let _ = here.shutdown(std::net::Shutdown::Both);
-                let _ = there.shutdown(std::net::Shutdown::Both);
+                let Ok(opened) = TcpStream::connect(to) else { return };
+                pump(&accepted, &opened);
+                let _ = accepted.shutdown(std::net::Shutdown::Both);
+                let _ = opened.shutdown(std::net::Shutdown::Both);
             });
         }
     });

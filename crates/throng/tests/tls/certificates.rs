@@ -82,7 +82,7 @@ fn a_new_certificate_is_taken_up_and_connections_stay() {
 }
 
 /// What a server says that does not start.
-pub fn error(settings: &[(&str, String)]) -> String {
+pub fn start_error(settings: &[(&str, String)]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
     command.envs(settings.iter().map(|(name, value)| (*name, value.as_str())));
@@ -101,7 +101,7 @@ fn a_certificate_that_is_wrong_is_named_at_the_start() {
         let mut settings = authority.settings();
         settings[1].1 = authority.path(certificate).display().to_string();
         settings[2].1 = authority.path(key).display().to_string();
-        error(&settings)
+        start_error(&settings)
     };
     let text = with("missing.pem", "server.key");
     assert!(text.contains("tls.certificate_file: ") && text.contains("missing.pem"), "{text}");

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 
-use crate::support::tls::{Authority, connect_with, exchange};
+use crate::support::tls::{Authority, connect_with, exchange, read_until};
 use crate::support::*;
 
 /// Reads until the server closes. A reset is an end, too.
@@ -148,11 +148,5 @@ fn a_damaged_record_ends_its_connection_by_an_alert() {
         assert!(error.contains("received fatal alert"), "{damaged:?}: {error}");
     }
     server.publish("t", "still here".into());
-    let mut text = String::new();
-    while !text.contains("still here") {
-        let mut buffer = [0; 4096];
-        let read = witness.read(&mut buffer).unwrap();
-        assert!(read > 0, "{text}");
-        text.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
-    }
+    read_until(&mut witness, "still here");
 }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::application::Application;
 use crate::support::tls::{Authority, terminate};
 use crate::support::*;
+use crate::tls::certificates::start_error;
 
 /// Names each client, and lets it stay.
 fn named(event: &Value) -> Value {
@@ -32,10 +33,10 @@ fn an_application_behind_tls_is_trusted_by_the_authority_in_a_file() {
     let mut stream = Stream::new(server.connect());
     stream.send("GET /sse?topic=news HTTP/1.1\r\nHost: t\r\n\r\n");
     server.until_members("news", 1);
-    let of_user = app.until("the event has come", |events| {
+    let events = app.until("the event has come", |events| {
         events.iter().any(|event| event["kind"] == "connected")
     });
-    let event = of_user.iter().find(|event| event["kind"] == "connected").unwrap();
+    let event = events.iter().find(|event| event["kind"] == "connected").unwrap();
     assert_eq!(event["user"], "alice", "{event}");
     // The host's authorities have not signed the application's certificate.
     let requests = app.events().len();
@@ -52,12 +53,12 @@ fn a_file_without_a_certificate_is_named_at_the_start() {
         ("THRONG_WEBHOOK_CA_FILE", "webhook.ca_file"),
         ("THRONG_AUTH_JWKS_CA_FILE", "auth.jwks_ca_file"),
     ] {
-        let text = super::certificates::error(&[(variable, path("missing.pem"))]);
+        let text = start_error(&[(variable, path("missing.pem"))]);
         assert!(
             text.contains(&format!("{setting}: {}: can't be read", path("missing.pem"))),
             "{text}"
         );
-        let text = super::certificates::error(&[(variable, path("server.key"))]);
+        let text = start_error(&[(variable, path("server.key"))]);
         assert!(
             text.contains(&format!("{setting}: {}: there is no certificate", path("server.key"))),
             "{text}"
