@@ -30,7 +30,7 @@ const PROBES: usize = 64;
 const SENDS: u64 = 1_000;
 /// Sends for each connection that is opened.
 const SENDS_PER_CONNECT: u64 = 10;
-/// The pause of a crowd that gets two messages a second.
+/// The period of a crowd that gets two messages a second.
 const HALF_SECOND: Duration = Duration::from_millis(500);
 /// Shards of a core, where the command line names no number.
 const SHARDS_PER_CORE: [usize; 3] = [1, 2, 6];
@@ -42,11 +42,11 @@ fn main() -> ExitCode {
 }
 
 /// What the crowd gets meanwhile.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 enum Load {
     /// Nothing.
     Idle,
-    /// A message at each of these times, or as soon as all have the one before.
+    /// A message in each of these periods, but none before all have the one before.
     Every(Duration),
 }
 
@@ -77,10 +77,11 @@ fn run(args: &Args) -> Result<()> {
     let connections = args.connections();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let least = connections.div_ceil(CONNECTIONS_PER_SHARD_MAX);
-    let shards: Vec<usize> = match args.shards {
+    let mut cells: Vec<usize> = match args.shards {
         Some(shards) => vec![shards as usize],
         None => SHARDS_PER_CORE.iter().map(|it| (it * cores).max(least)).collect(),
     };
+    cells.dedup();
     println!("\nlatency: {connections} connections{}, {SENDS} sends", args.cores_note());
     let mut table = Table::new(&[
         "shards",
@@ -94,20 +95,15 @@ fn run(args: &Args) -> Result<()> {
         "p99",
         "crowd received/s",
     ]);
-    let mut done = Vec::new();
-    for shards in shards {
-        if done.contains(&shards) {
-            continue;
-        }
-        done.push(shards);
-        cell(args, shards, &mut table)?;
+    for shards in cells {
+        measure_shards(args, shards, &mut table)?;
     }
     println!("{table}");
     Ok(())
 }
 
 /// Measures with so many shards.
-fn cell(args: &Args, shards: usize, table: &mut Table) -> Result<()> {
+fn measure_shards(args: &Args, shards: usize, table: &mut Table) -> Result<()> {
     let connections = args.connections();
     let mut server = Throng::start(shards, connections, Sender::IoUring)?;
     let (mut crowd, _) =
@@ -152,10 +148,11 @@ fn measure(
     let (answered, connected) = std::thread::scope(|scope| {
         let broadcaster = match load {
             Load::Idle => None,
-            Load::Every(pause) => {
+            Load::Every(period) => {
                 let (stop, broadcasts) = (&stop, &broadcasts);
                 Some(
-                    scope.spawn(move || broadcast(Api::new(admin), crowd, pause, stop, broadcasts)),
+                    scope
+                        .spawn(move || broadcast(Api::new(admin), crowd, period, stop, broadcasts)),
                 )
             }
         };
@@ -210,11 +207,11 @@ fn connect(server: &Throng) -> Result<u64> {
     Ok(elapsed_ns)
 }
 
-/// Broadcasts until `stop` is set: each time when all have the message before, and the pause is over.
+/// Broadcasts once a period until `stop` is set, but never before all have the message before.
 fn broadcast(
     mut api: Api,
     crowd: &mut Crowd,
-    pause: Duration,
+    period: Duration,
     stop: &AtomicBool,
     broadcasts: &AtomicU64,
 ) -> Result<()> {
@@ -228,7 +225,7 @@ fn broadcast(
             .wait_messages(members, Duration::from_secs(10 + members / 5_000))
             .context("a broadcast")?;
         broadcasts.fetch_add(1, Ordering::Relaxed);
-        due = (due + pause).max(Instant::now());
+        due = (due + period).max(Instant::now());
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
     }
     Ok(())

@@ -13,8 +13,8 @@ use mailbox::Wake;
 
 use crate::wake::Commands;
 
-/// How long a shard holds its permit while others wait, in microseconds: a tick of the scheduler where it has 250 a
-/// second.
+/// How long a shard holds its permit while others wait, in microseconds: the kernel's scheduler looks no more often
+/// where it ticks 250 times a second.
 const GRANT_US: u64 = 4_000;
 
 /// The permits, shared by all shards.

@@ -1,4 +1,4 @@
-//! Which servers a client trusts: those that the host trusts, those in a file, or all.
+//! Whose certificates a client accepts of servers: those of the host's authorities, those in a file, or all.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +21,7 @@ pub enum Trust<'a> {
     System,
     /// Those of the authorities in this PEM, and the certificates in it themselves.
     Pem(&'a str),
-    /// INSECURE: all.
+    /// INSECURE: all. Anyone between the client and the server can read and change all bytes.
     Any,
 }
 
@@ -36,10 +36,10 @@ pub enum TrustError {
     /// The PEM can't be parsed.
     #[error("the PEM is damaged: {0}")]
     Damaged(pem::Error),
-    /// A certificate of the PEM is none.
+    /// A part of the PEM is labelled as a certificate and is none.
     #[error("a certificate in it is invalid: {0}")]
     Invalid(rustls::Error),
-    /// The PEM has other parts, or none.
+    /// The PEM has no certificate.
     #[error(
         "there is no certificate in it: it needs a part that begins with -----BEGIN CERTIFICATE-----"
     )]
