@@ -130,6 +130,23 @@ fn entries_of_others_stay_for_a_while_without_nats_and_are_read_anew_afterwards(
     assert!(node.poll_outputs(now_us + 1).contains(&expired));
 }
 
+/// Nobody sees others leave and come again.
+#[test]
+fn entries_of_others_stay_through_a_short_time_without_nats() {
+    let mut node = node();
+    receive_presence_hello(&mut node, 2, 0);
+    node.on_disconnected(SECOND_US);
+    (2..=20).for_each(|second| node.on_time(second * SECOND_US));
+    node.on_connected(20 * SECOND_US);
+    // The other node connects later than this one, but is not silent yet.
+    (21..=23).for_each(|second| node.on_time(second * SECOND_US));
+    receive_presence_hello(&mut node, 2, 23 * SECOND_US);
+    node.on_time(26 * SECOND_US);
+    let outputs = node.poll_outputs(26 * SECOND_US);
+    assert!(!outputs.contains(&Output::PresenceExpired(NodeId(2))), "{outputs:?}");
+    assert!(node.peers().all(|peer| peer.is_up));
+}
+
 #[test]
 fn changes_of_presence_go_in_packets_that_are_not_too_large() {
     let mut node = node();
