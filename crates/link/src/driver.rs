@@ -214,7 +214,8 @@ impl Driver {
     /// NATS refuses packets above a limit of its own.
     fn verify_payload(&self) {
         let settings = self.link.settings();
-        let largest = settings.message_bytes_max.max(PRESENCE_PACKET_BYTES);
+        // A page of presence ends with the entry that makes it too large.
+        let largest = settings.message_bytes_max.max(2 * PRESENCE_PACKET_BYTES);
         let (needed, limit) = (largest + PACKET_OVERHEAD_BYTES, self.client.max_payload());
         if limit < needed {
             tracing::warn!(
