@@ -107,6 +107,8 @@ impl PeerEntries {
     /// Diffs are lost.
     pub fn on_gap(&mut self, now_us: u64) {
         if !matches!(self.phase, Phase::Absent) {
+            // The next diff is not the one behind the last, and needs no further read.
+            self.applied = None;
             self.read_anew(now_us);
         }
     }
@@ -275,6 +277,19 @@ impl Reading {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gap_costs_one_read() {
+        let mut entries = PeerEntries::default();
+        let diff = |number| PresenceDiff { number, changes: vec![enter(number)], is_reset: false };
+        entries.on_up(0);
+        entries.on_diff(diff(1), 0);
+        assert_eq!(entries.reads(), 1);
+        entries.on_gap(1);
+        entries.on_diff(diff(5), 1);
+        entries.on_diff(diff(6), 1);
+        assert_eq!(entries.reads(), 2);
+    }
 
     fn entry(number: u64) -> SharedEntry {
         SharedEntry { number, ..SharedEntry::default() }
