@@ -94,11 +94,9 @@ impl Postgres {
         command.args(self.options.iter().flat_map(|option| ["-c", option]));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.child = Some(command.spawn().unwrap());
-        let end = Instant::now() + TIMEOUT;
-        while !self.try_psql("postgres", "postgres", "SELECT 1").status.success() {
-            assert!(Instant::now() < end, "PostgreSQL lets no client in");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until("PostgreSQL lets clients in", || {
+            self.try_psql("postgres", "postgres", "SELECT 1").status.success()
+        });
     }
 
     /// Kills it as a crash does.
@@ -168,11 +166,9 @@ impl Postgres {
 
     /// Waits until a server has made the tables and functions.
     pub fn until_schema(&self) {
-        let end = Instant::now() + TIMEOUT;
-        while self.psql("SELECT to_regclass('throng.outbox') IS NULL") == "t" {
-            assert!(Instant::now() < end, "no server has made the schema");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until("a server has made the schema", || {
+            self.psql("SELECT to_regclass('throng.outbox') IS NULL") == "f"
+        });
     }
 
     /// Rows that wait.
@@ -190,20 +186,23 @@ impl Postgres {
 
     /// Waits until a server waits for the end of such a session, or none does.
     pub fn until_deletes_wait(&self, wait: bool) {
-        let end = Instant::now() + TIMEOUT;
-        while (self.psql("SELECT count(*) FROM pg_locks WHERE NOT granted") == "0") == wait {
-            assert!(Instant::now() < end, "deletes wait: {}", !wait);
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until(&format!("deletes wait: {wait}"), || {
+            (self.psql("SELECT count(*) FROM pg_locks WHERE NOT granted") != "0") == wait
+        });
     }
 
     /// Waits until no row waits.
     pub fn until_empty(&self) {
-        let end = Instant::now() + TIMEOUT;
-        while self.rows() > 0 {
-            assert!(Instant::now() < end, "rows wait");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until("no row waits", || self.rows() == 0);
+    }
+}
+
+/// Waits until something is so.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + TIMEOUT;
+    while !is_so() {
+        assert!(Instant::now() < end, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
