@@ -8,6 +8,7 @@
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
 mod authenticator;
+mod certificate_user;
 mod decision;
 mod deny;
 mod grants;
@@ -19,6 +20,7 @@ mod scope;
 mod tests;
 
 pub use authenticator::{Authenticator, TokenError, TopicToken, Verified, issuer_of};
+pub use certificate_user::CertificateUser;
 pub use decision::{Action, Audience, Consent, Decision, Hook, Permit};
 pub use deny::Deny;
 pub use grants::{Grants, Patterns};

@@ -8,7 +8,7 @@ use crate::tables::table_keys;
 
 use Kind::{Bool, Bytes, List, Number, Text, TextBytes};
 
-// A line is: key, type, values, what happens without the key.
+// A line is: key, type, values, what happens without the key; of a limit also as in the table of settings.
 table_keys! {
     /// All keys of a table of `[[forward]]`.
     FORWARD_KEYS;
@@ -27,11 +27,14 @@ table_keys! {
     /// How long a message is offered to a back end that does not take it; then its publisher is refused. With 0 it is offered once.
     retry_seconds: u64 = Number(0, DAY), Default("30");
     /// Messages that one request may carry.
-    batch_messages_max: u64 = Number(1, 10_000), Default("100");
+    batch_messages_max: u64 = Number(1, 10_000), Default("100"),
+        beyond "the rest goes with the next request", shows "`throng_forward_waiting`";
     /// How long a message waits for others that leave with it, unless as many are there as a request may carry.
     batch_wait_milliseconds: u64 = Number(0, 60_000), Default("10");
     /// Messages that the back end may have still to take; more are refused, and dropped where they have QoS 0.
-    queue_messages_max: u64 = Number(1, 10_000_000), Default("10000");
+    queue_messages_max: u64 = Number(1, 10_000_000), Default("10000"),
+        beyond "503, `overloaded`; MQTT: reason code 0x97; with QoS 0 dropped", shows "`throng_forward_waiting`, `throng_forward_refused_total`, `throng_forward_dropped_total`";
     /// What those messages may hold; one that is alone may be larger.
-    queue_bytes_max: u64 = Bytes(1, TIB), Default(r#""16MiB""#);
+    queue_bytes_max: u64 = Bytes(1, TIB), Default(r#""16MiB""#),
+        beyond "the same", shows "`throng_forward_waiting_bytes`";
 }

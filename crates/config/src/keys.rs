@@ -13,7 +13,7 @@ use Kind::{Bytes, Hash, List, Number, TextBytes, Time};
 /// The longest name of a key, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 64;
 
-// A line is: key, type, values, what happens without the key.
+// A line is: key, type, values, what happens without the key; of a limit also as in the table of settings.
 table_keys! {
     /// All keys of a table of `[[keys]]`.
     KEY_KEYS;
@@ -28,11 +28,14 @@ table_keys! {
     /// When it ceases to be valid: a date, which begins at midnight UTC, or a time with its offset.
     expires: Option<u64> = Time, Unset(r#""2031-01-01""#);
     /// Calls with this key in a second, each command of a batch included; more are refused (429, rate_limited), and 0 is no limit. Left out, it is limits.commands_per_second_per_key_max.
-    commands_per_second_max: Option<u64> = Number(0, MANY), Unset("1000");
+    commands_per_second_max: Option<u64> = Number(0, MANY), Unset("1000"),
+        beyond "429, `rate_limited`", shows "L as that of all keys";
     /// Bytes of the bodies of its calls in a second. Left out, it is limits.bytes_per_second_per_key_max.
-    bytes_per_second_max: Option<u64> = Bytes(0, TIB), Unset(r#""8MiB""#);
+    bytes_per_second_max: Option<u64> = Bytes(0, TIB), Unset(r#""8MiB""#),
+        beyond "429, `rate_limited`", shows "L as that of all keys";
     /// Messages that it publishes in a second. Left out, it is limits.publishes_per_second_per_key_max.
-    publishes_per_second_max: Option<u64> = Number(0, MANY), Unset("500");
+    publishes_per_second_max: Option<u64> = Number(0, MANY), Unset("500"),
+        beyond "429, `rate_limited`", shows "L as that of all keys";
 }
 
 /// The SHA-256 of a key. It is not printed.

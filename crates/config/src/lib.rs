@@ -43,7 +43,7 @@ pub use key_file::NO_KEY;
 pub use keys::{KEY_KEYS, KeyHash, KeyRule};
 pub use print::{default_file, effective, quoted};
 pub use public::{CHECKLIST, Finding, Point, Severity};
-pub use setting::{Kind, Setting};
+pub use setting::{Kind, Limit, Setting};
 pub use signing::key as signing_key;
 pub use source::{ReadSecret, Sources};
 pub use table::{
@@ -52,7 +52,7 @@ pub use table::{
 };
 pub use tables::{Absent, TableKey};
 pub use topics::{TOPIC_KEYS, TopicRule};
-pub use typed::{ClientCertificates, ClientUser, LogFormat, Sender, Silence, TlsVersion};
+pub use typed::{ClientCertificates, LogFormat, Sender, Silence, TlsVersion};
 
 /// What a packet of MQTT may have around its payload, in bytes, where no setting says it: a topic, and
 /// properties.
@@ -199,7 +199,8 @@ impl Config {
         let ports = [listen, listen_tls, self.mqtt.listen, self.mqtt.listen_tls];
         let is_local = self.has_mqtt() && ports.into_iter().flatten().all(local);
         let takes_all_users = !self.webhook.connect && !self.auth.required && !self.has_tokens();
-        let takes_all_users = takes_all_users && self.tls.client_user == ClientUser::None;
+        let takes_all_users =
+            takes_all_users && self.tls.client_user == auth::CertificateUser::None;
         is_local && !self.has_proxy() && takes_all_users
     }
 

@@ -58,7 +58,30 @@ pub struct Setting {
     pub reload: bool,
     /// The value is never printed.
     pub secret: bool,
+    /// What happens beyond it, if it is a limit.
+    pub limit: Option<Limit>,
 }
+
+/// What happens beyond a limit, and where that shows: for the documentation, in its markup.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    /// What happens, with the code of the error; `the same` is as at the limit before.
+    pub beyond: &'static str,
+    /// The metrics that show how much of it is used, or how often it was met. `L` is `throng_limited_total`, and `–` none.
+    pub metrics: &'static str,
+}
+
+/// The `Option<Limit>` of a line in a table of settings.
+macro_rules! limit {
+    () => {
+        None
+    };
+    ($beyond:literal, $metrics:literal) => {
+        Some($crate::setting::Limit { beyond: $beyond, metrics: $metrics })
+    };
+}
+
+pub(crate) use limit;
 
 pub(crate) const TIB: u64 = 1 << 40;
 pub(crate) const MANY: u64 = u32::MAX as u64;

@@ -2,17 +2,17 @@
 
 use std::net::SocketAddr;
 
-use auth::LoginRule;
+use auth::{CertificateUser, LoginRule};
 use proxies::ProxyHeader;
 
 use crate::certificates::{self, CertificateRule};
 use crate::forwards::{self, ForwardRule};
 use crate::keys::{self, KeyRule};
-use crate::setting::{DAY, Kind, MANY, Mode, Setting, TEN_YEARS, TIB};
+use crate::setting::{DAY, Kind, MANY, Mode, Setting, TEN_YEARS, TIB, limit};
 use crate::topics::{self, TopicRule};
 use crate::typed::{
-    ClientCertificates, ClientUser, LOGIN_WORDS, LogFormat, PROXY_HEADER_WORDS, Sender, Silence,
-    TlsVersion, Typed, shown,
+    CLIENT_USER_WORDS, ClientCertificates, LOGIN_WORDS, LogFormat, PROXY_HEADER_WORDS, Sender,
+    Silence, TlsVersion, Typed, shown,
 };
 use crate::values::{Rule, Values};
 
@@ -24,7 +24,8 @@ macro_rules! settings {
         #[doc = $section_doc:literal]
         $section:ident: $Section:ident {$(
             #[doc = $doc:literal]
-            $key:ident: $type:ty = $mode:ident, $kind:expr, $default:literal;
+            $key:ident: $type:ty = $mode:ident, $kind:expr, $default:literal
+                $(, beyond $beyond:literal, shows $metrics:literal)?;
         )*}
     )*) => {
         /// All settings, section by section.
@@ -35,6 +36,7 @@ macro_rules! settings {
             doc: $doc.trim_ascii(),
             reload: !matches!(Mode::$mode, Mode::Fixed),
             secret: matches!(Mode::$mode, Mode::Secret),
+            limit: limit!($($beyond, $metrics)?),
         },)*)*];
 
         /// The sections and what they are about, in the order of [`SETTINGS`](crate::SETTINGS).
@@ -121,7 +123,8 @@ const KEEP_ALIVE_MAX: u64 = SILENCE_MAX / 3 * 2;
 
 use Kind::{Address, Bool, Bytes, Choice, List, Number, OptionalAddress, Text};
 
-// A line is: key, type, when a change takes effect, values, default as TOML.
+// A line is: key, type, when a change takes effect, values, default as TOML; of a limit also what happens beyond it,
+// with the code of the error, and the metrics that show it.
 settings! {
     /// What clients meet.
     client: Client {
@@ -164,19 +167,26 @@ settings! {
         /// Proxies in front of this port that are believed when they say by X-Forwarded-For where a request comes from: for sign-ins that fail, wrong keys and the log. Addresses and prefixes, like "10.0.0.5" or "10.0.0.0/8".
         trusted_proxies: Vec<String> = Live, List, "[]";
         /// How long a browser stays signed in.
-        session_seconds: u64 = Live, Number(60, 30 * DAY), "43200";
+        session_seconds: u64 = Live, Number(60, 30 * DAY), "43200",
+            beyond "401, `no_session`: sign in again", shows "`throng_admin_sessions`";
         /// The largest body of an API request.
-        body_bytes_max: u64 = Fixed, Bytes(KIB, 1024 * MIB), r#""16MiB""#;
+        body_bytes_max: u64 = Fixed, Bytes(KIB, 1024 * MIB), r#""16MiB""#,
+            beyond "413, `body_too_large`", shows "–";
         /// What is here of all bodies that have not arrived whole, at least admin.body_bytes_max; more is answered 503.
-        bodies_bytes_max: u64 = Live, Bytes(KIB, TIB), r#""256MiB""#;
+        bodies_bytes_max: u64 = Live, Bytes(KIB, TIB), r#""256MiB""#,
+            beyond "503, `overloaded`", shows "`throng_admin_bodies_bytes`";
         /// Connections to this port; a new one takes the place of the one that was silent longest, those without the key first. At most half of the limit on open files.
-        connections_max: u64 = Live, Number(16, 65_536), "1024";
+        connections_max: u64 = Live, Number(16, 65_536), "1024",
+            beyond "the connection that was silent longest [gives way](security.md#who-has-no-key)", shows "`throng_admin_connections`";
         /// The same for those of one address, or of one network of IPv6 (/64).
-        connections_per_address_max: u64 = Live, Number(8, 65_536), "512";
+        connections_per_address_max: u64 = Live, Number(8, 65_536), "512",
+            beyond "one of the address's own gives way", shows "`throng_admin_connections`";
         /// Until the head of a request must be whole, from the connect or from its first byte.
-        head_seconds: u64 = Live, Number(1, DAY), "5";
+        head_seconds: u64 = Live, Number(1, DAY), "5",
+            beyond "closed", shows "–";
         /// How long nothing may move on a connection, between requests or while an answer is read.
-        idle_seconds: u64 = Live, Number(1, DAY), "120";
+        idle_seconds: u64 = Live, Number(1, DAY), "120",
+            beyond "closed", shows "–";
     }
 
     /// Who clients are and what they may do, by tokens (JSON Web Tokens). Without a key everybody is who they say.
@@ -210,7 +220,8 @@ settings! {
         /// Connections whose tokens expire at one moment are closed over so long a time after it.
         expiry_spread_seconds: u64 = Live, Number(0, 3_600), "30";
         /// Revocations that are remembered; more are refused.
-        revocations_max: u64 = Live, Number(1, 10_000_000), "100000";
+        revocations_max: u64 = Live, Number(1, 10_000_000), "100000",
+            beyond "409, `too_many_revocations`", shows "`throng_token_revocations`";
         /// How long a revocation is remembered that doesn't say: longer than tokens live.
         revocation_seconds: u64 = Live, Number(60, TEN_YEARS), "2592000";
     }
@@ -228,7 +239,7 @@ settings! {
         /// Whether a client must have a certificate. One that is not valid is rejected in any case.
         client_certificates: ClientCertificates = Live, Choice(ClientCertificates::WORDS), r#""optional""#;
         /// Which field of a client's certificate is the user of its connection: the common name, or the first alternative name of a kind. A client may not name another one, and a certificate without the field is rejected. "none" is no field; then a certificate only lets in.
-        client_user: ClientUser = Live, Choice(ClientUser::WORDS), r#""none""#;
+        client_user: CertificateUser = Live, Choice(CLIENT_USER_WORDS), r#""none""#;
         /// Hosts for which the server gets a certificate itself, by ACME. The authority connects to port 443 of each, which must lead to client.listen_tls.
         acme_hosts: Vec<String> = Live, List, "[]";
         /// The URL of the authority's directory.
@@ -242,7 +253,8 @@ settings! {
         /// Certificates that must have signed that of the authority's own server, in PEM; relative to the file's folder. "" trusts the authorities that this machine trusts.
         acme_ca_file: String = Live, Text, r#""""#;
         /// Handshakes that may be under way, of about 10 kB each; more are rejected. A handshake and the first request behind it have timeouts.head_seconds together.
-        handshakes_max: u64 = Fixed, Number(1, MANY), "10000";
+        handshakes_max: u64 = Fixed, Number(1, MANY), "10000",
+            beyond "closed with the alert `internal_error`", shows "`throng_tls_handshakes_pending`, `throng_tls_handshakes_total`";
     }
 
     /// MQTT clients. With mqtt.listen they come in there, at the client port, and there at /mqtt by WebSocket, too.
@@ -252,33 +264,47 @@ settings! {
         /// Where MQTT clients connect through TLS, usually at port 8883, with or without mqtt.listen; "" is nowhere. It needs a certificate ([tls]).
         listen_tls: Option<SocketAddr> = Fixed, OptionalAddress, r#""""#;
         /// The longest time between two packets of a client: one of MQTT 5 that has a longer keep-alive, or 0, is told this one instead; one of MQTT 3 keeps its own, and its 0 is without end. 0 leaves it to all of them.
-        keep_alive_seconds_max: u64 = Live, Number(0, KEEP_ALIVE_MAX), "1800";
+        keep_alive_seconds_max: u64 = Live, Number(0, KEEP_ALIVE_MAX), "1800",
+            beyond "an MQTT 5 client is told this one; who is silent for one and a half of its keep-alive is closed", shows "`throng_connections_closed_total`";
         /// How long a session outlives its connection; a longer one is cut to this, and 0 is not at all.
-        session_seconds_max: u64 = Live, Number(0, TEN_YEARS), "86400";
+        session_seconds_max: u64 = Live, Number(0, TEN_YEARS), "86400",
+            beyond "the session ends; a longer wish is cut to it", shows "`throng_mqtt_sessions_ended_total`";
         /// Sessions of clients that are away; above it a session ends with its connection.
-        sessions_max: u64 = Live, Number(0, 100_000_000), "1000000";
+        sessions_max: u64 = Live, Number(0, 100_000_000), "1000000",
+            beyond "the session of a client that goes ends with its connection", shows "`throng_mqtt_sessions_away`, `throng_mqtt_sessions_ended_total`";
         /// Those of one user, where users are proved (by tokens or webhook.connect); above it a session of the user ends with its connection, and 0 is no limit.
-        sessions_per_user_max: u64 = Live, Number(0, MANY), "1000";
+        sessions_per_user_max: u64 = Live, Number(0, MANY), "1000",
+            beyond "the same for a session of this user", shows "`throng_mqtt_sessions_ended_total`";
         /// What the sessions of clients that are away may hold in memory, with their wills; above it a session ends with its connection.
-        away_bytes_max: u64 = Live, Bytes(0, TIB), r#""1GiB""#;
+        away_bytes_max: u64 = Live, Bytes(0, TIB), r#""1GiB""#,
+            beyond "the same for the session of any client", shows "`throng_mqtt_sessions_away_bytes`, `throng_mqtt_sessions_ended_total`";
         /// Messages of a topic that are retained for sessions, unless a rule of [[topics]] retains them; then the oldest are dropped.
-        session_messages_max: u64 = Live, Number(1, 10_000_000), "1000";
+        session_messages_max: u64 = Live, Number(1, 10_000_000), "1000",
+            beyond "the oldest message of the topic is dropped", shows "`throng_mqtt_session_messages`, `throng_mqtt_messages_gone_total`";
         /// What those messages may hold, at least limits.message_bytes_max.
-        session_bytes_max: u64 = Live, Bytes(1, TIB), r#""1MiB""#;
+        session_bytes_max: u64 = Live, Bytes(1, TIB), r#""1MiB""#,
+            beyond "the same", shows "`throng_mqtt_session_messages_bytes`, `throng_mqtt_messages_gone_total`";
         /// The largest packet from a client; 0 is limits.message_bytes_max and 4 KiB for what is around a payload.
-        packet_bytes_max: u64 = Live, Bytes(0, 128 * MIB), "0";
+        packet_bytes_max: u64 = Live, Bytes(0, 128 * MIB), "0",
+            beyond "closed with reason code 0x95", shows "`throng_connections_closed_total`";
         /// Messages with QoS 1 and 2 that a client may have under way to the server at a time; clients of MQTT 5 are told, and one that sends more is closed.
-        receive_max: u64 = Live, Number(1, 65_535), "100";
+        receive_max: u64 = Live, Number(1, 65_535), "100",
+            beyond "closed with reason code 0x93", shows "`throng_connections_closed_total`";
         /// Messages with QoS 1 and 2 that may be under way to a client at a time; a client may ask for fewer.
-        inflight_max: u64 = Live, Number(1, 65_535), "100";
+        inflight_max: u64 = Live, Number(1, 65_535), "100",
+            beyond "the next one waits until one is confirmed", shows "–";
         /// Messages that may wait for a client beyond those that it has not confirmed; with more it is closed, unless its session can read them from the history instead.
-        queue_messages_max: u64 = Live, Number(0, 1_000_000), "1000";
+        queue_messages_max: u64 = Live, Number(0, 1_000_000), "1000",
+            beyond "closed with reason code 0x97, `slow_consumer`; a session that goes on reads the history instead", shows "`throng_slow_consumers_closed_total`";
         /// Topics for which a client of MQTT 5 may have a number at a time (topic aliases), of up to 254 bytes each; 0 is none.
-        topic_alias_max: u64 = Live, Number(0, 65_535), "10";
+        topic_alias_max: u64 = Live, Number(0, 65_535), "10",
+            beyond "closed with reason code 0x94", shows "`throng_connections_closed_total`";
         /// Topics with a retained message; above it no further topic has one, and 0 is none at all.
-        retained_messages_max: u64 = Live, Number(0, 100_000_000), "100000";
+        retained_messages_max: u64 = Live, Number(0, 100_000_000), "100000",
+            beyond "a further topic has no retained message", shows "`throng_mqtt_retained_messages`, `throng_mqtt_retained_refused_total`";
         /// What retained messages may hold, at least limits.message_bytes_max.
-        retained_bytes_max: u64 = Live, Bytes(0, TIB), r#""64MiB""#;
+        retained_bytes_max: u64 = Live, Bytes(0, TIB), r#""64MiB""#,
+            beyond "the same", shows "`throng_mqtt_retained_bytes`, `throng_mqtt_retained_refused_total`";
         /// The server to which clients of MQTT 5 are sent when this one drains (their server reference, such as "other.example:1883"); "" is none.
         server_reference: String = Live, Text, r#""""#;
         /// How often the server tells MQTT clients of itself, in the topics below $SYS/broker; 0 is not at all.
@@ -286,7 +312,8 @@ settings! {
         /// Whether MQTT clients may subscribe with + and #.
         wildcards: bool = Live, Bool, "true";
         /// Levels of a filter with + or #, on all transports; one with more is refused. Topics may have any number.
-        filter_levels_max: u64 = Live, Number(1, 128), "32";
+        filter_levels_max: u64 = Live, Number(1, 128), "32",
+            beyond "SUBACK with 0x8F (MQTT 3: 0x80); 400, `bad_filter`, on other transports", shows "–";
     }
 
     /// The event loops.
@@ -302,87 +329,125 @@ settings! {
     /// Limits; sizes in bytes.
     limits: Limits {
         /// Connections in all; more are answered 503. Shards are planned for it at the start.
-        connections_max: u64 = Live, Number(1, 100_000_000), "100000";
+        connections_max: u64 = Live, Number(1, 100_000_000), "100000",
+            beyond "503, `overloaded`", shows "`throng_connections`, `throng_connections_refused_total`, L";
         /// Connections from one address, or from one network of IPv6; 0 is no limit.
-        connections_per_address_max: u64 = Live, Number(0, MANY), "0";
+        connections_per_address_max: u64 = Live, Number(0, MANY), "0",
+            beyond "503, `overloaded`; a health check is answered", shows "`throng_connections_refused_total`, L";
         /// Addresses of IPv6 that begin with the same so many bits are one, for all limits by address: who has one of them usually has them all.
         ipv6_prefix_bits: u64 = Live, Number(1, 128), "64";
         /// New connections a second; more are answered 503, 0 is no limit.
-        accept_per_second_max: u64 = Live, Number(0, MANY), "0";
+        accept_per_second_max: u64 = Live, Number(0, MANY), "0",
+            beyond "503, `overloaded`", shows "`throng_connections_refused_total`, L";
         /// Phoenix long-poll sessions in all; more are refused.
-        longpoll_sessions_max: u64 = Live, Number(0, 10_000_000), "10000";
+        longpoll_sessions_max: u64 = Live, Number(0, 10_000_000), "10000",
+            beyond "503, `overloaded`", shows "`throng_longpoll_sessions`, L";
         /// Those of one address, which may be an office's or a proxy's; more are refused, 0 is no limit.
-        longpoll_sessions_per_address_max: u64 = Live, Number(0, MANY), "2500";
+        longpoll_sessions_per_address_max: u64 = Live, Number(0, MANY), "2500",
+            beyond "503, `overloaded`", shows "`throng_longpoll_sessions`";
         /// Topics that one connection may be in, its users included.
-        topics_per_connection_max: u64 = Live, Number(1, 10_000), "100";
+        topics_per_connection_max: u64 = Live, Number(1, 10_000), "100",
+            beyond "400, `too_many_topics`; Phoenix: `too many channels joined`", shows "L";
         /// Topics on the node that have members, a topic with members on several shards as often; each shard has its share of them. Clients can enter no further topic then (503, topics_full), but those that are there and those that the application puts them into; 0 is no limit.
-        topics_max: u64 = Live, Number(0, MANY), "10000000";
+        topics_max: u64 = Live, Number(0, MANY), "10000000",
+            beyond "503, `topics_full`, for a topic that nobody is in", shows "the sum of `throng_shard_topics`, L";
         /// The largest payload of a message.
-        message_bytes_max: u64 = Live, Bytes(1, 64 * MIB), r#""64KiB""#;
+        message_bytes_max: u64 = Live, Bytes(1, 64 * MIB), r#""64KiB""#,
+            beyond "413, `message_too_large` or `body_too_large`", shows "L";
         /// The largest head of a client's request.
-        head_bytes_max: u64 = Live, Bytes(KIB, 64 * KIB), r#""8KiB""#;
+        head_bytes_max: u64 = Live, Bytes(KIB, 64 * KIB), r#""8KiB""#,
+            beyond "431, `head_too_large`", shows "L";
         /// The longest target in a client's request line.
-        uri_bytes_max: u64 = Live, Bytes(64, 64 * KIB), r#""4KiB""#;
+        uri_bytes_max: u64 = Live, Bytes(64, 64 * KIB), r#""4KiB""#,
+            beyond "414, `uri_too_long`", shows "L";
         /// The largest WebSocket message from a client; more than a message's payload, for what is around that.
-        frame_bytes_max: u64 = Live, Bytes(125, 64 * MIB), r#""128KiB""#;
+        frame_bytes_max: u64 = Live, Bytes(125, 64 * MIB), r#""128KiB""#,
+            beyond "closed with 1009, `too_big`", shows "`throng_connections_closed_total`, L";
         /// The largest body of a Phoenix long poll, which may hold 100 messages.
-        longpoll_body_bytes_max: u64 = Live, Bytes(KIB, 64 * MIB), r#""1MiB""#;
+        longpoll_body_bytes_max: u64 = Live, Bytes(KIB, 64 * MIB), r#""1MiB""#,
+            beyond "413, `body_too_large`", shows "L as `limits.message_bytes_max`";
         /// What may wait for a client that doesn't read; then it is closed. One that keeps reading may have four times as much.
-        outbox_bytes_max: u64 = Live, Bytes(2 * KIB, 1024 * MIB), r#""256KiB""#;
+        outbox_bytes_max: u64 = Live, Bytes(2 * KIB, 1024 * MIB), r#""256KiB""#,
+            beyond "closed as `slow_consumer`; with `conflate` only the newest of each key waits", shows "`throng_outbox_bytes`, `throng_slow_consumers_closed_total`, L";
         /// Messages that may wait for a client that doesn't read; then it is closed.
-        outbox_messages_max: u64 = Live, Number(1, 1_000_000), "256";
+        outbox_messages_max: u64 = Live, Number(1, 1_000_000), "256",
+            beyond "the same", shows "`throng_slow_consumers_closed_total`";
         /// Memory for what waits in all outboxes; above it the slowest clients are closed.
-        outboxes_bytes_max: u64 = Live, Bytes(MIB, TIB), r#""256MiB""#;
+        outboxes_bytes_max: u64 = Live, Bytes(MIB, TIB), r#""256MiB""#,
+            beyond "those that hold most are closed as `slow_consumer`", shows "`throng_outbox_memory_bytes`, L";
         /// Memory for requests and messages of all clients that have not come whole; above it those that hold most are answered 503 or closed.
-        input_bytes_max: u64 = Live, Bytes(MIB, TIB), r#""128MiB""#;
+        input_bytes_max: u64 = Live, Bytes(MIB, TIB), r#""128MiB""#,
+            beyond "those that hold most: 503 or closed, `overloaded`", shows "`throng_input_memory_bytes`, L";
         /// Messages that one connection may publish in a second; above it the connection is left unread for a while, 0 is no limit.
-        publishes_per_second_max: u64 = Live, Number(0, MANY), "1000";
+        publishes_per_second_max: u64 = Live, Number(0, MANY), "1000",
+            beyond "the connection is left unread for a while", shows "L";
         /// Topics that one connection may enter in a second, long polls and Phoenix long-poll sessions included; above it the connection is left unread for a while, 0 is no limit.
-        joins_per_second_max: u64 = Live, Number(0, MANY), "1000";
+        joins_per_second_max: u64 = Live, Number(0, MANY), "1000",
+            beyond "the connection is left unread for a while", shows "L";
         /// Connections of one user, over all shards; more are answered 429, 0 is no limit. While it is limited a connection takes some 100 bytes more.
-        connections_per_user_max: u64 = Live, Number(0, MANY), "0";
+        connections_per_user_max: u64 = Live, Number(0, MANY), "0",
+            beyond "429, `too_many_connections`", shows "L";
         /// Topics of all connections of one user together, each as often as a connection is in it, the user's own included; more are refused, 0 is no limit. It takes as much.
-        topics_per_user_max: u64 = Live, Number(0, MANY), "0";
+        topics_per_user_max: u64 = Live, Number(0, MANY), "0",
+            beyond "429, `too_many_topics`", shows "L";
         /// Requests and commands of one user in a second, by all its connections; more are refused (429, rate_limited), 0 is no limit.
-        commands_per_second_per_user_max: u64 = Live, Number(0, MANY), "10000";
+        commands_per_second_per_user_max: u64 = Live, Number(0, MANY), "10000",
+            beyond "429, `rate_limited`; in the end closed with 4029", shows "`throng_accounts`, L";
         /// Bytes that one user may send in a second; above it its connections are left unread for a while, 0 is no limit.
-        bytes_per_second_per_user_max: u64 = Live, Bytes(0, TIB), r#""64MiB""#;
+        bytes_per_second_per_user_max: u64 = Live, Bytes(0, TIB), r#""64MiB""#,
+            beyond "its connections are left unread for a while; a request: 429, `rate_limited`", shows "L";
         /// Messages that one user may publish in a second; more are refused, 0 is no limit.
-        publishes_per_second_per_user_max: u64 = Live, Number(0, MANY), "5000";
+        publishes_per_second_per_user_max: u64 = Live, Number(0, MANY), "5000",
+            beyond "429, `rate_limited`", shows "L";
         /// Topics that one user may enter in a second, with those of each connect; more are refused, 0 is no limit.
-        joins_per_second_per_user_max: u64 = Live, Number(0, MANY), "10000";
+        joins_per_second_per_user_max: u64 = Live, Number(0, MANY), "10000",
+            beyond "429, `rate_limited`", shows "L";
         /// The same as for a user, for all that comes from one address, which may be an office's or a proxy's; 0 is no limit.
-        commands_per_second_per_address_max: u64 = Live, Number(0, MANY), "0";
+        commands_per_second_per_address_max: u64 = Live, Number(0, MANY), "0",
+            beyond "429, `rate_limited`; in the end closed with 4029", shows "`throng_accounts`, L";
         /// The same for its bytes.
-        bytes_per_second_per_address_max: u64 = Live, Bytes(0, TIB), "0";
+        bytes_per_second_per_address_max: u64 = Live, Bytes(0, TIB), "0",
+            beyond "its connections are left unread for a while; a request: 429, `rate_limited`", shows "L";
         /// The same for what it publishes.
-        publishes_per_second_per_address_max: u64 = Live, Number(0, MANY), "0";
+        publishes_per_second_per_address_max: u64 = Live, Number(0, MANY), "0",
+            beyond "429, `rate_limited`", shows "L";
         /// The same for the topics that it enters.
-        joins_per_second_per_address_max: u64 = Live, Number(0, MANY), "0";
+        joins_per_second_per_address_max: u64 = Live, Number(0, MANY), "0",
+            beyond "429, `rate_limited`", shows "L";
         /// Calls to the admin port by one API key in a second, each command of a batch included; more are refused (429, rate_limited), 0 is no limit. A table of [[keys]] may have its own.
-        commands_per_second_per_key_max: u64 = Live, Number(0, MANY), "0";
+        commands_per_second_per_key_max: u64 = Live, Number(0, MANY), "0",
+            beyond "429, `rate_limited`", shows "`throng_api_key_calls_total`, L";
         /// Bytes of the bodies of one key's calls in a second.
-        bytes_per_second_per_key_max: u64 = Live, Bytes(0, TIB), "0";
+        bytes_per_second_per_key_max: u64 = Live, Bytes(0, TIB), "0",
+            beyond "429, `rate_limited`", shows "L";
         /// Messages that one key publishes in a second.
-        publishes_per_second_per_key_max: u64 = Live, Number(0, MANY), "0";
+        publishes_per_second_per_key_max: u64 = Live, Number(0, MANY), "0",
+            beyond "429, `rate_limited`", shows "L";
         /// Resident memory at which new connections are answered 503; 0 is 90 % of the cgroup's limit where there is one, else none.
-        memory_bytes_max: u64 = Live, Bytes(0, u64::MAX >> 1), "0";
+        memory_bytes_max: u64 = Live, Bytes(0, u64::MAX >> 1), "0",
+            beyond "new connections: 503, `overloaded`; `/readyz`: 503, `memory_full`", shows "`throng_process_resident_memory_bytes`, `throng_memory_full`, L";
         /// Messages that may wait for one shard; then publishing is answered 503.
-        mailbox_messages_max: u64 = Fixed, Number(16, 10_000_000), "65536";
+        mailbox_messages_max: u64 = Fixed, Number(16, 10_000_000), "65536",
+            beyond "publishing: 503, `overloaded`", shows "L for what clients publish";
         /// Messages of all topics that a long poll which comes back can still get.
-        recent_messages_max: u64 = Fixed, Number(0, 10_000_000), "1024";
+        recent_messages_max: u64 = Fixed, Number(0, 10_000_000), "1024",
+            beyond "the oldest is let go: a poll that comes back later gets less", shows "–";
         /// The memory for those messages.
-        recent_bytes_max: u64 = Fixed, Bytes(0, 1024 * MIB), r#""4MiB""#;
+        recent_bytes_max: u64 = Fixed, Bytes(0, 1024 * MIB), r#""4MiB""#,
+            beyond "the same", shows "–";
         /// How long they are retained.
-        recent_seconds_max: u64 = Fixed, Number(0, DAY), "60";
+        recent_seconds_max: u64 = Fixed, Number(0, DAY), "60",
+            beyond "the same", shows "–";
     }
 
     /// Times, in the unit that each name ends with.
     timeouts: Timeouts {
         /// Until a request must have arrived whole.
-        head_seconds: u64 = Live, Number(1, SILENCE_MAX), "10";
+        head_seconds: u64 = Live, Number(1, SILENCE_MAX), "10",
+            beyond "408, `request_timeout`", shows "`throng_connections_closed_total`, L";
         /// How long a connection may rest between requests.
-        idle_seconds: u64 = Live, Number(1, SILENCE_MAX), "75";
+        idle_seconds: u64 = Live, Number(1, SILENCE_MAX), "75",
+            beyond "closed", shows "`throng_connections_closed_total`";
         /// Between comments to an SSE client.
         sse_heartbeat_seconds: u64 = Live, Number(1, DAY), "15";
         /// What an EventSource waits before it comes back.
@@ -392,15 +457,18 @@ settings! {
         /// Between pings to a WebSocket.
         ws_ping_seconds: u64 = Live, Number(1, SILENCE_MAX - 1), "25";
         /// A WebSocket that says nothing for so long is closed.
-        ws_silence_seconds: u64 = Live, Number(2, SILENCE_MAX), "60";
+        ws_silence_seconds: u64 = Live, Number(2, SILENCE_MAX), "60",
+            beyond "closed with 4009, `silent`", shows "`throng_connections_closed_total`";
         /// A Phoenix WebSocket that says nothing for so long is closed; its client sends a heartbeat every 30 s.
-        phoenix_silence_seconds: u64 = Live, Number(2, SILENCE_MAX), "60";
+        phoenix_silence_seconds: u64 = Live, Number(2, SILENCE_MAX), "60",
+            beyond "closed with 4009, `silent`", shows "`throng_connections_closed_total`";
         /// How long a Phoenix long poll waits.
         longpoll_seconds: u64 = Live, Number(1, 600), "10";
         /// How long a poll waits when it doesn't say.
         poll_seconds: u64 = Live, Number(0, DAY), "25";
         /// How long a poll may wait at most.
-        poll_seconds_max: u64 = Live, Number(1, DAY), "120";
+        poll_seconds_max: u64 = Live, Number(1, DAY), "120",
+            beyond "a longer `timeout` is cut to it", shows "–";
         /// How long the end may take, once it is asked for.
         drain_seconds: u64 = Live, Number(0, DAY), "5";
         /// A silent connection is probed after so long, and each third of it again; 0 is never.
@@ -446,9 +514,11 @@ settings! {
         /// What the application is told: connected, disconnected, joined, left, occupied, vacated; the last four only of topics whose rule has events = true. [] tells nothing.
         events: Vec<String> = Live, List, "[]";
         /// Events to tell that may wait; more are dropped, and the application is told how many.
-        event_queue_events_max: u64 = Fixed, Number(1, 100_000_000), "100000";
+        event_queue_events_max: u64 = Fixed, Number(1, 100_000_000), "100000",
+            beyond "events to tell are dropped, and the application is told how many", shows "`throng_webhook_told_waiting`, `throng_webhook_told_total`";
         /// What those events may hold.
-        event_queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""64MiB""#;
+        event_queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""64MiB""#,
+            beyond "the same", shows "`throng_webhook_told_waiting_bytes`, `throng_webhook_told_total`";
         /// How long an event is offered to an application that does not take it; then it is dropped.
         event_retry_seconds: u64 = Live, Number(1, 30 * DAY), "86400";
         /// How long a topic must stay occupied or vacated before that is told.
@@ -456,29 +526,38 @@ settings! {
         /// How long an event may take to be answered, waiting to be sent included; then webhook.silence decides.
         timeout_milliseconds: u64 = Live, Number(1, 600_000), "5000";
         /// Events that one request may carry.
-        batch_events_max: u64 = Live, Number(1, 10_000), "256";
+        batch_events_max: u64 = Live, Number(1, 10_000), "256",
+            beyond "the rest goes with the next request", shows "–";
         /// Events that may be without an answer, of one URL no more than there is room for yet in three quarters of these; the rest is for URLs with fewer than 64. More are refused.
-        queue_events_max: u64 = Fixed, Number(1, 10_000_000), "20000";
+        queue_events_max: u64 = Fixed, Number(1, 10_000_000), "20000",
+            beyond "503, `overloaded`, or as `webhook.silence` says", shows "`throng_webhook_waiting`";
         /// Events of one URL that may be without an answer; more are refused.
-        queue_events_per_url_max: u64 = Fixed, Number(1, 10_000_000), "10000";
+        queue_events_per_url_max: u64 = Fixed, Number(1, 10_000_000), "10000",
+            beyond "the same", shows "`throng_webhook_url_waiting`, `throng_webhook_url_refused_total`";
         /// What the payloads and names of all those events may hold, of one URL no more than there is room for yet in three quarters of it; the rest is for URLs with less than 256 KiB. More are refused, but one alone is taken.
-        queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""128MiB""#;
+        queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""128MiB""#,
+            beyond "the same", shows "`throng_webhook_waiting_bytes`";
         /// Requests under way at a time to each URL; events of one connection stay in order.
-        requests_max: u64 = Fixed, Number(1, 1000), "4";
+        requests_max: u64 = Fixed, Number(1, 1000), "4",
+            beyond "events wait for one that is under way", shows "`throng_webhook_waiting`";
     }
 
     /// Who is in a topic, where its rule has presence = true.
     presence: Presence {
         /// Users of a topic who are named to its members; above it only counts are sent.
-        users_max: u64 = Live, Number(1, 1_000_000), "1000";
+        users_max: u64 = Live, Number(1, 1_000_000), "1000",
+            beyond "members get [counts only](presence.md#in-a-crowd)", shows "–";
         /// The same for the bytes of a topic's list, at most half of limits.outbox_bytes_max.
-        list_bytes_max: u64 = Live, Bytes(KIB, 64 * MIB), r#""128KiB""#;
+        list_bytes_max: u64 = Live, Bytes(KIB, 64 * MIB), r#""128KiB""#,
+            beyond "members get [counts only](presence.md#in-a-crowd)", shows "–";
         /// Between two messages about who came and went.
         interval_milliseconds: u64 = Live, Number(10, 600_000), "200";
         /// Connections of users in all topics with presence, one that is in two topics twice; clients can enter no topic with presence then (503, presence_full), 0 is no limit.
-        connections_max: u64 = Live, Number(0, MANY), "10000000";
+        connections_max: u64 = Live, Number(0, MANY), "10000000",
+            beyond "503, `presence_full`, for a topic with presence", shows "`throng_presence_connections`, L";
         /// The largest description that a user may have.
-        meta_bytes_max: u64 = Live, Bytes(2, 64 * KIB), r#""1KiB""#;
+        meta_bytes_max: u64 = Live, Bytes(2, 64 * KIB), r#""1KiB""#,
+            beyond "`bad_meta`", shows "L";
     }
 
     /// Where topics' history, cursors and subscriptions are stored.
@@ -488,13 +567,17 @@ settings! {
         /// The directory in which the server makes copies of the store, each in a directory of its own; "" is the directory backups in store.data.
         backups: String = Live, Text, r#""""#;
         /// Messages that may wait to be written; more are answered 503.
-        queue_messages_max: u64 = Fixed, Number(1, 1_000_000), "65536";
+        queue_messages_max: u64 = Fixed, Number(1, 1_000_000), "65536",
+            beyond "503, `store_busy`", shows "`throng_store_queue_messages`";
         /// What those messages may hold, at least limits.message_bytes_max; more are answered 503.
-        queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""64MiB""#;
+        queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""64MiB""#,
+            beyond "503, `store_busy`", shows "`throng_store_queue_bytes`";
         /// The store's own memory, for what is read often.
-        cache_bytes_max: u64 = Fixed, Bytes(MIB, TIB), r#""64MiB""#;
+        cache_bytes_max: u64 = Fixed, Bytes(MIB, TIB), r#""64MiB""#,
+            beyond "pages are read from the disk again", shows "–";
         /// A file of up to this length is looked at whole at the start, which takes longer the larger it is; damage in a longer one is met by whoever reads it, or by "throng store check".
-        verify_bytes_max: u64 = Fixed, Bytes(0, 1024 * TIB), r#""256MiB""#;
+        verify_bytes_max: u64 = Fixed, Bytes(0, 1024 * TIB), r#""256MiB""#,
+            beyond "a larger store is not looked through at the start", shows "–";
     }
 
     /// Nodes that serve together, by NATS. With cluster.urls messages go to the members of all of them; without, this node is alone.
@@ -514,11 +597,14 @@ settings! {
         /// Certificates of the authorities that sign those of the servers, in PEM; relative as cluster.password_file is. "" is those of the system.
         ca_file: String = Fixed, Text, r#""""#;
         /// What may wait to be sent to NATS, at least limits.message_bytes_max; above it publishing is answered 503.
-        queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""64MiB""#;
+        queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""64MiB""#,
+            beyond "503, `overloaded`", shows "`throng_cluster_queue_bytes`";
         /// What this node retains of its newest messages, for a minute at the most, for nodes that have missed some; and a quarter of it for changes of presence.
-        replay_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""32MiB""#;
+        replay_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""32MiB""#,
+            beyond "nodes that missed older messages get a gap", shows "`throng_cluster_replay_bytes`, `throng_cluster_gaps_total`";
         /// The memory for users of other nodes in topics with presence: about 350 bytes for each, and 1,300 for a topic; above it further ones are missing from lists and counts of this node.
-        presence_bytes_max: u64 = Fixed, Bytes(KIB, TIB), r#""512MiB""#;
+        presence_bytes_max: u64 = Fixed, Bytes(KIB, TIB), r#""512MiB""#,
+            beyond "users of other nodes are missing from lists and counts; tried again each 30 s", shows "`throng_cluster_presence_bytes`, `throng_cluster_presence_incomplete`";
     }
 
     /// What applications publish in their own transactions in PostgreSQL.
@@ -534,29 +620,39 @@ settings! {
         /// The schema of the tables and functions: small letters, digits and _. The server makes it where it may.
         schema: String = Fixed, Text, r#""throng""#;
         /// Rows that are fetched, published and deleted together.
-        batch_rows_max: u64 = Fixed, Number(1, 10_000), "1000";
+        batch_rows_max: u64 = Fixed, Number(1, 10_000), "1000",
+            beyond "the rest comes with the next batch", shows "`throng_outbox_lag_seconds`";
         /// What their messages may hold; a larger one comes alone, up to admin.body_bytes_max.
-        batch_bytes_max: u64 = Fixed, Bytes(KIB, 1024 * MIB), r#""4MiB""#;
+        batch_bytes_max: u64 = Fixed, Bytes(KIB, 1024 * MIB), r#""4MiB""#,
+            beyond "the same; a larger row comes alone", shows "`throng_outbox_lag_seconds`";
         /// Rows that can't be published and that the database retains for the operator; above it the oldest go.
-        refused_rows_max: u64 = Fixed, Number(1, 1_000_000), "10000";
+        refused_rows_max: u64 = Fixed, Number(1, 1_000_000), "10000",
+            beyond "the oldest are deleted from `outbox_refused`", shows "`throng_outbox_refused_total`";
     }
 
     /// Limits for all topics with history together, and for what goes with it.
     history: History {
         /// The memory for the messages of all topics, at least limits.message_bytes_max; above it the oldest are let go, and with a store they are still on disk.
-        bytes_max: u64 = Fixed, Bytes(KIB, TIB), r#""256MiB""#;
+        bytes_max: u64 = Fixed, Bytes(KIB, TIB), r#""256MiB""#,
+            beyond "the oldest messages leave memory", shows "`throng_history_bytes`, `throng_history_dropped_total`";
         /// Topics that something is known of in memory; above it those that were quiet longest are forgotten, and who comes back to one is told so unless the store knows it.
-        topics_max: u64 = Fixed, Number(1, 100_000_000), "1000000";
+        topics_max: u64 = Fixed, Number(1, 100_000_000), "1000000",
+            beyond "the topic that was quiet longest is forgotten in memory", shows "`throng_history_topics`";
         /// How long a publisher's idempotency key is remembered.
-        idempotency_seconds_max: u64 = Live, Number(1, DAY), "300";
+        idempotency_seconds_max: u64 = Live, Number(1, DAY), "300",
+            beyond "the key is forgotten", shows "`throng_idempotency_keys`";
         /// Idempotency keys that are remembered; above it the oldest are forgotten.
-        idempotency_keys_max: u64 = Fixed, Number(1, 100_000_000), "1000000";
+        idempotency_keys_max: u64 = Fixed, Number(1, 100_000_000), "1000000",
+            beyond "the oldest is forgotten", shows "`throng_idempotency_keys`";
         /// Cursors, one for each user and topic where the user has acknowledged; above it the one not used longest is forgotten: its user gets all that waits in the own topic again, and begins anew in others.
-        cursors_max: u64 = Fixed, Number(1, 1_000_000_000), "1000000";
+        cursors_max: u64 = Fixed, Number(1, 1_000_000_000), "1000000",
+            beyond "the one not used longest is forgotten", shows "`throng_cursors`";
         /// Durable subscriptions of all users together; more are refused (409, subscriptions_full), 0 is no limit.
-        subscriptions_max: u64 = Live, Number(0, MANY), "100000000";
+        subscriptions_max: u64 = Live, Number(0, MANY), "100000000",
+            beyond "409, `subscriptions_full`", shows "`throng_subscriptions`";
         /// Durable subscriptions that one user may have; more are refused.
-        subscriptions_per_user_max: u64 = Live, Number(1, 100_000), "1000";
+        subscriptions_per_user_max: u64 = Live, Number(1, 100_000), "1000",
+            beyond "409, `too_many_subscriptions`", shows "–";
     }
 
     /// Who is subscribed to what for good, and enters it on each connect.
@@ -570,19 +666,24 @@ settings! {
         /// Personal topics keep messages until their users acknowledge them, unless a rule of [[topics]] gives them a history of their own.
         enabled: bool = Live, Bool, "false";
         /// Messages that may wait for one user; then the oldest are dropped.
-        messages_max: u64 = Live, Number(1, 10_000_000), "100";
+        messages_max: u64 = Live, Number(1, 10_000_000), "100",
+            beyond "the oldest that waits for the user is dropped", shows "`throng_history_dropped_total`";
         /// What those messages may hold, at least limits.message_bytes_max.
-        bytes_max: u64 = Live, Bytes(1, TIB), r#""256KiB""#;
+        bytes_max: u64 = Live, Bytes(1, TIB), r#""256KiB""#,
+            beyond "the same", shows "`throng_history_dropped_total`";
         /// How long a message waits.
-        seconds_max: u64 = Live, Number(1, TEN_YEARS), "604800";
+        seconds_max: u64 = Live, Number(1, TEN_YEARS), "604800",
+            beyond "the same", shows "`throng_history_dropped_total`";
         /// A publisher is answered when the message is on disk, and not before; needs store.data.
         durable: bool = Live, Bool, "false";
         /// Messages that one connection may have without having acknowledged them.
-        window_messages_max: u64 = Live, Number(1, 1_000_000), "100";
+        window_messages_max: u64 = Live, Number(1, 1_000_000), "100",
+            beyond "no more are sent until one is acknowledged", shows "–";
         /// A message that is not acknowledged for so long is delivered again to a /ws or Phoenix connection that has it; 0 is never. Whoever connects is given what is not acknowledged in any case.
         redelivery_seconds: u64 = Live, Number(0, DAY), "0";
         /// How often a message is delivered before it is given up; 0 is without end, or 5 times where dead_letter is set.
-        tries_max: u64 = Live, Number(0, 60_000), "0";
+        tries_max: u64 = Live, Number(0, 60_000), "0",
+            beyond "the message is given up", shows "`throng_messages_given_up_total`";
         /// The topic where messages go that are given up; "" drops them.
         dead_letter: String = Live, Text, r#""""#;
     }

@@ -1,7 +1,7 @@
 //! Tables of which a file may have any number: `[[topics]]`, `[[forward]]` and `[[keys]]`. The code
 //! that reads, prints and checks them is derived from their keys.
 
-use crate::setting::Kind;
+use crate::setting::{Kind, Limit};
 
 /// What happens to a table without this key. All values are TOML.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub struct TableKey {
     pub absent: Absent,
     /// One sentence about what it does.
     pub doc: &'static str,
+    /// What happens beyond it, if it is a limit.
+    pub limit: Option<Limit>,
 }
 
 impl TableKey {
@@ -41,7 +43,8 @@ macro_rules! table_keys {
         $(#[doc = $struct_doc:literal])* $Struct:ident;
         $(
             #[doc = $doc:literal]
-            $key:ident: $type:ty = $kind:expr, $absent:expr;
+            $key:ident: $type:ty = $kind:expr, $absent:expr
+                $(, beyond $beyond:literal, shows $metrics:literal)?;
         )*
     ) => {
         $(#[doc = $keys_doc])*
@@ -50,6 +53,7 @@ macro_rules! table_keys {
             kind: $kind,
             absent: $absent,
             doc: $doc.trim_ascii(),
+            limit: $crate::setting::limit!($($beyond, $metrics)?),
         },)*];
 
         $(#[doc = $struct_doc])*

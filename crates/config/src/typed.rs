@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use auth::LoginRule;
+use auth::{CertificateUser, LoginRule};
 use model::{JoinRule, PublishRule};
 use proxies::ProxyHeader;
 
@@ -126,6 +126,17 @@ words_of! {
 }
 
 words_of! {
+    /// Which field of a client's certificate is its user.
+    CLIENT_USER_WORDS: CertificateUser {
+        None = "none";
+        CommonName = "common-name";
+        Host = "host";
+        Email = "email";
+        Uri = "uri";
+    }
+}
+
+words_of! {
     /// How trusted proxies say where a client is.
     PROXY_HEADER_WORDS: ProxyHeader {
         XForwardedFor = "x-forwarded-for";
@@ -183,22 +194,6 @@ words! {
         Optional = "optional";
         /// A client without one is rejected.
         Required = "required";
-    }
-}
-
-words! {
-    /// Which field of a client's certificate is its user.
-    ClientUser {
-        /// No field.
-        None = "none";
-        /// The common name of the subject.
-        CommonName = "common-name";
-        /// The first alternative name that is a host.
-        Host = "host";
-        /// The first that is a mail address.
-        Email = "email";
-        /// The first that is a URI.
-        Uri = "uri";
     }
 }
 

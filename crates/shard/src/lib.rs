@@ -31,4 +31,4 @@ pub use handover::{
 };
 pub use settings::{Options, Port, SenderKind};
 pub use start::{PrepareError, Prepared, Running, Services, capacity, prepare, prepare_to_take};
-pub use tls::{CertificateUser, TlsContext, TlsSettings};
+pub use tls::{TlsContext, TlsSettings};

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use auth::CertificateUser;
 use engine::Shrink;
 use model::Name;
 use model::name::check_name;
@@ -26,36 +27,19 @@ pub(crate) const HANDSHAKES_PER_TURN: usize = 8;
 /// The queue of postponed handshakes keeps memory for so many when a second has passed.
 pub(crate) const HANDSHAKES_QUEUED: usize = 64;
 
-/// Which field of a client's certificate is the user of its connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CertificateUser {
-    /// No field: a certificate admits its client, and names no user.
-    None,
-    /// The common name of the subject.
-    CommonName,
-    /// The first alternative name that is a host.
-    Host,
-    /// The first that is a mail address.
-    Email,
-    /// The first that is a URI.
-    Uri,
-}
-
-impl CertificateUser {
-    /// Returns the user of a certificate, or `None` if the certificate lacks the field or the field holds no valid name.
-    fn user_of(self, certificate: &Certificate) -> Option<Name> {
-        let first = |matches: fn(&tls::Name) -> bool| {
-            certificate.names.iter().find(|name| matches(name)).map(ToString::to_string)
-        };
-        let user = match self {
-            CertificateUser::None => None,
-            CertificateUser::CommonName => certificate.common_name.clone(),
-            CertificateUser::Host => first(|name| matches!(name, tls::Name::Host(_))),
-            CertificateUser::Email => first(|name| matches!(name, tls::Name::Email(_))),
-            CertificateUser::Uri => first(|name| matches!(name, tls::Name::Uri(_))),
-        };
-        user.filter(|user| check_name(user).is_ok()).map(Name::from)
-    }
+/// Returns the user of a certificate, or `None` if the certificate lacks the field or the field holds no valid name.
+fn user_of(field: CertificateUser, certificate: &Certificate) -> Option<Name> {
+    let first = |matches: fn(&tls::Name) -> bool| {
+        certificate.names.iter().find(|name| matches(name)).map(ToString::to_string)
+    };
+    let user = match field {
+        CertificateUser::None => None,
+        CertificateUser::CommonName => certificate.common_name.clone(),
+        CertificateUser::Host => first(|name| matches!(name, tls::Name::Host(_))),
+        CertificateUser::Email => first(|name| matches!(name, tls::Name::Email(_))),
+        CertificateUser::Uri => first(|name| matches!(name, tls::Name::Uri(_))),
+    };
+    user.filter(|user| check_name(user).is_ok()).map(Name::from)
 }
 
 /// How connections are accepted, until the configuration or a certificate changes.
@@ -204,7 +188,7 @@ impl TlsTable {
     pub fn user(&self, slot: u32, certificate: &Certificate) -> Result<Option<Name>, NoUser> {
         match self.handshakes.get(&slot).map(|pending| pending.certificate_user) {
             None | Some(CertificateUser::None) => Ok(None),
-            Some(field) => field.user_of(certificate).map(Some).ok_or(NoUser),
+            Some(field) => user_of(field, certificate).map(Some).ok_or(NoUser),
         }
     }
 

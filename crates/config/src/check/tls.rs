@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-use auth::LoginRule;
+use auth::{CertificateUser, LoginRule};
 
 use super::{Checks, is_host, is_loopback, overlap};
-use crate::{ClientCertificates, ClientUser, Config};
+use crate::{ClientCertificates, Config};
 
 pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
     let Config { client, admin, mqtt, tls, .. } = config;
@@ -20,7 +20,7 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
     }
     let has_authority = !tls.client_ca_file.is_empty();
     let is_required = tls.client_certificates == ClientCertificates::Required;
-    let names_users = tls.client_user != ClientUser::None;
+    let names_users = tls.client_user != CertificateUser::None;
     for (key, is_set) in
         [("tls.client_certificates", is_required), ("tls.client_user", names_users)]
     {

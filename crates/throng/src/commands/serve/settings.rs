@@ -394,7 +394,7 @@ pub(super) fn settings(
             },
             cors_origins: client.cors_origins.clone(),
             proxies: proxies(config),
-            has_certificate_users: config.tls.client_user != config::ClientUser::None,
+            has_certificate_users: config.tls.client_user != auth::CertificateUser::None,
             user_header: name(&config.client.user_header).map(|it| it.to_ascii_lowercase().into()),
             policy: policy(config, fixed),
             auth,

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use config::{ClientUser, Config, TlsVersion};
-use shard::{CertificateUser, TlsSettings};
+use auth::CertificateUser;
+use config::{Config, TlsVersion};
+use shard::TlsSettings;
 use tls::{Acceptor, ClientCertificates, Identity, Version};
 
 use super::renewal::AcmeConfig;
@@ -70,13 +71,7 @@ impl TlsConfig {
             version_min,
             client_ca: Some(PathBuf::from(&tls.client_ca_file)).filter(|it| *it != PathBuf::new()),
             client_certificates: tls.client_certificates,
-            certificate_user: match tls.client_user {
-                ClientUser::None => CertificateUser::None,
-                ClientUser::CommonName => CertificateUser::CommonName,
-                ClientUser::Host => CertificateUser::Host,
-                ClientUser::Email => CertificateUser::Email,
-                ClientUser::Uri => CertificateUser::Uri,
-            },
+            certificate_user: tls.client_user,
             acme: AcmeConfig::of(config),
         }
     }

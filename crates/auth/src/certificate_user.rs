@@ -1,0 +1,17 @@
+//! Which user a certificate names.
+
+/// Which field of a client's certificate is the user of its connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CertificateUser {
+    /// No field: a certificate admits its client, and names no user.
+    #[default]
+    None,
+    /// The common name of the subject.
+    CommonName,
+    /// The first alternative name that is a host.
+    Host,
+    /// The first that is a mail address.
+    Email,
+    /// The first that is a URI.
+    Uri,
+}
