@@ -65,12 +65,22 @@ impl Database {
         Ok(())
     }
 
-    /// Whether this session drains the outbox from now on, until it ends.
+    /// Whether this session drains the outbox from now on, until it ends or [`unlock`](Self::unlock).
     pub async fn try_lock(&self) -> Result<bool, DatabaseError> {
         let lock = "SELECT pg_try_advisory_lock($1, hashtext($2))";
-        let schema = format!("drain {}", self.settings.schema);
-        let row = step(self.client.query_one(lock, &[&LOCK_CLASS, &schema])).await?;
+        let row = step(self.client.query_one(lock, &[&LOCK_CLASS, &self.lock_name()])).await?;
         Ok(row.try_get(0)?)
+    }
+
+    /// Gives the lock back.
+    pub async fn unlock(&self) -> Result<(), DatabaseError> {
+        let unlock = "SELECT pg_advisory_unlock($1, hashtext($2))";
+        step(self.client.query_one(unlock, &[&LOCK_CLASS, &self.lock_name()])).await?;
+        Ok(())
+    }
+
+    fn lock_name(&self) -> String {
+        format!("drain {}", self.settings.schema)
     }
 
     /// The first rows above an id.

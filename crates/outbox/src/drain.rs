@@ -1,8 +1,8 @@
 //! Drains the outbox: which rows are fetched, published and deleted, and when.
 //!
 //! The caller performs what [`Drain::poll`] returns and reports the result by `on_*`. It has no socket, clock or
-//! thread. One `Drain` lives as long as the session that has the lock: what it knows of rows is void without it, but for
-//! those that it has published and not deleted.
+//! thread. One `Drain` lives as long as its node has the lock: what it knows of rows is void without it, but for those
+//! that it has published and not deleted.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
@@ -15,6 +15,9 @@ pub(crate) const IDLE_MS: (u64, u64) = (5, 50);
 
 /// The delay before rows that must wait are tried again, in milliseconds: the first one, and the longest.
 const BLOCKED_MS: (u64, u64) = (20, 2_000);
+
+/// A node that has published no row for so long, though some wait, gives its turn to another, in milliseconds.
+const TURN_MS: u64 = 5_000;
 
 /// What the caller has to do.
 #[derive(Debug, PartialEq, Eq)]
@@ -29,6 +32,8 @@ pub(crate) enum Action {
     Finish(Finished),
     /// Wait until this time, in milliseconds.
     Sleep(u64),
+    /// Give the lock back, so that another node may try: this one can't publish. Nothing is under way.
+    Release,
 }
 
 /// Rows that are done.
@@ -60,6 +65,8 @@ pub(crate) struct Drain {
     floor: Floor,
     idle: Backoff,
     blocked: Backoff,
+    /// Since when rows wait and none was published.
+    stuck_since_ms: Option<u64>,
     /// No more rows are published.
     is_ending: bool,
 }
@@ -105,6 +112,7 @@ impl Drain {
             floor: Floor::default(),
             idle: Backoff::new(IDLE_MS.0, IDLE_MS.1),
             blocked: Backoff::new(BLOCKED_MS.0, BLOCKED_MS.1),
+            stuck_since_ms: None,
             is_ending: false,
         }
     }
@@ -139,9 +147,12 @@ impl Drain {
         }
     }
 
-    /// What to do at this time, in milliseconds of any clock that does not go back.
+    /// What to do at this time, in milliseconds of any clock that does not go back. After [`Action::Release`] it is of no use
+    /// any more.
     pub fn poll(&mut self, now_ms: u64) -> Action {
+        let is_stuck = self.stuck_since_ms.is_some_and(|since_ms| now_ms >= since_ms + TURN_MS);
         let batch = match &mut self.state {
+            State::Idle(_) if is_stuck => return Action::Release,
             State::Idle(due_ms) if *due_ms > now_ms => return Action::Sleep(*due_ms),
             State::Idle(_) | State::Fetching => {
                 self.state = State::Fetching;
@@ -164,6 +175,7 @@ impl Drain {
             return Action::Await;
         }
         if batch.finished.is_empty() {
+            self.stuck_since_ms.get_or_insert(now_ms);
             let delay_ms = self.blocked.next();
             self.state = State::Idle(now_ms + delay_ms);
             return Action::Sleep(now_ms + delay_ms);
@@ -176,6 +188,7 @@ impl Drain {
         self.floor.on_rows(oldest, rows.first().map(|row| row.id));
         let Some(last) = rows.last().map(|row| row.id) else {
             // Another node has deleted the others.
+            self.stuck_since_ms = None;
             self.unfinished.clear();
             self.state = State::Idle(now_ms + self.idle.next());
             return;
@@ -212,6 +225,7 @@ impl Drain {
         let is_blocked = batch.blocked.is_some();
         // Some rows were published.
         self.blocked.reset();
+        self.stuck_since_ms = None;
         let delay_ms = if is_blocked { self.blocked.next() } else { 0 };
         self.state = State::Idle(now_ms + delay_ms);
     }
@@ -286,6 +300,22 @@ mod tests {
             drain.on_outcome(2, Outcome::Wait("behind".into()));
             assert_eq!(drain.poll(now_ms), Action::Sleep(now_ms + delay_ms));
             now_ms += delay_ms;
+        }
+        assert_eq!(drain.poll(now_ms), Action::Release, "another node may be able to");
+    }
+
+    #[test]
+    fn a_turn_begins_anew_with_each_row_that_is_published() {
+        let mut drain = Drain::new(Unfinished::new());
+        for now_ms in (0..4 * TURN_MS).step_by(TURN_MS as usize / 2) {
+            assert_eq!(drain.poll(now_ms), Action::Fetch(0));
+            drain.on_rows(now_ms, 1, vec![row(1), row(2)]);
+            drain.poll(now_ms);
+            drain.on_outcome(1, Outcome::Published);
+            drain.poll(now_ms);
+            drain.on_outcome(2, Outcome::Wait("behind".into()));
+            assert!(matches!(drain.poll(now_ms), Action::Finish(_)));
+            drain.on_finished(now_ms, 40);
         }
     }
 

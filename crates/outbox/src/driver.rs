@@ -24,11 +24,22 @@ const STABLE: Duration = Duration::from_secs(5);
 /// Between two attempts to get the lock that another node has.
 const LOCK_INTERVAL: Duration = Duration::from_millis(500);
 
+/// A node that has given the lock back leaves it to others for so long: all of them try it meanwhile.
+const RELEASE_WAIT: Duration = Duration::from_millis(1_000);
+
 /// What is under way at the end may take so long; then it is published once more by whoever drains next.
 const END_WAIT: Duration = Duration::from_secs(5);
 
 /// Refused rows that are logged in a second.
 const REFUSED_LINES: u32 = 10;
+
+/// Why a node drains no longer, with its session whole.
+enum Turn {
+    /// It is to end.
+    Ending,
+    /// It can't publish: another one may try.
+    Released,
+}
 
 /// Drives the outbox until it is to end.
 pub(crate) struct Driver {
@@ -118,28 +129,50 @@ impl Driver {
             status.since = Some(Instant::now());
         });
         tracing::info!("the outbox is connected to PostgreSQL");
-        while !database.try_lock().await? {
-            self.wait(LOCK_INTERVAL).await;
+        // Whether this node has drained the outbox, and no other one since.
+        let mut has_turn = false;
+        loop {
+            if database.try_lock().await? {
+                if !has_turn {
+                    tracing::info!("this node drains the outbox");
+                }
+                has_turn = true;
+                self.outbox.set_status(|status| status.is_draining = true);
+                let mut drain = Drain::new(std::mem::take(&mut self.unfinished));
+                let result = self.drain(database, &mut drain).await;
+                self.unfinished = drain.into_unfinished();
+                if let Turn::Ending = result? {
+                    return Ok(());
+                }
+                database.unlock().await?;
+                self.outbox.set_status(|status| status.is_draining = false);
+                self.wait(RELEASE_WAIT).await;
+            } else {
+                if has_turn {
+                    self.outbox.set_status(|status| status.error = None);
+                    tracing::info!("another node drains the outbox: rows waited here");
+                }
+                has_turn = false;
+                self.wait(LOCK_INTERVAL).await;
+            }
             if self.is_ending() {
                 return Ok(());
             }
         }
-        self.outbox.set_status(|status| status.is_draining = true);
-        tracing::info!("this node drains the outbox");
-        let mut drain = Drain::new(std::mem::take(&mut self.unfinished));
-        let result = self.drain(database, &mut drain).await;
-        self.unfinished = drain.into_unfinished();
-        result
     }
 
-    async fn drain(&mut self, database: &Database, drain: &mut Drain) -> Result<(), DatabaseError> {
+    async fn drain(
+        &mut self,
+        database: &Database,
+        drain: &mut Drain,
+    ) -> Result<Turn, DatabaseError> {
         let (outcomes, mut receiver) = mpsc::unbounded_channel();
         loop {
             let is_ending = self.is_ending();
             if is_ending {
                 drain.end();
                 if drain.is_idle() {
-                    return Ok(());
+                    return Ok(Turn::Ending);
                 }
             }
             match drain.poll(self.now_ms()) {
@@ -175,6 +208,7 @@ impl Driver {
                     let delay_ms = until_ms.saturating_sub(self.now_ms());
                     self.wait(Duration::from_millis(delay_ms)).await;
                 }
+                Action::Release => return Ok(Turn::Released),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Nodes that drain one outbox, in virtual time: what is published, against what transactions committed.
 //!
 //! The database, the lock and the broker are models. Sessions break and nodes crash between any two actions, a commit
-//! may succeed without its reply, and the broker is overloaded, slow, or refuses rows for good.
+//! may succeed without its reply, and the broker is overloaded (everywhere, or at one node), slow, or refuses rows for good.
 //! `OUTBOX_SEED=7 cargo test -p outbox simulation` repeats one seed, and `OUTBOX_SEEDS=1000` runs so many.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +18,8 @@ const STEPS: u64 = 2_000;
 /// Until then all must be done.
 const END_STEPS: u64 = 4_000;
 const STEP_MS: u64 = 5;
+/// One node can't publish then: longer than it retains its turn.
+const STUCK_STEPS: std::ops::Range<u64> = 500..3_000;
 
 /// A row that an application has inserted.
 #[derive(Clone, Debug)]
@@ -149,6 +151,8 @@ struct Simulation {
     /// Processes die, besides sessions that break.
     has_deaths: bool,
     crashes: u64,
+    /// Turns that were given to others.
+    releases: u64,
 }
 
 impl Simulation {
@@ -161,6 +165,7 @@ impl Simulation {
             nodes: (0..nodes).map(|_| Node::default()).collect(),
             has_deaths,
             crashes: 0,
+            releases: 0,
         }
     }
 
@@ -234,7 +239,7 @@ impl Simulation {
                 self.nodes[at].drain.as_mut().unwrap().on_rows(now_ms, oldest, rows);
             }
             Action::Publish(row) => {
-                let outcome = self.publish(&row);
+                let outcome = self.publish(at, &row);
                 let node = &mut self.nodes[at];
                 match outcome {
                     // The broker says so at once.
@@ -245,6 +250,13 @@ impl Simulation {
                 }
             }
             Action::Await | Action::Sleep(_) => {}
+            Action::Release => {
+                let node = &mut self.nodes[at];
+                assert!(node.outcomes.is_empty(), "something is under way");
+                node.unfinished = node.drain.take().unwrap().into_unfinished();
+                self.database.lock = None;
+                self.releases += 1;
+            }
             Action::Finish(finished) => {
                 if faults && self.happens(6) {
                     // Before the commit, or after it, without a reply.
@@ -257,24 +269,29 @@ impl Simulation {
                 self.nodes[at].drain.as_mut().unwrap().on_finished(now_ms, transaction);
             }
         }
-        if faults && self.happens(150) {
+        if faults && !self.is_stuck(at) && self.happens(150) {
             self.crash(at);
         }
     }
 
-    fn publish(&mut self, row: &Row) -> Outcome {
+    fn publish(&mut self, at: usize, row: &Row) -> Outcome {
         let inserted = &self.database.outbox[&row.id];
         if inserted.is_bad {
             let reason = Reason { code: "bad".into(), text: "bad".into() };
             return Outcome::Refused(reason);
         }
-        if self.broker.is_overloaded {
+        if self.broker.is_overloaded || self.is_stuck(at) {
             return Outcome::Wait("behind".into());
         }
         if !is_keyed(inserted.topic) || self.broker.keys.insert(row.id) {
             self.broker.published.push(row.id);
         }
         Outcome::Published
+    }
+
+    /// The first node can't publish for a while. Its session lasts then.
+    fn is_stuck(&self, at: usize) -> bool {
+        at == 0 && STUCK_STEPS.contains(&self.step)
     }
 
     fn run(mut self) -> Self {
@@ -337,22 +354,23 @@ impl Simulation {
     }
 }
 
-/// Runs and checks simulations of all seeds. Gives how many rows were published again, crashes, and refused rows.
-fn simulate(nodes: usize, has_deaths: bool) -> [u64; 3] {
+/// Runs and checks simulations of all seeds. Gives how many rows were published again, crashes, refused rows, and turns
+/// that were given to others.
+fn simulate(nodes: usize, has_deaths: bool) -> [u64; 4] {
     let number = |name| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
     let seeds: std::ops::Range<u64> = match (number("OUTBOX_SEED"), number("OUTBOX_SEEDS")) {
         (Some(seed), _) => seed..seed + 1,
         (None, count) => 0..count.unwrap_or(30),
     };
-    let mut sums = [0; 3];
+    let mut sums = [0; 4];
     for seed in seeds {
         println!("OUTBOX_SEED={seed}");
         let simulation = Simulation::new(seed, nodes, has_deaths).run();
         simulation.check();
-        let Simulation { broker, database, crashes, .. } = &simulation;
+        let Simulation { broker, database, crashes, releases, .. } = &simulation;
         let distinct: BTreeSet<i64> = broker.published.iter().copied().collect();
         let again = broker.published.len() - distinct.len();
-        let counts = [again as u64, *crashes, database.refused.len() as u64];
+        let counts = [again as u64, *crashes, database.refused.len() as u64, *releases];
         sums = std::array::from_fn(|at| sums[at] + counts[at]);
     }
     sums
@@ -360,13 +378,14 @@ fn simulate(nodes: usize, has_deaths: bool) -> [u64; 3] {
 
 #[test]
 fn what_is_committed_is_published_in_order_and_keyed_rows_once() {
-    let [again, crashes, refused] = simulate(3, true);
+    let [again, crashes, refused, releases] = simulate(3, true);
     // Otherwise the faults are none.
     assert!(again > 0 && crashes > 0 && refused > 0, "{again} {crashes} {refused}");
+    assert!(releases > 0);
 }
 
 #[test]
 fn a_node_publishes_each_row_once_however_often_its_session_breaks() {
-    let [again, crashes, _] = simulate(1, false);
+    let [again, crashes, ..] = simulate(1, false);
     assert!(again == 0 && crashes > 0, "{again} {crashes}");
 }

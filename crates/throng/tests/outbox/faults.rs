@@ -216,6 +216,31 @@ fn rows_wait_while_the_disk_is_full_and_come_once() {
 }
 
 #[test]
+fn a_server_that_can_not_publish_leaves_the_rows_to_another() {
+    let postgres = Postgres::start();
+    let (scratch, [config, file, data, folder]) = with_history("outbox");
+    let Some(mount) = Mount::new(&scratch.path().join("data"), "size=16m") else { return };
+    std::fs::write(mount.path.join("filler"), vec![1; 11 << 20]).unwrap();
+    let first = postgres.draining_server(&[&config, &file, &data, &folder], &[]);
+    let second = postgres.server(&[], &[]);
+    second.until("it is connected", |second| state(second)["connected"] == true);
+    let mut member = stream(&second, "topic=t");
+    // The last row is behind those that the first server can't store.
+    postgres.psql(
+        "SELECT count(throng.publish('log:1', to_jsonb(n || repeat('x', 60000)))) \
+         FROM generate_series(1, 100) AS n; SELECT throng.publish('t', '\"end\"')",
+    );
+    until_error(&first, "the disk is full");
+    assert!(until_end(&mut member).is_empty());
+    postgres.until_empty();
+    assert_eq!(state(&second)["draining"], true);
+    first.until("it knows that another one drains", |first| {
+        let state = state(first);
+        state["draining"] == false && state["error"].is_null()
+    });
+}
+
+#[test]
 fn rows_come_once_and_in_order_through_an_upgrade() {
     let postgres = Postgres::start();
     let server = postgres.draining_server(&[], &[]);
