@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use model::name::{check_name, check_topic};
-use model::{CloseReason, ConnectionId, ErrorCode};
+use model::{CloseReason, ConnectionId, ErrorCode, NodeId};
 use serde::{Deserialize, Serialize};
 use shard::Target;
 use utoipa::ToSchema;
@@ -14,19 +14,21 @@ use crate::http::{Body, Rejection};
 use crate::node::{Node, ShardReplies, ShardRequestError};
 
 /// Which connections to close: a user's, or one.
-#[derive(Deserialize, ToSchema)]
+#[derive(Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Disconnect {
     /// All connections of this user.
     #[schema(example = "alice")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     user: Option<String>,
     /// This connection, by the name that /api/users gives.
     #[schema(example = "5f3a91c2-0-12-345")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     connection: Option<String>,
 }
 
 /// A user's place in a topic.
-#[derive(Deserialize, ToSchema)]
+#[derive(Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Membership {
     /// All connections of this user that are open now.
@@ -71,6 +73,24 @@ pub(crate) enum Done {
     Subscribed(Subscribed),
 }
 
+impl Done {
+    /// The field of the count in JSON.
+    pub const fn field(&self) -> &'static str {
+        match self {
+            Done::Disconnected(_) => "disconnected",
+            Done::Subscribed(_) => "connections",
+        }
+    }
+
+    /// Adds connections of other nodes.
+    pub fn add(&mut self, connections: u64) {
+        match self {
+            Done::Disconnected(done) => done.disconnected += connections,
+            Done::Subscribed(done) => done.connections += connections,
+        }
+    }
+}
+
 impl PendingCount {
     /// Waits for the shards.
     pub async fn done(self) -> Result<Done, ShardRequestError> {
@@ -90,6 +110,12 @@ async fn sum(replies: ShardReplies<u32>) -> Result<u64, ShardRequestError> {
 }
 
 impl Disconnect {
+    /// The node of the connection, if it is one.
+    pub fn owner(&self) -> Option<NodeId> {
+        let id: ConnectionId = self.connection.as_deref()?.parse().ok()?;
+        Some(id.node)
+    }
+
     pub fn start(&self, node: &Node) -> Result<PendingCount, Rejection> {
         let close = CloseReason::ByApplication;
         let replies = match (&self.user, &self.connection) {

@@ -89,12 +89,53 @@ fn users_are_subscribed_and_disconnected_at_all_nodes() {
 }
 
 #[test]
+fn commands_of_a_batch_reach_users_at_all_nodes() {
+    let nats = Nats::start();
+    let [a, b] = nats.nodes(&[]);
+    let mut als = [stream(&a, "user=al"), stream(&b, "user=al")];
+    let mut bo = stream(&b, "user=bo");
+    let bos = whole(&a, "GET", "/api/users/bo", None)["connections"][0]["id"].clone();
+    let batch = |node: &Server, commands: Value| {
+        let (status, reply) = node.api("POST", "/api/batch", Some(json!({"commands": commands})));
+        assert_eq!(status, 200, "{reply}");
+        reply["results"].as_array().unwrap().clone()
+    };
+    let done = |field: &str, count: u64| json!({"ok": {field: count, "missing": []}});
+    // A message behind a change of members reaches those members, at the other node, too.
+    let membership = json!({"user": "al", "topic": "room"});
+    let results = batch(
+        &a,
+        json!([{"subscribe": membership}, {"publish": {"topic": "room", "data": "end"}}]),
+    );
+    assert_eq!(results[0], done("connections", 2));
+    assert!(results[1]["ok"]["id"].is_string(), "{}", results[1]);
+    als.iter_mut().for_each(|al| assert!(until_end(al).is_empty()));
+    let results = batch(
+        &a,
+        json!([
+            {"unsubscribe": membership},
+            {"subscribe": {"user": "", "topic": "room"}},
+            {"disconnect": {"connection": bos}},
+            {"disconnect": {"user": "al"}},
+            {"disconnect": {"user": "nobody"}},
+        ]),
+    );
+    assert_eq!(results[0], done("connections", 2));
+    assert_eq!(results[1]["error"]["code"], "bad_user");
+    assert_eq!(results[2], done("disconnected", 1));
+    assert_eq!(results[3], done("disconnected", 2));
+    assert_eq!(results[4], done("disconnected", 0));
+    als.iter_mut().for_each(|al| drop(al.rest()));
+    bo.rest();
+}
+
+#[test]
 fn a_node_that_does_not_reply_is_named() {
     let mut nats = Nats::start();
     let [a, b] = nats.nodes(&[]);
     let _al = [stream(&a, "user=al"), stream(&b, "user=al")];
     assert_eq!(whole(&a, "GET", "/api/users/al", None)["count"], 2);
-    b.signal("-STOP");
+    b.pause();
     let (status, al) = a.api("GET", "/api/users/al", None);
     // After 3.5 seconds it is silent, and is no part of the cluster any more.
     if nodes_in(&a, "up") == ["b"] {

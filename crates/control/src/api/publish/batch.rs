@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 use super::pending::Pending;
 use super::{Broadcast, Publish, Published, Send};
 use crate::api::connections::{Disconnect, Done, Membership, PendingCount};
+use crate::api::spread::{OtherNodes, PendingCommand};
 use crate::http::access::{COMMAND, Caller, RequiredScope};
 use crate::http::{Body, ErrorBody, Rejection, parse};
 use crate::node::{Node, ShardRequestError};
@@ -120,10 +121,20 @@ pub(crate) enum CommandResult {
     /// It was done.
     Done {
         /// To how many connections.
-        ok: Done,
+        ok: DoneAtAll,
     },
     /// It was not done; others were.
     Rejected(ErrorBody),
+}
+
+/// What was done, in a cluster at all nodes.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct DoneAtAll {
+    #[serde(flatten)]
+    done: Done,
+    /// In a cluster: nodes that did not reply, or could not do it. They may have done it all the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing: Option<Vec<String>>,
 }
 
 /// A command that was done, or a message on its way.
@@ -135,7 +146,8 @@ enum Begun {
 /// What a command waits for.
 enum Waiting {
     Message(Pending),
-    Count(PendingCount),
+    /// At this node, and at the others of its cluster.
+    Count(PendingCount, Option<PendingCommand>),
     Rejected(Rejection),
 }
 
@@ -158,13 +170,16 @@ pub(crate) async fn batch(
     let mut begun = Vec::with_capacity(batch.commands.len());
     // The call waits for a silent shard once, not with every command that asks it.
     let mut is_silent = false;
+    let mut others = OtherNodes::new(&node);
     for command in &batch.commands {
-        begun.push(match begin(&node, &caller, command) {
-            Waiting::Count(_) if is_silent => {
+        begun.push(match begin(&node, &others, &caller, command) {
+            Waiting::Count(..) if is_silent => {
                 Begun::Result(CommandResult::Rejected(Rejection::no_reply().body()))
             }
-            Waiting::Count(count) => Begun::Result(match count.done().await {
-                Ok(ok) => CommandResult::Done { ok },
+            Waiting::Count(count, by_others) => Begun::Result(match count.done().await {
+                Ok(done) => {
+                    CommandResult::Done { ok: done_at_all(done, &mut others, by_others).await }
+                }
                 Err(error) => {
                     is_silent = error == ShardRequestError::Timeout;
                     CommandResult::Rejected(Rejection::from(error).body())
@@ -189,7 +204,19 @@ pub(crate) async fn batch(
     Ok(Json(Results { results }))
 }
 
-fn begin(node: &Node, caller: &Caller, command: &RawValue) -> Waiting {
+/// Adds what other nodes do.
+async fn done_at_all(
+    mut done: Done,
+    others: &mut OtherNodes,
+    pending: Option<PendingCommand>,
+) -> DoneAtAll {
+    let Some(pending) = pending else { return DoneAtAll { done, missing: None } };
+    let by_others = others.done(pending, done.field()).await;
+    done.add(by_others.count);
+    DoneAtAll { done, missing: Some(by_others.missing) }
+}
+
+fn begin(node: &Node, others: &OtherNodes, caller: &Caller, command: &RawValue) -> Waiting {
     let command = match Command::parse(command) {
         Ok(command) => command,
         Err(rejection) => return Waiting::Rejected(rejection),
@@ -209,14 +236,31 @@ fn begin(node: &Node, caller: &Caller, command: &RawValue) -> Waiting {
         Command::Send(send) => send.start(node, caller),
         Command::Broadcast(broadcast) => broadcast.start(node, caller),
         Command::Disconnect(disconnect) => {
-            return disconnect.start(node).map_or_else(Waiting::Rejected, Waiting::Count);
+            return waiting(disconnect.start(node), || {
+                others.begin("/api/disconnect", disconnect, disconnect.owner())
+            });
         }
         Command::Subscribe(membership) => {
-            return membership.start(node, true).map_or_else(Waiting::Rejected, Waiting::Count);
+            return waiting(membership.start(node, true), || {
+                others.begin("/api/subscribe", membership, None)
+            });
         }
         Command::Unsubscribe(membership) => {
-            return membership.start(node, false).map_or_else(Waiting::Rejected, Waiting::Count);
+            return waiting(membership.start(node, false), || {
+                others.begin("/api/unsubscribe", membership, None)
+            });
         }
     };
     message.map_or_else(Waiting::Rejected, Waiting::Message)
+}
+
+/// A change of members, which other nodes do as well unless this one rejects it.
+fn waiting(
+    own: Result<PendingCount, Rejection>,
+    begin_others: impl FnOnce() -> Option<PendingCommand>,
+) -> Waiting {
+    match own {
+        Ok(count) => Waiting::Count(count, begin_others()),
+        Err(rejection) => Waiting::Rejected(rejection),
+    }
 }

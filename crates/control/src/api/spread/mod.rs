@@ -4,6 +4,7 @@
 //! Another node gets the call as it came, with its method, path and body, and does it by itself. It trusts the node that
 //! calls to have checked the key, as it trusts it with messages: both are let in by NATS.
 
+mod commands;
 mod merge;
 
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use tower::ServiceExt;
 use super::calls;
 use crate::http::Rejection;
 use crate::node::Node;
+pub(super) use commands::{OtherNodes, PendingCommand};
 use merge::Merge;
 
 /// How long another node may take to reply.
