@@ -133,7 +133,7 @@ fn attempts_to_connect_that_the_kernel_drops_are_shown_with_what_to_do() {
     let dropped = |server: &Server| server.metric("throng_kernel_listen_overflows_total");
     let before = dropped(&server);
     // A stopped process accepts no connection.
-    server.signal("-STOP");
+    server.pause();
     let queued = kernel::overflow(server.client);
     server.signal("-CONT");
     drop(queued);

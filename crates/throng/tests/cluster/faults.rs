@@ -115,7 +115,7 @@ fn a_node_that_stands_still_misses_nothing() {
     let nats = Nats::start();
     let [a, b] = nats.nodes(&[]);
     let mut there = stream(&b, "topic=t");
-    b.signal("-STOP");
+    b.pause();
     a.until("b is silent", |a| nodes_in(a, "silent") == ["b"]);
     for number in 0..50 {
         a.publish("t", json!(number));

@@ -221,7 +221,7 @@ fn a_node_that_comes_late_has_all_and_one_that_stood_still_again() {
     member.until(&["cy"]);
     let bo = Member::new(&b, "room:x", "bo");
     member.until(&["bo", "cy"]);
-    b.signal("-STOP");
+    b.pause();
     member.until(&["cy"]);
     a.until("b is silent", |a| nodes_in(a, "silent") == ["b"]);
     b.signal("-CONT");

@@ -198,7 +198,7 @@ fn a_stopped_server_resumes_without_loss() {
     phoenix.send(tungstenite::Message::text(join)).unwrap();
     assert_eq!(receive(&mut phoenix)[4]["status"], "ok");
     server.until_members("room:a", 3);
-    server.signal("-STOP");
+    server.pause();
     let mut requested = server.connect();
     requested.write_all(b"GET /healthz HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
     let beat = r#"[null,"7","phoenix","heartbeat",{}]"#;

@@ -415,6 +415,20 @@ impl Server {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
+
+    /// Stops the process until SIGCONT. The kernel stops a thread when it runs next: until then it may serve.
+    pub fn pause(&self) {
+        self.signal("-STOP");
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            // The name before the state may have parentheses, too.
+            stat.rsplit_once(") ").unwrap().1.starts_with('T')
+        };
+        self.until("all threads are stopped", |_| {
+            std::fs::read_dir(&tasks).unwrap().all(is_stopped)
+        });
+    }
 }
 
 impl Drop for Server {
