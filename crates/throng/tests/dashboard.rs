@@ -4,7 +4,9 @@
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use crate::cluster::support::{Nats, nodes_in};
 use crate::mqtt::client::{Connect, Publish, V5, filter};
+use crate::outbox::support::{Postgres, until_draining};
 use crate::support::*;
 use serde_json::json;
 
@@ -117,4 +119,20 @@ fn attempts_to_connect_that_the_kernel_drops_are_shown_in_words() {
     let listener = kernel::short_queue();
     let _queued = kernel::overflow(listener.local_addr().unwrap());
     done(name, page);
+}
+
+#[test]
+fn nodes_and_the_outbox_are_shown_in_words() {
+    let name = "cluster";
+    let (nats, postgres) = (Nats::start(), Postgres::start());
+    let url = postgres.url("postgres");
+    let [a, mut b] = nats.nodes(&[("THRONG_OUTBOX_URL", &*url)]);
+    // Then the node of the page drains the outbox.
+    b.child.kill().unwrap();
+    b.child.wait().unwrap();
+    until_draining(&a);
+    a.until("b is silent", |a| nodes_in(a, "silent") == ["b"]);
+    postgres.psql("SELECT throng.publish('t', '1'); SELECT throng.publish('', '1')");
+    postgres.until_empty();
+    done(name, start(&a, name));
 }

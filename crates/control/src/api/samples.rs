@@ -97,6 +97,10 @@ struct RecentSamples<'a> {
     cores: usize,
     /// limits.connections_max.
     connections_max: u64,
+    /// Whether it is one of several nodes: /api/cluster has them.
+    is_clustered: bool,
+    /// Whether applications publish through PostgreSQL: /api/outbox says how that stands.
+    has_outbox: bool,
     /// Between two samples.
     interval_seconds: u64,
     /// The figures of /api/live in columns, the oldest first: `at` and every other one is an
@@ -117,6 +121,8 @@ pub(crate) async fn samples(State(monitor): State<Arc<Monitor>>) -> Response {
         started_at: process::unix_seconds().saturating_sub(node.started.elapsed().as_secs()),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         connections_max: connections_max(node),
+        is_clustered: node.cluster.is_some(),
+        has_outbox: node.outbox.is_some(),
         interval_seconds: INTERVAL_SECONDS,
         samples: &monitor.samples.lock(),
     })

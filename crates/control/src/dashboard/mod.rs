@@ -26,7 +26,7 @@ macro_rules! files {
 const SVG: &str = "image/svg+xml";
 
 /// Path, media type and text of each file.
-pub(crate) const FILES: [(&str, &str, &str); 33] = files! {
+pub(crate) const FILES: [(&str, &str, &str); 35] = files! {
     CSS "style.css"
     SVG "icon.svg"
     JS "api.js"
@@ -44,6 +44,8 @@ pub(crate) const FILES: [(&str, &str, &str); 33] = files! {
     JS "mqtt.js"
     JS "mqtt_retained.js"
     JS "mqtt_sessions.js"
+    JS "nodes.js"
+    JS "outbox.js"
     JS "overview.js"
     JS "paint.js"
     JS "publish.js"

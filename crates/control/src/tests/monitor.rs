@@ -111,6 +111,7 @@ async fn the_samples_say_what_node_they_are_of() {
     assert_eq!(reply["epoch"], "5f3a91c2");
     assert_eq!(reply["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!((&reply["interval_seconds"], &reply["connections_max"]), (&json!(1), &json!(5000)));
+    assert_eq!((&reply["is_clustered"], &reply["has_outbox"]), (&json!(false), &json!(false)));
     assert!(reply["cores"].as_u64().unwrap() > 0);
     assert!(reply["started_at"].as_u64().unwrap() > 1_600_000_000);
     let samples = &reply["samples"];

@@ -3,7 +3,7 @@
 mod api;
 mod faults;
 mod presence;
-mod support;
+pub mod support;
 
 use serde_json::{Value, json};
 

@@ -270,4 +270,29 @@ run({
       await isLive(page);
     });
   },
+
+  // Node `b` was killed, and one of two rows of the outbox was refused.
+  async cluster() {
+    await inBrowser(async (page) => {
+      await page.goto(home());
+      await isLive(page);
+      const shows = (title, name, words, warns) => page.waitForFunction(([title, name, words, warns]) => {
+        const cards = [...document.querySelectorAll("section.card:not([hidden])")];
+        const card = cards.find((card) => card.querySelector("h2").textContent === title);
+        const lines = [...(card?.querySelectorAll("dl div") ?? [])];
+        const value = lines.find((line) => line.querySelector("dt").textContent.startsWith(name))?.querySelector("dd");
+        return value?.textContent.startsWith(words) && warns === Boolean(value.querySelector("svg"));
+      }, [title, name, words, warns]);
+      await shows("Nodes", "a (this one)", "0 connections", false);
+      await shows("Nodes", "b", "silent for", true);
+      await shows("Nodes", "NATS", "connected for", false);
+      await shows("Nodes", "Lost", "nothing", false);
+      await shows("Outbox", "PostgreSQL", "connected for", false);
+      await shows("Outbox", "Drained by", "this node", false);
+      await shows("Outbox", "Oldest row", "none waits", false);
+      await shows("Outbox", "Published", "1", false);
+      await shows("Outbox", "Refused", "1", true);
+      if (server.shots) await page.screenshot({ path: `${server.shots}/cluster.png`, fullPage: true });
+    });
+  },
 });

@@ -55,6 +55,16 @@ export function card(title, { level = 2, tools = [], wide = false } = {}, ...bod
     h('div.card-head', {}, h(`h${level}`, { id }, title), h('div.tools', {}, ...tools)), ...body);
 }
 
+/** Shows lines of a name, a value, a title, and whether the value is a warning, in a `dl.keys`. */
+export function showLines(list, lines) {
+  fill(list, lines.map(([name]) => name).join(), () => lines.map(([name]) => h('div', {}, h('dt', {}, name), h('dd'))));
+  lines.forEach(([, value, title, warn], at) => {
+    const cell = list.children[at].lastChild;
+    fill(cell, String(Boolean(warn)), () => [warn && icon('warn'), h('span')].filter(Boolean));
+    text(cell.lastChild, value, title);
+  });
+}
+
 /** {head: ['Name', {text, number: true}], rows: [[node or text]]}; scrolls sideways if it must. */
 export function table(caption, head, body = h('tbody')) {
   const columns = head.map(column => (typeof column === 'string' ? { text: column } : column));

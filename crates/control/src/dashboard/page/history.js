@@ -1,7 +1,7 @@
 // Topics' history in memory, and the store on disk. Hidden where there is neither.
 
 import * as api from './api.js';
-import { card, every, fill, h, icon, text } from './dom.js';
+import { card, every, h, showLines, text } from './dom.js';
 import { bytes, count, exact, milliseconds } from './format.js';
 
 /** Name, value, title, and whether it is a warning. */
@@ -35,13 +35,7 @@ export function history() {
       const stats = await api.get('/api/stats', signal);
       const { history, store } = stats;
       element.hidden = !store && !history.published && !history.messages;
-      const shown = lines(stats);
-      fill(list, shown.map(([name]) => name).join(), () => shown.map(([name]) => h('div', {}, h('dt', {}, name), h('dd'))));
-      shown.forEach(([, value, title, warn], at) => {
-        const cell = list.children[at].lastChild;
-        fill(cell, String(Boolean(warn)), () => [warn && icon('warn'), h('span')].filter(Boolean));
-        text(cell.lastChild, value, title);
-      });
+      showLines(list, lines(stats));
       note.hidden = !store?.failed;
       text(note, store?.failed ?? '');
     } catch (error) {

@@ -5,6 +5,8 @@ import { card, fill, h, text } from './dom.js';
 import { bytes, cores, count, duration, exact, milliseconds, percent, words } from './format.js';
 import { history } from './history.js';
 import { certificates } from './certificates.js';
+import { nodes } from './nodes.js';
+import { outbox } from './outbox.js';
 import { kernel } from './kernel.js';
 import { store, subscribe } from './live.js';
 import { names } from './samples.js';
@@ -113,7 +115,7 @@ function nodeLine() {
 }
 
 export function view() {
-  const parts = { node: nodeLine(), tiles: tiles(), shards: shards(), transports: transports(), top: top(), noisiest: noisiest(), history: history(), kernel: kernel(), certificates: certificates() };
+  const parts = { node: nodeLine(), tiles: tiles(), shards: shards(), transports: transports(), top: top(), noisiest: noisiest(), history: history(), kernel: kernel(), certificates: certificates(), nodes: nodes(), outbox: outbox() };
   const drawn = charts();
   const update = () => {
     const sample = store.samples.at(-1);
@@ -127,7 +129,7 @@ export function view() {
     parts.tiles.element,
     parts.kernel.banner,
     h('div.grid.charts', {}, ...drawn.map(chart => chart.element)),
-    h('div.grid.lists', {}, parts.shards.element, parts.transports.element, ...parts.top.elements, parts.noisiest.element, parts.kernel.element, parts.certificates.element, parts.history.element));
+    h('div.grid.lists', {}, parts.shards.element, parts.transports.element, ...parts.top.elements, parts.noisiest.element, parts.nodes.element, parts.outbox.element, parts.kernel.element, parts.certificates.element, parts.history.element));
   return {
     title: 'Overview', element, shown: update,
     close() {
@@ -138,6 +140,8 @@ export function view() {
       parts.history.close();
       parts.kernel.close();
       parts.certificates.close();
+      parts.nodes.close();
+      parts.outbox.close();
       for (const chart of drawn) chart.close();
     },
   };
