@@ -56,10 +56,17 @@ fn command(root: &Path, line: &str) -> Result<(), String> {
         script if script.starts_with("bench/") || script.starts_with("scripts/") => {
             let path = root.join(script);
             exists(&path)?;
-            let bash = Command::new("bash").arg("-n").arg(&path).output().unwrap();
-            match bash.status.success() {
+            let is_python = std::fs::read(&path).unwrap().starts_with(b"#!/usr/bin/env python3");
+            let (program, options) = match is_python {
+                true => {
+                    ("python3", &["-c", "import ast, sys; ast.parse(open(sys.argv[1]).read())"][..])
+                }
+                false => ("bash", &["-n"][..]),
+            };
+            let output = Command::new(program).args(options).arg(&path).output().unwrap();
+            match output.status.success() {
                 true => Ok(()),
-                false => Err(String::from_utf8_lossy(&bash.stderr).into_owned()),
+                false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
             }
         }
         _ => Ok(()),
