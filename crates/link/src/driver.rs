@@ -30,7 +30,8 @@ const PACKETS_MAX: usize = 1_024;
 /// Packets of one turn.
 const TURN_PACKETS_MAX: usize = 256;
 
-/// How long the driver waits for a shard that is behind, before it offers a message again.
+/// How long the driver waits for a shard that is behind, before it offers a message again, and between two turns that
+/// change entries of other nodes. Shards get the lock of the registry meanwhile, and packets leave.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// How often the driver updates the status, and ends interest, in microseconds.
@@ -102,20 +103,20 @@ impl Driver {
         let mut is_behind = false;
         loop {
             let due_us = self.node.due_us().min(self.status_due_us).min(self.entries.due_us);
-            let sleep = match is_behind {
+            let sleep = match is_behind || self.entries.has_pending() {
                 true => RETRY_DELAY,
                 false => Duration::from_micros(due_us.saturating_sub(self.link.now_us())),
             };
             tokio::select! {
                 () = self.link.notify.notified() => {}
                 Some(event) = events.recv() => self.on_event(&event),
-                // While a shard is behind, NATS and its client hold what comes.
+                // While a shard is behind, or the registry, NATS and its client hold what comes.
                 Some(packet) = self.packets.recv(), if !is_behind => self.on_packets(&packet),
                 () = tokio::time::sleep(sleep) => {}
                 _ = &mut stopped => break,
             }
             self.turn();
-            is_behind = !self.deliveries.deliver();
+            is_behind = !self.deliveries.deliver() || self.entries.is_behind();
             let now_us = self.link.now_us();
             match is_behind {
                 true => self.node.on_reading_paused(now_us),
@@ -159,6 +160,7 @@ impl Driver {
             self.update_status();
         }
         self.perform();
+        self.entries.advance(&mut self.node, now_us);
     }
 
     fn on_packets(&mut self, first: &Bytes) {
@@ -251,7 +253,6 @@ impl Driver {
     }
 
     fn perform_one(&mut self, output: Output) {
-        let now_us = self.link.now_us();
         match output {
             Output::Subscribe(stream) => self.command(Command::Subscribe(Target::Stream(stream))),
             Output::Unsubscribe(stream) => self.command(Command::Unsubscribe(stream)),
@@ -263,12 +264,12 @@ impl Driver {
                 self.deliveries.push(Delivery::Gap(node, stream, lost));
             }
             Output::PresenceChanged { node, changes } => {
-                self.entries.apply(node, &changes, &mut self.node, now_us);
+                self.entries.push_changes(node, changes);
             }
             Output::PresencePage { node, page } => {
-                self.entries.apply_page(node, &page, &mut self.node, now_us);
+                self.entries.push_page(node, page);
             }
-            Output::PresenceExpired(node) => self.entries.expire(node),
+            Output::PresenceExpired(node) => self.entries.push_expire(node),
             Output::ReadPresence(request) => {
                 self.node.on_presence_read(&request, self.entries.read(&request));
             }
@@ -311,7 +312,8 @@ impl Driver {
 
     fn update_status(&self) {
         let (node, presence) = (&self.node, self.entries.stats());
-        let incomplete = node.peers().filter(|it| it.is_up && !node.has_entries_of(it.node));
+        let is_whole = |it| node.has_entries_of(it) && !self.entries.has_pending_of(it);
+        let incomplete = node.peers().filter(|it| it.is_up && !is_whole(it.node));
         let incomplete = incomplete.map(|it| it.node).collect();
         self.link.set_status(|status| {
             status.peers = node.peers().cloned().collect();

@@ -5,8 +5,14 @@ use std::time::Instant;
 
 use cluster::{Node, PRESENCE_PACKET_BYTES, PRESENCE_US, PresenceRequest};
 use model::NodeId;
-use presence::{Change, Page, Presence as _};
+use presence::{Change, Page, Presence as _, Updates};
 use throttle::Throttle;
+
+/// Entries of other nodes that change in one turn of the driver: about 3 ms.
+const TURN_ENTRIES_MAX: usize = 2_048;
+
+/// Bytes of changes of other nodes' entries that may wait for the next turns. Beyond, the driver reads no packets.
+const WAITING_BYTES_MAX: usize = 8 << 20;
 
 /// The registry, which all nodes share.
 pub struct Registry {
@@ -19,6 +25,8 @@ pub struct Registry {
 /// Takes changes from the registry and to it.
 pub(crate) struct Entries {
     registry: Registry,
+    /// What waits to be made of other nodes' entries.
+    updates: Updates,
     other_bytes_max: usize,
     /// When changes of this node's entries are taken next, by the link's clock.
     pub due_us: u64,
@@ -27,7 +35,13 @@ pub(crate) struct Entries {
 
 impl Entries {
     pub fn new(registry: Registry, other_bytes_max: usize) -> Self {
-        Entries { registry, other_bytes_max, due_us: 0, full: Throttle::new(1, 10_000_000) }
+        Entries {
+            registry,
+            updates: Updates::default(),
+            other_bytes_max,
+            due_us: 0,
+            full: Throttle::new(1, 10_000_000),
+        }
     }
 
     /// Figures of the registry.
@@ -51,24 +65,46 @@ impl Entries {
         self.registry.presence.read_page(request.from, PRESENCE_PACKET_BYTES)
     }
 
-    pub fn apply(&mut self, of: NodeId, changes: &[Change], node: &mut Node, now_us: u64) {
-        let dropped = self.registry.presence.apply(of, changes, self.registry_us());
-        self.on_applied(of, dropped, node, now_us);
+    /// Another node's entries change, in one of the next turns.
+    pub fn push_changes(&mut self, of: NodeId, changes: Vec<Change>) {
+        self.updates.push_changes(of, changes);
     }
 
-    pub fn apply_page(&mut self, of: NodeId, page: &Page, node: &mut Node, now_us: u64) {
-        let dropped = self.registry.presence.apply_page(of, page, self.registry_us());
-        self.on_applied(of, dropped, node, now_us);
+    /// Another node's entries become those of a page.
+    pub fn push_page(&mut self, of: NodeId, page: Page) {
+        self.updates.push_page(of, page);
     }
 
-    pub fn expire(&self, of: NodeId) {
-        self.registry.presence.expire(of, self.registry_us());
+    /// All entries of another node go.
+    pub fn push_expire(&mut self, of: NodeId) {
+        self.updates.push_expire(of);
     }
 
-    fn on_applied(&mut self, of: NodeId, dropped: usize, node: &mut Node, now_us: u64) {
-        if dropped == 0 {
-            return;
+    /// Whether changes of other nodes' entries wait for the next turn.
+    pub fn has_pending(&self) -> bool {
+        !self.updates.is_empty()
+    }
+
+    /// Whether changes of a node's entries wait for the next turn.
+    pub fn has_pending_of(&self, of: NodeId) -> bool {
+        self.updates.has(of)
+    }
+
+    /// Whether too many changes wait.
+    pub fn is_behind(&self) -> bool {
+        self.updates.bytes() > WAITING_BYTES_MAX
+    }
+
+    /// Makes changes of other nodes' entries, as many as go into one turn.
+    pub fn advance(&mut self, node: &mut Node, now_us: u64) {
+        let registry_us = self.registry_us();
+        let presence = &self.registry.presence;
+        for of in presence.advance(&mut self.updates, TURN_ENTRIES_MAX, registry_us) {
+            self.on_dropped(of, node, now_us);
         }
+    }
+
+    fn on_dropped(&mut self, of: NodeId, node: &mut Node, now_us: u64) {
         node.on_presence_full(of, now_us);
         if let Some(suppressed) = self.full.pass(now_us, 1) {
             tracing::warn!(
@@ -82,5 +118,74 @@ impl Entries {
 
     fn registry_us(&self) -> u64 {
         u64::try_from(self.registry.started.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cluster::Settings;
+    use presence::{Limits, Local, SharedEntry};
+
+    use super::*;
+
+    const OTHER: NodeId = NodeId(2);
+
+    /// The entries of a second node in the registry of a first one.
+    fn entries() -> (Entries, Node) {
+        let limits =
+            Limits { users_max: 9, list_bytes_max: 1_000, interval_us: 1, members_per_ms: 0 };
+        let presence = Arc::new(Local::new(limits, NodeId(1)).with_nodes(1 << 30));
+        let registry = Registry { presence, started: Instant::now() };
+        let settings = Settings {
+            node: NodeId(1),
+            name: String::new(),
+            version: "1".into(),
+            replay_bytes_max: 1 << 20,
+        };
+        (Entries::new(registry, 1 << 30), Node::new(settings, 0))
+    }
+
+    fn entry(number: u64, meta: &str) -> SharedEntry {
+        SharedEntry { number, topic: "t".into(), user: "al".into(), meta: meta.into() }
+    }
+
+    fn enter(number: u64, meta: &str) -> Change {
+        Change { gone: None, entry: Some(entry(number, meta)) }
+    }
+
+    #[test]
+    fn a_turn_is_short_while_many_entries_go_and_come_back() {
+        let (mut entries, mut node) = entries();
+        let count = |entries: &Entries| entries.stats().other_nodes;
+        let most = 10 * TURN_ENTRIES_MAX;
+        entries.push_changes(OTHER, (0..most as u64).map(|number| enter(number, "")).collect());
+        for turn in 1..=10 {
+            entries.advance(&mut node, 0);
+            assert_eq!(
+                (count(&entries), entries.has_pending()),
+                (turn * TURN_ENTRIES_MAX, turn < 10)
+            );
+        }
+        entries.push_expire(OTHER);
+        entries.advance(&mut node, 0);
+        assert_eq!((count(&entries), entries.has_pending_of(OTHER)), (9 * TURN_ENTRIES_MAX, true));
+        let page = Page { from: 0, to: None, entries: vec![entry(5, ""), entry(most as u64, "")] };
+        entries.push_page(OTHER, page);
+        let mut turns = 0;
+        while entries.has_pending() {
+            entries.advance(&mut node, 0);
+            turns += 1;
+        }
+        assert_eq!((count(&entries), turns), (2, 10));
+    }
+
+    #[test]
+    fn too_many_bytes_that_wait_are_behind() {
+        let (mut entries, mut node) = entries();
+        let meta = format!(r#"{{"x":"{}"}}"#, "x".repeat(1 << 20));
+        (0..9).for_each(|number| entries.push_changes(OTHER, vec![enter(number, &meta)]));
+        assert!(entries.is_behind());
+        entries.advance(&mut node, 0);
+        assert!(!entries.is_behind() && !entries.has_pending());
     }
 }

@@ -11,9 +11,9 @@
 //! Every [`Ref`] names the node that drew it, so refs of two nodes never collide, and one registry has the entries of
 //! all nodes. Each node owns its own ones. [`Local::with_nodes`] makes it record what changes of them
 //! ([`Local::take_changes`]) and give all of them in pages ([`Local::read_page`]); other nodes take both
-//! ([`Local::apply`], [`Local::apply_page`]). An entry that another node may have never changes, and a node gives each
+//! ([`Updates`], [`Local::advance`]). An entry that another node may have never changes, and a node gives each
 //! number once. So a node's entries are a set of numbers that only comes and goes: to apply a change twice, or one
-//! that a page has already, does no harm. [`Presence::expire`] removes the entries of a node that died.
+//! that a page has already, does no harm. [`Updates::push_expire`] removes the entries of a node that died.
 //!
 //! # What a member holds
 //! [`Presence::list`] gives what has been *announced*, never a change that still waits for its
@@ -50,6 +50,7 @@ mod notice;
 mod registry;
 mod sharing;
 mod topic;
+mod updates;
 
 pub use local::Local;
 pub use meta::Snapshot;
@@ -57,6 +58,7 @@ pub use model::NodeId;
 pub use node::Ref;
 pub use notice::{Batch, Emit, Notice};
 pub use sharing::{Change, Changes, Page, SharedEntry};
+pub use updates::Updates;
 
 /// The event of a topic's whole list; members replace what they hold by it.
 pub const STATE: &str = "presence_state";

@@ -6,12 +6,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::registry::{EXPIRE_TOPICS_MAX, Registry};
 use crate::sharing::Sharing;
 use crate::{
-    Batch, Change, Changes, Completion, Limits, List, NodeId, Page, PassedEntry, Presence,
-    PresenceReply, Ref, Stats,
+    Batch, Changes, Completion, Limits, List, NodeId, Page, PassedEntry, Presence, PresenceReply,
+    Ref, Stats,
 };
 
 /// Entries of other nodes that change, or own ones that are read, in one hold of the lock: about 100 microseconds.
-const ENTRIES_PER_LOCK: usize = 64;
+pub(crate) const ENTRIES_PER_LOCK: usize = 64;
 
 /// The registry of one process, which all its threads share. It answers everything at once.
 ///
@@ -54,23 +54,6 @@ impl Local {
             page.entries.extend(part.entries);
         }
         page
-    }
-
-    /// Changes another node's entries. Members learn of it by notices. Returns how many new entries did not fit into
-    /// the memory for those of other nodes: they are not there.
-    pub fn apply(&self, node: NodeId, changes: &[Change], now_us: u64) -> usize {
-        let mut dropped = 0;
-        for changes in changes.chunks(ENTRIES_PER_LOCK) {
-            dropped += self.lock().apply(node, changes, now_us);
-        }
-        dropped
-    }
-
-    /// Makes another node's entries in the range of a page those of the page, which are in the order of their numbers.
-    /// Returns as [`Local::apply`].
-    pub fn apply_page(&self, node: NodeId, page: &Page, now_us: u64) -> usize {
-        let changes = self.lock().page_changes(node, page);
-        self.apply(node, &changes, now_us)
     }
 
     /// A registry that a panicking thread held is whole: its calls leave it so.
@@ -121,7 +104,7 @@ impl Presence for Local {
     /// Frees the lock after every few entries or topics, so that members enter and leave meanwhile.
     fn expire(&self, node: NodeId, now_us: u64) {
         if self.lock().sharing.is_some() {
-            while self.lock().expire_some(node, ENTRIES_PER_LOCK, now_us) {}
+            while self.lock().expire_some(node, ENTRIES_PER_LOCK, now_us) > 0 {}
             return;
         }
         let mut after = None;

@@ -138,9 +138,9 @@ impl Registry {
         self.changed(topic, now_us);
     }
 
-    /// Removes up to so many entries of another node; false when it has none any more.
-    pub fn expire_some(&mut self, node: NodeId, entries_max: usize, now_us: u64) -> bool {
-        let Some(sharing) = &self.sharing else { return false };
+    /// Removes up to so many entries of another node, and returns how many.
+    pub fn expire_some(&mut self, node: NodeId, entries_max: usize, now_us: u64) -> usize {
+        let Some(sharing) = &self.sharing else { return 0 };
         let numbers: Vec<u64> =
             sharing.others.numbers(node, &Page::default()).take(entries_max).collect();
         for number in &numbers {
@@ -149,7 +149,7 @@ impl Registry {
                 self.leave_of(Ref::new(node, *number), &located, now_us);
             }
         }
-        !numbers.is_empty()
+        numbers.len()
     }
 }
 

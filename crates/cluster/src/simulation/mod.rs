@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use bytes::Bytes;
 use model::NodeId;
-use presence::Presence as _;
 use random::Random;
 
 use crate::{Interest, Node, Output, Settings, Stream};
@@ -272,7 +271,6 @@ impl World {
     fn perform(&mut self, node: usize, output: Output) {
         let now_us = self.now_us;
         let process = self.processes[node].as_mut().unwrap();
-        let own_us = now_us + process.clock_us;
         match output {
             Output::Subscribe(stream) => {
                 process.subscribed.insert(stream);
@@ -301,12 +299,12 @@ impl World {
                 process.gaps.insert((by, stream), now_us);
             }
             Output::PresenceChanged { node, changes } => {
-                assert_eq!(process.registry.local.apply(node, &changes, own_us), 0);
+                process.registry.updates.push_changes(node, changes);
             }
             Output::PresencePage { node, page } => {
-                assert_eq!(process.registry.local.apply_page(node, &page, own_us), 0);
+                process.registry.updates.push_page(node, page);
             }
-            Output::PresenceExpired(node) => process.registry.local.expire(node, own_us),
+            Output::PresenceExpired(node) => process.registry.updates.push_expire(node),
             Output::ReadPresence(request) => {
                 // Some entries, so that there are several pages.
                 let page = process.registry.local.read_page(request.from, 300);
@@ -326,6 +324,8 @@ impl World {
         let next_us = self.stands_until(node).unwrap_or(self.now_us + TICK_US);
         self.push(next_us, Event::Tick(node, id));
         if self.stands_until(node).is_none() {
+            // What a turn of the driver does is less than what may wait.
+            let updates_max = 1 + self.random.below(12_usize);
             self.input(node, |process, now_us| {
                 for stream in process.interest.expire(now_us) {
                     process.node.on_interest_ended(stream);
@@ -333,6 +333,7 @@ impl World {
                 process.node.publish_presence(process.registry.local.take_changes(), now_us);
                 process.node.on_time(now_us);
                 assert!(process.node.due_us() > now_us);
+                process.registry.advance(updates_max, now_us);
                 process.registry.notify(now_us, seed);
             });
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::NodeId;
-use presence::{Limits, List, Local, Presence as _, PresenceReply, Ref, Snapshot};
+use presence::{Limits, List, Local, Presence as _, PresenceReply, Ref, Snapshot, Updates};
 use random::Random;
 use serde_json::Value;
 
@@ -21,6 +21,8 @@ type Users = BTreeMap<String, BTreeMap<String, Value>>;
 /// The registry of a process, its connections, and a member of each topic.
 pub struct Registry {
     pub local: Local,
+    /// What waits to be made of other nodes' entries.
+    pub updates: Updates,
     node: NodeId,
     entries: Vec<(Entry, u64)>,
     /// What the Phoenix client of a member of each topic holds; nothing where the topic is not listed.
@@ -34,7 +36,13 @@ fn topic(number: usize) -> String {
 impl Registry {
     pub fn new(node: NodeId, bytes_max: usize) -> Self {
         let local = Local::new(LIMITS, node).with_nodes(bytes_max);
-        Registry { local, node, entries: Vec::new(), views: vec![Users::new(); TOPICS] }
+        Registry {
+            local,
+            updates: Updates::default(),
+            node,
+            entries: Vec::new(),
+            views: vec![Users::new(); TOPICS],
+        }
     }
 
     /// A connection enters a topic, leaves it, or shows another meta.
@@ -60,6 +68,11 @@ impl Registry {
                 *at = shown;
             }
         }
+    }
+
+    /// Makes some updates of other nodes' entries.
+    pub fn advance(&mut self, updates_max: usize, now_us: u64) {
+        assert_eq!(self.local.advance(&mut self.updates, updates_max, now_us), []);
     }
 
     /// Publishes the notices that are due to the members.

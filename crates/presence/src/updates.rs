@@ -1,0 +1,220 @@
+//! Updates of other nodes' entries that wait to be made.
+//!
+//! A node that dies may have had a million entries, and whoever removes them has other work as well. So updates wait
+//! here, those of each node in their order, and [`Local::advance`] makes them bit by bit.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+
+use crate::local::ENTRIES_PER_LOCK;
+use crate::registry::Registry;
+use crate::{Change, Local, NodeId, Page, SharedEntry};
+
+/// Updates of other nodes' entries that wait to be made.
+#[derive(Default)]
+pub struct Updates {
+    /// The updates of each node, in their order; no node without any.
+    by_node: BTreeMap<NodeId, VecDeque<Update>>,
+    /// The node whose entries were changed last. The next one goes on.
+    last: Option<NodeId>,
+    bytes: usize,
+}
+
+/// What is to be made of a node's entries.
+struct Update {
+    kind: Kind,
+    bytes: usize,
+}
+
+enum Kind {
+    /// All go.
+    Expire,
+    /// Those of these changes that are still to be made.
+    Change(VecDeque<Change>),
+    /// Those in the range of a page become those of the page.
+    Page(Page),
+}
+
+/// What came of a part of an update.
+struct Part {
+    /// Entries that it took.
+    entries: usize,
+    /// New ones that did not fit.
+    dropped: usize,
+    is_last: bool,
+}
+
+impl Updates {
+    /// A node's entries change.
+    pub fn push_changes(&mut self, node: NodeId, changes: Vec<Change>) {
+        let bytes = changes.iter().map(Change::bytes).sum();
+        self.push(node, Update { kind: Kind::Change(changes.into()), bytes });
+    }
+
+    /// A node's entries in the range of a page become those of the page, which are in the order of their numbers.
+    pub fn push_page(&mut self, node: NodeId, page: Page) {
+        let bytes = page.entries.iter().map(SharedEntry::bytes).sum();
+        self.push(node, Update { kind: Kind::Page(page), bytes });
+    }
+
+    /// All entries of a node go. What waits to be made of them is of no use any more.
+    pub fn push_expire(&mut self, node: NodeId) {
+        let before = self.by_node.remove(&node).into_iter().flatten();
+        self.bytes -= before.map(|update| update.bytes).sum::<usize>();
+        self.push(node, Update { kind: Kind::Expire, bytes: 0 });
+    }
+
+    /// Bytes of the changes and pages that wait.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.by_node.is_empty()
+    }
+
+    /// Whether something of a node waits.
+    pub fn has(&self, node: NodeId) -> bool {
+        self.by_node.contains_key(&node)
+    }
+
+    fn push(&mut self, node: NodeId, update: Update) {
+        self.bytes += update.bytes;
+        self.by_node.entry(node).or_default().push_back(update);
+    }
+
+    /// The oldest update of the node whose turn it is.
+    fn next(&mut self) -> Option<(NodeId, &mut Update)> {
+        let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
+        let next = self.by_node.range((after, Bound::Unbounded)).next();
+        let node = *next.or_else(|| self.by_node.first_key_value())?.0;
+        self.last = Some(node);
+        let update = self.by_node.get_mut(&node)?.front_mut()?;
+        Some((node, update))
+    }
+
+    /// The oldest update of a node has been made.
+    fn pop(&mut self, node: NodeId) {
+        let Some(updates) = self.by_node.get_mut(&node) else { return };
+        self.bytes -= updates.pop_front().map_or(0, |update| update.bytes);
+        if updates.is_empty() {
+            self.by_node.remove(&node);
+        }
+    }
+}
+
+impl Update {
+    /// Makes a part of it, of as many entries as go into one hold of the lock.
+    fn advance(&mut self, registry: &mut Registry, node: NodeId, now_us: u64) -> Part {
+        match &mut self.kind {
+            Kind::Expire => {
+                let entries = registry.expire_some(node, ENTRIES_PER_LOCK, now_us);
+                Part { entries, dropped: 0, is_last: entries < ENTRIES_PER_LOCK }
+            }
+            Kind::Change(changes) => {
+                let part = changes.len().min(ENTRIES_PER_LOCK);
+                let part: Vec<Change> = changes.drain(..part).collect();
+                let dropped = registry.apply(node, &part, now_us);
+                Part { entries: part.len(), dropped, is_last: changes.is_empty() }
+            }
+            Kind::Page(page) => {
+                let changes = registry.page_changes(node, page);
+                let is_last = changes.is_empty();
+                self.kind = Kind::Change(changes.into());
+                Part { entries: 0, dropped: 0, is_last }
+            }
+        }
+    }
+}
+
+impl Local {
+    /// Makes updates that wait, of about so many entries: of each node in turn, and those of one node in their order.
+    /// Members learn of it by notices. Returns of which nodes new entries did not fit into the memory for those of
+    /// other nodes: they are not there.
+    pub fn advance(&self, updates: &mut Updates, entries_max: usize, now_us: u64) -> Vec<NodeId> {
+        let (mut entries, mut dropped) = (0, Vec::new());
+        while entries < entries_max
+            && let Some((node, update)) = updates.next()
+        {
+            let part = update.advance(&mut self.lock(), node, now_us);
+            // Each takes time, also one without entries.
+            entries += part.entries.max(1);
+            if part.dropped > 0 && !dropped.contains(&node) {
+                dropped.push(node);
+            }
+            if part.is_last {
+                updates.pop(node);
+            }
+        }
+        dropped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Limits, Presence as _};
+
+    const OWN: NodeId = NodeId(1);
+    const OTHERS: [NodeId; 2] = [NodeId(2), NodeId(3)];
+    const LIMITS: Limits =
+        Limits { users_max: 9, list_bytes_max: 1_000, interval_us: 1, members_per_ms: 0 };
+
+    fn local() -> Local {
+        Local::new(LIMITS, OWN).with_nodes(1 << 30)
+    }
+
+    fn entry(number: u64) -> SharedEntry {
+        let user = format!("u{number}").into();
+        SharedEntry { number, topic: "t".into(), user, meta: "".into() }
+    }
+
+    fn enter(numbers: std::ops::Range<u64>) -> Vec<Change> {
+        numbers.map(|number| Change { gone: None, entry: Some(entry(number)) }).collect()
+    }
+
+    fn count(local: &Local) -> usize {
+        local.stats().other_nodes
+    }
+
+    #[test]
+    fn a_node_with_many_entries_leaves_bit_by_bit_and_delays_no_other() {
+        let (local, mut updates) = (local(), Updates::default());
+        updates.push_changes(OTHERS[0], enter(0..10_000));
+        local.advance(&mut updates, usize::MAX, 0);
+        assert_eq!((count(&local), updates.bytes()), (10_000, 0));
+        updates.push_expire(OTHERS[0]);
+        for _ in 0..8 {
+            let before = count(&local);
+            local.advance(&mut updates, 1_000, 0);
+            let gone = before - count(&local);
+            assert!((1_000..1_000 + ENTRIES_PER_LOCK).contains(&gone), "{gone} have gone");
+        }
+        updates.push_changes(OTHERS[1], enter(0..100));
+        local.advance(&mut updates, 300, 0);
+        assert_eq!((updates.has(OTHERS[0]), updates.has(OTHERS[1])), (true, false));
+        // It is back before all have gone, with some of them.
+        let page = Page { from: 0, to: None, entries: (9_000..9_100).map(entry).collect() };
+        updates.push_page(OTHERS[0], page);
+        updates.push_changes(OTHERS[0], vec![Change { gone: Some(9_000), entry: None }]);
+        while !updates.is_empty() {
+            local.advance(&mut updates, 1, 0);
+        }
+        assert_eq!((count(&local), updates.bytes()), (199, 0));
+    }
+
+    #[test]
+    fn what_waits_of_a_node_that_goes_is_of_no_use() {
+        let (local, mut updates) = (local(), Updates::default());
+        updates.push_changes(OTHERS[0], enter(0..10));
+        local.advance(&mut updates, usize::MAX, 0);
+        updates.push_changes(OTHERS[0], enter(10..20));
+        updates.push_page(OTHERS[0], Page { from: 0, to: None, entries: vec![entry(0)] });
+        assert_eq!(updates.bytes(), 10 * (48 + 48 + 4) + 48 + 3);
+        updates.push_expire(OTHERS[0]);
+        assert_eq!(updates.bytes(), 0);
+        local.advance(&mut updates, usize::MAX, 0);
+        assert_eq!((count(&local), updates.is_empty()), (0, true));
+    }
+}
