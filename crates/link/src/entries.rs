@@ -15,11 +15,19 @@ const TURN_ENTRIES_MAX: usize = 2_048;
 const WAITING_BYTES_MAX: usize = 8 << 20;
 
 /// The registry, which all nodes share.
+#[derive(Clone)]
 pub struct Registry {
     /// Who is present, with entries of other nodes ([`presence::Local::with_nodes`]).
     pub presence: Arc<presence::Local>,
     /// When the clock began that the registry goes by.
     pub started: Instant,
+}
+
+impl Registry {
+    /// The time of the clock that the registry goes by, in microseconds.
+    pub(crate) fn now_us(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
 }
 
 /// Takes changes from the registry and to it.
@@ -97,7 +105,7 @@ impl Entries {
 
     /// Makes changes of other nodes' entries, as many as go into one turn.
     pub fn advance(&mut self, node: &mut Node, now_us: u64) {
-        let registry_us = self.registry_us();
+        let registry_us = self.registry.now_us();
         let presence = &self.registry.presence;
         for of in presence.advance(&mut self.updates, TURN_ENTRIES_MAX, registry_us) {
             self.on_dropped(of, node, now_us);
@@ -114,10 +122,6 @@ impl Entries {
                 "users of another node are missing from lists of presence here: raise cluster.presence_bytes_max"
             );
         }
-    }
-
-    fn registry_us(&self) -> u64 {
-        u64::try_from(self.registry.started.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 }
 

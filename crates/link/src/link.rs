@@ -298,24 +298,30 @@ pub(crate) fn stream_of(message: &Envelope) -> Stream {
 }
 
 #[cfg(test)]
+impl Settings {
+    pub(crate) fn for_tests() -> Self {
+        Settings {
+            cluster: "t".into(),
+            node: NodeId(1),
+            name: String::new(),
+            version: "1".into(),
+            queue_bytes_max: 1 << 20,
+            replay_bytes_max: 1 << 20,
+            presence_bytes_max: 1 << 20,
+            message_bytes_max: 1 << 10,
+            linger_us: 0,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use model::{Data, Epoch, Message, Position, Publication};
 
     use super::*;
 
     fn link(queue_bytes_max: usize) -> Arc<Link> {
-        let settings = Settings {
-            cluster: "t".into(),
-            node: NodeId(1),
-            name: String::new(),
-            version: "1".into(),
-            queue_bytes_max,
-            replay_bytes_max: 1 << 20,
-            presence_bytes_max: 1 << 20,
-            message_bytes_max: 1 << 10,
-            linger_us: 0,
-        };
-        Link::new(settings, Login::Anonymous)
+        Link::new(Settings { queue_bytes_max, ..Settings::for_tests() }, Login::Anonymous)
     }
 
     fn message(topic: &str, retain: bool) -> Arc<Envelope> {

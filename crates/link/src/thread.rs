@@ -113,7 +113,7 @@ pub fn spawn(
     let (stop, stopped) = oneshot::channel();
     let describe: Describe = Box::new(describe);
     let thread = std::thread::Builder::new().name("cluster".into()).spawn(move || {
-        let _closes = CloseOnDrop(link.clone());
+        let _closes = CloseOnDrop { link: link.clone(), registry: registry.clone() };
         runtime.block_on(async {
             match connect(link.clone(), servers).await {
                 Ok((client, events)) => {
@@ -130,12 +130,19 @@ pub fn spawn(
     Ok(Running { stop: Some(stop), thread: Some(thread) })
 }
 
-/// Closes the link when the thread ends, also by a panic.
-struct CloseOnDrop(Arc<Link>);
+/// Closes the link when the thread ends. Where it ends by a panic, the process goes on, and the entries of other nodes
+/// go: no other thread would notice when they are gone.
+struct CloseOnDrop {
+    link: Arc<Link>,
+    registry: Registry,
+}
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
-        self.0.close();
+        self.link.close();
+        if std::thread::panicking() {
+            self.registry.presence.expire_others(self.registry.now_us());
+        }
     }
 }
 
@@ -204,7 +211,46 @@ impl Drop for Running {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
+    use model::NodeId;
+    use presence::{Change, Limits, Presence as _, SharedEntry, Updates};
+
     use super::*;
+    use crate::{Login, Settings};
+
+    /// A registry with an entry of its own and some of two other nodes.
+    fn registry() -> Registry {
+        let limits =
+            Limits { users_max: 9, list_bytes_max: 1_000, interval_us: 1, members_per_ms: 0 };
+        let presence = Arc::new(presence::Local::new(limits, NodeId(1)).with_nodes(1 << 20));
+        presence.enter("t", "al", "{}", 0);
+        let enter = |number| {
+            let entry = SharedEntry { number, topic: "t".into(), ..SharedEntry::default() };
+            Change { gone: None, entry: Some(entry) }
+        };
+        let mut updates = Updates::default();
+        updates.push_changes(NodeId(2), (0..100).map(enter).collect());
+        updates.push_changes(NodeId(3), vec![enter(0)]);
+        presence.advance(&mut updates, usize::MAX, 0);
+        Registry { presence, started: Instant::now() }
+    }
+
+    #[test]
+    fn entries_of_other_nodes_go_with_a_thread_that_panics() {
+        for (panics, left) in [(false, 101), (true, 0)] {
+            let (link, registry) = (Link::new(Settings::for_tests(), Login::Anonymous), registry());
+            let closes = CloseOnDrop { link: link.clone(), registry: registry.clone() };
+            let thread = std::thread::spawn(move || {
+                let _closes = closes;
+                assert!(!panics, "on purpose");
+            });
+            assert_eq!(thread.join().is_err(), panics);
+            let stats = registry.presence.stats();
+            assert_eq!((stats.connections, stats.other_nodes), (1, left));
+            assert!(link.status().connection.error.is_some());
+        }
+    }
 
     #[test]
     fn attempts_to_connect_become_rarer() {

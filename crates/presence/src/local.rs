@@ -56,6 +56,12 @@ impl Local {
         page
     }
 
+    /// Removes the entries of all other nodes, of which no caller will say more. Members learn of it by notices.
+    pub fn expire_others(&self, now_us: u64) {
+        let nodes = self.lock().other_nodes();
+        nodes.into_iter().for_each(|node| self.expire(node, now_us));
+    }
+
     /// A registry that a panicking thread held is whole: its calls leave it so.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)

@@ -138,6 +138,11 @@ impl Registry {
         self.changed(topic, now_us);
     }
 
+    /// The other nodes that have entries.
+    pub fn other_nodes(&self) -> Vec<NodeId> {
+        self.sharing.iter().flat_map(|sharing| sharing.others.nodes()).collect()
+    }
+
     /// Removes up to so many entries of another node, and returns how many.
     pub fn expire_some(&mut self, node: NodeId, entries_max: usize, now_us: u64) -> usize {
         let Some(sharing) = &self.sharing else { return 0 };

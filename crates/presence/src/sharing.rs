@@ -133,6 +133,11 @@ impl OtherEntries {
         Some(located)
     }
 
+    /// The nodes that have entries.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeId> {
+        self.by_node.keys().copied()
+    }
+
     /// The numbers of a node's entries in the range of a page, in their order.
     pub fn numbers(&self, node: NodeId, page: &Page) -> impl Iterator<Item = u64> {
         let entries = self.by_node.get(&node).into_iter();
