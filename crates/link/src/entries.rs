@@ -11,6 +11,12 @@ use throttle::Throttle;
 /// Entries of other nodes that change in one turn of the driver: about 3 ms.
 const TURN_ENTRIES_MAX: usize = 2_048;
 
+/// Bytes of changes of this node's entries that it publishes in one turn.
+const TURN_BYTES_MAX: usize = 512 << 10;
+
+/// How long the rest of them waits, in microseconds. Packets leave meanwhile.
+const REST_US: u64 = 1_000;
+
 /// Bytes of changes of other nodes' entries that may wait for the next turns. Beyond, the driver reads no packets.
 const WAITING_BYTES_MAX: usize = 8 << 20;
 
@@ -59,8 +65,9 @@ impl Entries {
 
     /// Publishes what has changed of this node's entries.
     pub fn publish(&mut self, node: &mut Node, now_us: u64) {
-        self.due_us = now_us + PRESENCE_US;
-        node.publish_presence(self.registry.presence.take_changes(), now_us);
+        let changes = self.registry.presence.take_changes(TURN_BYTES_MAX);
+        self.due_us = now_us + if changes.has_more { REST_US } else { PRESENCE_US };
+        node.publish_presence(changes, now_us);
     }
 
     /// Entries of other nodes fit again when a quarter of the memory for them is free.
@@ -181,6 +188,24 @@ mod tests {
             turns += 1;
         }
         assert_eq!((count(&entries), turns), (2, 10));
+    }
+
+    #[test]
+    fn a_turn_publishes_a_bounded_part_of_what_has_changed_and_the_next_one_goes_on() {
+        let (mut entries, mut node) = entries();
+        let meta = format!(r#"{{"x":"{}"}}"#, "x".repeat(1_000));
+        for _ in 0..2_000 {
+            entries.registry.presence.enter("t", "al", &meta, 0);
+        }
+        let (mut sent, mut now_us) = (Vec::new(), 0);
+        while now_us < PRESENCE_US {
+            entries.publish(&mut node, now_us);
+            sent.push(node.counts().presence_sent - sent.iter().sum::<u64>());
+            now_us = entries.due_us;
+        }
+        assert_eq!(sent.iter().sum::<u64>(), 2_000);
+        assert_eq!(now_us, 4 * REST_US + PRESENCE_US);
+        assert!(sent.len() == 5 && sent.iter().all(|part| *part <= 512), "{sent:?}");
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::registry::{EXPIRE_TOPICS_MAX, Registry};
 use crate::sharing::Sharing;
 use crate::{
-    Batch, Changes, Completion, Limits, List, NodeId, Page, PassedEntry, Presence, PresenceReply,
-    Ref, Stats,
+    Batch, Change, Changes, Completion, Limits, List, NodeId, Page, PassedEntry, Presence,
+    PresenceReply, Ref, Stats,
 };
 
 /// Entries of other nodes that change, or own ones that are read, in one hold of the lock: about 100 microseconds.
@@ -37,10 +37,20 @@ impl Local {
         self
     }
 
-    /// Takes what has changed of this node's own entries since the call before. To be called often, since what is not
-    /// taken uses memory: beyond 64 MiB changes are dropped, and [`Changes::is_whole`] is false once.
-    pub fn take_changes(&self) -> Changes {
-        self.lock().take_changes()
+    /// Takes what has changed of this node's own entries since the call before, as far as it takes about so many bytes.
+    /// To be called often, since what is not taken uses memory: beyond 64 MiB changes are dropped, and
+    /// [`Changes::is_whole`] is false once.
+    pub fn take_changes(&self, bytes_max: usize) -> Changes {
+        let mut changes = Changes { list: Vec::new(), is_whole: true, has_more: true };
+        let mut bytes = 0;
+        while changes.has_more && bytes < bytes_max {
+            let part = self.lock().take_changes(ENTRIES_PER_LOCK, bytes_max - bytes);
+            bytes += part.list.iter().map(Change::bytes).sum::<usize>();
+            changes.list.extend(part.list);
+            changes.is_whole &= part.is_whole;
+            changes.has_more = part.has_more;
+        }
+        changes
     }
 
     /// Reads this node's own entries from a number on, as far as they take about so many bytes. The entries are not of

@@ -13,12 +13,12 @@ const ENTRY_BYTES: usize = 320;
 const TOPIC_BYTES: usize = 1_250;
 
 impl Registry {
-    /// Takes what has changed of this node's entries since the call before.
-    pub fn take_changes(&mut self) -> Changes {
-        let next = self.next.number();
+    /// Takes what has changed of this node's entries since the call before: so many changes, or fewer where they take
+    /// so many bytes.
+    pub fn take_changes(&mut self, changes_max: usize, bytes_max: usize) -> Changes {
         match &mut self.sharing {
-            Some(sharing) => sharing.take_changes(next),
-            None => Changes { list: Vec::new(), is_whole: true },
+            Some(sharing) => sharing.take_changes(changes_max, bytes_max),
+            None => Changes { list: Vec::new(), is_whole: true, has_more: false },
         }
     }
 
@@ -46,35 +46,66 @@ impl Registry {
         page
     }
 
-    /// What is to change of another node's entries, so that they are those of a page.
-    pub fn page_changes(&self, node: NodeId, page: &Page) -> Vec<Change> {
-        let Some(sharing) = &self.sharing else { return Vec::new() };
-        let has = |number: u64| page.entries.binary_search_by_key(&number, |it| it.number).is_ok();
-        let is_new = |entry: &&SharedEntry| sharing.others.get(node, entry.number).is_none();
-        let new = page.entries.iter().filter(is_new);
-        let new = new.map(|entry| Change { gone: None, entry: Some(entry.clone()) });
-        let gone = sharing.others.numbers(node, page).filter(|number| !has(*number));
-        let gone = gone.map(|number| Change { gone: Some(number), entry: None });
-        new.chain(gone).collect()
-    }
-
     /// Changes another node's entries. Returns how many new ones did not fit into the memory for them.
     pub fn apply(&mut self, node: NodeId, changes: &[Change], now_us: u64) -> usize {
         if node == self.next.node() {
             return 0;
         }
-        changes.iter().filter(|change| !self.apply_change(node, change, now_us)).count()
+        let mut apply = |Change { gone, entry }: &&Change| {
+            !self.apply_change(node, *gone, entry.as_ref(), now_us)
+        };
+        changes.iter().filter(|change| apply(change)).count()
+    }
+
+    /// Adds entries of another node, but for those that are here. Returns as [`Registry::apply`].
+    pub fn enter_some<'a>(
+        &mut self,
+        node: NodeId,
+        entries: impl Iterator<Item = &'a SharedEntry>,
+        now_us: u64,
+    ) -> usize {
+        if node == self.next.node() {
+            return 0;
+        }
+        entries.filter(|entry| !self.apply_change(node, None, Some(entry), now_us)).count()
+    }
+
+    /// Of another node's entries in the range of a page, and from a number on, visits up to so many, and removes those
+    /// that are not in the page. Returns how many it has visited, and the number of the last one.
+    pub fn leave_some(
+        &mut self,
+        node: NodeId,
+        page: &Page,
+        from: u64,
+        entries_max: usize,
+        now_us: u64,
+    ) -> (usize, Option<u64>) {
+        let Some(sharing) = &self.sharing else { return (0, None) };
+        let numbers = sharing.others.numbers(node, from).take_while(|number| page.has(*number));
+        let numbers: Vec<u64> = numbers.take(entries_max).collect();
+        for number in &numbers {
+            if page.entries.binary_search_by_key(number, |entry| entry.number).is_err() {
+                self.remove_of(node, *number, now_us);
+            }
+        }
+        (numbers.len(), numbers.last().copied())
     }
 
     /// False where the new entry does not fit.
-    fn apply_change(&mut self, node: NodeId, change: &Change, now_us: u64) -> bool {
-        let name = change.entry.as_ref().map(|entry| &*entry.topic);
+    fn apply_change(
+        &mut self,
+        node: NodeId,
+        gone: Option<u64>,
+        entry: Option<&SharedEntry>,
+        now_us: u64,
+    ) -> bool {
+        let name = entry.map(|entry| &*entry.topic);
         let has_topic = name.is_some_and(|name| self.topics.contains_key(name));
         let Some(sharing) = self.sharing.as_deref_mut() else { return true };
         let (others, bytes_max) = (&mut sharing.others, sharing.others_bytes_max);
         let is_new = |entry: &&SharedEntry| others.get(node, entry.number).is_none();
-        let entry = change.entry.as_ref().filter(is_new);
-        let gone = change.gone.and_then(|number| Some((number, others.remove(node, number)?)));
+        let entry = entry.filter(is_new);
+        let gone = gone.and_then(|number| Some((number, others.remove(node, number)?)));
         let is_first = gone.as_ref().map_or(!has_topic, |(_, old)| old.is_first);
         let fits =
             |entry: &SharedEntry| others.bytes() + memory_bytes(entry, is_first) <= bytes_max;
@@ -146,15 +177,16 @@ impl Registry {
     /// Removes up to so many entries of another node, and returns how many.
     pub fn expire_some(&mut self, node: NodeId, entries_max: usize, now_us: u64) -> usize {
         let Some(sharing) = &self.sharing else { return 0 };
-        let numbers: Vec<u64> =
-            sharing.others.numbers(node, &Page::default()).take(entries_max).collect();
-        for number in &numbers {
-            let located = self.sharing.as_mut().and_then(|it| it.others.remove(node, *number));
-            if let Some(located) = located {
-                self.leave_of(Ref::new(node, *number), &located, now_us);
-            }
-        }
+        let numbers: Vec<u64> = sharing.others.numbers(node, 0).take(entries_max).collect();
+        numbers.iter().for_each(|number| self.remove_of(node, *number, now_us));
         numbers.len()
+    }
+
+    fn remove_of(&mut self, node: NodeId, number: u64, now_us: u64) {
+        let located = self.sharing.as_mut().and_then(|it| it.others.remove(node, number));
+        if let Some(located) = located {
+            self.leave_of(Ref::new(node, number), &located, now_us);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the nodes of a cluster share of their entries, and which entries each of them has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use minicbor::{Decode, Encode};
@@ -50,6 +50,8 @@ pub struct Changes {
     pub list: Vec<Change>,
     /// False where changes were dropped, because no caller took them: other nodes must read the entries anew.
     pub is_whole: bool,
+    /// More has changed already.
+    pub has_more: bool,
 }
 
 /// A node's entries whose numbers are in a range.
@@ -138,11 +140,10 @@ impl OtherEntries {
         self.by_node.keys().copied()
     }
 
-    /// The numbers of a node's entries in the range of a page, in their order.
-    pub fn numbers(&self, node: NodeId, page: &Page) -> impl Iterator<Item = u64> {
+    /// The numbers of a node's entries from one on, in their order.
+    pub fn numbers(&self, node: NodeId, from: u64) -> impl Iterator<Item = u64> {
         let entries = self.by_node.get(&node).into_iter();
-        let numbers = entries.flat_map(|entries| entries.range(page.from..)).map(|(it, _)| *it);
-        numbers.take_while(|number| page.has(*number))
+        entries.flat_map(move |entries| entries.range(from..)).map(|(number, _)| *number)
     }
 }
 
@@ -156,7 +157,7 @@ pub(crate) struct Sharing {
     /// Entries that other nodes do not have yet, by number; each with the one in whose place it is.
     entered: BTreeMap<u64, Change>,
     /// Entries that are gone, and that other nodes have.
-    gone: Vec<u64>,
+    gone: VecDeque<u64>,
     pending_bytes: usize,
     /// Changes were dropped.
     is_lost: bool,
@@ -171,7 +172,7 @@ impl Sharing {
             others: OtherEntries::default(),
             others_bytes_max,
             entered: BTreeMap::new(),
-            gone: Vec::new(),
+            gone: VecDeque::new(),
             pending_bytes: 0,
             is_lost: false,
             shared_below: 0,
@@ -221,15 +222,30 @@ impl Sharing {
         before.into_iter().chain(gone).for_each(|number| self.push_gone(number));
     }
 
-    /// Takes what has changed since the call before. Other nodes may have all entries with numbers below `next` from
-    /// now on.
-    pub fn take_changes(&mut self, next: u64) -> Changes {
-        self.shared_below = next;
-        self.pending_bytes = 0;
-        let gone = std::mem::take(&mut self.gone).into_iter();
-        let gone = gone.map(|number| Change { gone: Some(number), entry: None });
-        let list = std::mem::take(&mut self.entered).into_values().chain(gone).collect();
-        Changes { list, is_whole: !std::mem::take(&mut self.is_lost) }
+    /// Takes what has changed since the call before: so many changes, or fewer where they take so many bytes. Other
+    /// nodes may have the entries in them from now on. What goes comes last, also behind what is left for the next
+    /// call, so that no user is gone between two connections.
+    pub fn take_changes(&mut self, changes_max: usize, bytes_max: usize) -> Changes {
+        let (mut list, mut bytes) = (Vec::new(), 0);
+        while list.len() < changes_max
+            && bytes < bytes_max
+            && let Some(change) = self.take_change()
+        {
+            bytes += change.bytes();
+            list.push(change);
+        }
+        self.pending_bytes -= bytes;
+        let has_more = !self.entered.is_empty() || !self.gone.is_empty();
+        Changes { list, is_whole: !std::mem::take(&mut self.is_lost), has_more }
+    }
+
+    fn take_change(&mut self) -> Option<Change> {
+        if let Some((number, change)) = self.entered.pop_first() {
+            self.shared_below = self.shared_below.max(number.saturating_add(1));
+            return Some(change);
+        }
+        let gone = self.gone.pop_front()?;
+        Some(Change { gone: Some(gone), entry: None })
     }
 
     /// Other nodes may have all entries with numbers below `next` from now on, since a caller reads them: one that goes
@@ -255,14 +271,14 @@ impl Sharing {
     fn push_gone(&mut self, number: u64) {
         if self.has_capacity(CHANGE_BYTES) {
             self.pending_bytes += CHANGE_BYTES;
-            self.gone.push(number);
+            self.gone.push_back(number);
         }
     }
 
     /// Whether a change of so many bytes is to be remembered. Drops all where they are too many.
     fn has_capacity(&mut self, bytes: usize) -> bool {
         if self.pending_bytes + bytes > PENDING_BYTES_MAX {
-            (self.entered, self.gone) = (BTreeMap::new(), Vec::new());
+            (self.entered, self.gone) = (BTreeMap::new(), VecDeque::new());
             (self.pending_bytes, self.is_lost) = (0, true);
         }
         !self.is_lost
@@ -271,6 +287,10 @@ impl Sharing {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use random::Random;
+
     use super::*;
 
     fn entry(number: u64, meta: &str) -> SharedEntry {
@@ -285,6 +305,10 @@ mod tests {
         sharing.on_entered(entry(number, ""), located());
     }
 
+    fn take(sharing: &mut Sharing) -> Changes {
+        sharing.take_changes(usize::MAX, usize::MAX)
+    }
+
     fn change(gone: Option<u64>, entry: Option<SharedEntry>) -> Change {
         Change { gone, entry }
     }
@@ -296,17 +320,17 @@ mod tests {
         enter(&mut sharing, 2);
         sharing.on_left(1);
         sharing.on_changed(2, "{\"a\":1}".into());
-        let changes = sharing.take_changes(3);
+        let changes = take(&mut sharing);
         assert_eq!(changes.list, [change(None, Some(entry(2, "{\"a\":1}")))]);
         assert!(changes.is_whole && sharing.is_shared(2) && !sharing.is_shared(3));
-        assert_eq!(sharing.take_changes(3).list, []);
+        assert_eq!(take(&mut sharing).list, []);
         // Of a row of replacements the last counts, in the place of the one that others have.
         sharing.on_replaced(2, entry(3, ""));
         sharing.on_replaced(3, entry(4, ""));
-        assert_eq!(sharing.take_changes(5).list, [change(Some(2), Some(entry(4, "")))]);
+        assert_eq!(take(&mut sharing).list, [change(Some(2), Some(entry(4, "")))]);
         sharing.on_replaced(4, entry(5, ""));
         sharing.on_left(5);
-        assert_eq!(sharing.take_changes(6).list, [change(Some(4), None)]);
+        assert_eq!(take(&mut sharing).list, [change(Some(4), None)]);
         assert!(sharing.own.is_empty() && sharing.pending_bytes == 0);
     }
 
@@ -325,7 +349,7 @@ mod tests {
             change(Some(1), None),
             change(Some(2), None),
         ];
-        assert_eq!(sharing.take_changes(6).list, expected);
+        assert_eq!(take(&mut sharing).list, expected);
     }
 
     #[test]
@@ -337,11 +361,59 @@ mod tests {
             sharing.on_entered(SharedEntry { number, ..large.clone() }, located());
         }
         assert!(sharing.entered.is_empty() && sharing.pending_bytes == 0);
-        let changes = sharing.take_changes(70);
-        assert_eq!(changes, Changes { list: Vec::new(), is_whole: false });
+        let changes = take(&mut sharing);
+        assert_eq!(changes, Changes { list: Vec::new(), is_whole: false, has_more: false });
         enter(&mut sharing, 70);
-        let changes = sharing.take_changes(71);
+        let changes = take(&mut sharing);
         assert_eq!((changes.list.len(), changes.is_whole), (1, true));
         assert_eq!(sharing.own.len(), 71, "a page has all");
+    }
+
+    #[test]
+    fn changes_that_are_taken_bit_by_bit_are_as_good() {
+        for seed in 0..100 {
+            let mut random = Random::new(seed);
+            let (mut sharing, mut next) = (Sharing::new(0), 0);
+            // What another node has.
+            let mut theirs = BTreeSet::new();
+            for _ in 0..300 {
+                let own: Vec<u64> = sharing.own.keys().copied().collect();
+                let any = own.get(random.below(own.len())).copied();
+                match (random.below(6_u32), any) {
+                    (0 | 1, _) | (2 | 3, None) => {
+                        enter(&mut sharing, next);
+                        next += 1;
+                    }
+                    (2, Some(number)) => sharing.on_left(number),
+                    (3, Some(number)) => {
+                        sharing.on_replaced(number, entry(next, ""));
+                        next += 1;
+                    }
+                    _ => {
+                        let most = 1 + random.below(4_usize);
+                        let changes = sharing.take_changes(most, usize::MAX);
+                        assert!(changes.list.len() <= most);
+                        apply(&mut theirs, changes.list, seed);
+                    }
+                }
+            }
+            let mut has_more = true;
+            while has_more {
+                let changes = sharing.take_changes(9, 1);
+                assert!(changes.list.len() <= 1, "one has more bytes");
+                has_more = changes.has_more;
+                apply(&mut theirs, changes.list, seed);
+            }
+            assert!(theirs.iter().eq(sharing.own.keys()), "seed {seed}");
+            assert_eq!(sharing.pending_bytes, 0, "seed {seed}");
+        }
+    }
+
+    /// Another node takes changes: no entry comes twice, and none goes that is not there.
+    fn apply(theirs: &mut BTreeSet<u64>, changes: Vec<Change>, seed: u64) {
+        for Change { gone, entry } in changes {
+            assert!(entry.is_none_or(|entry| theirs.insert(entry.number)), "seed {seed}");
+            assert!(gone.is_none_or(|gone| theirs.remove(&gone)), "seed {seed}: {gone:?}");
+        }
     }
 }

@@ -32,7 +32,15 @@ enum Kind {
     /// Those of these changes that are still to be made.
     Change(VecDeque<Change>),
     /// Those in the range of a page become those of the page.
-    Page(Page),
+    Page(Page, PageStep),
+}
+
+/// How far a page has come.
+enum PageStep {
+    /// Its entries come, from this index on.
+    Enter(usize),
+    /// Entries that are not in it go, from this number on.
+    Leave(u64),
 }
 
 /// What came of a part of an update.
@@ -54,7 +62,7 @@ impl Updates {
     /// A node's entries in the range of a page become those of the page, which are in the order of their numbers.
     pub fn push_page(&mut self, node: NodeId, page: Page) {
         let bytes = page.entries.iter().map(SharedEntry::bytes).sum();
-        self.push(node, Update { kind: Kind::Page(page), bytes });
+        self.push(node, Update { kind: Kind::Page(page, PageStep::Enter(0)), bytes });
     }
 
     /// All entries of a node go. What waits to be made of them is of no use any more.
@@ -118,11 +126,30 @@ impl Update {
                 let dropped = registry.apply(node, &part, now_us);
                 Part { entries: part.len(), dropped, is_last: changes.is_empty() }
             }
-            Kind::Page(page) => {
-                let changes = registry.page_changes(node, page);
-                let is_last = changes.is_empty();
-                self.kind = Kind::Change(changes.into());
-                Part { entries: 0, dropped: 0, is_last }
+            Kind::Page(page, step) => step.advance(page, registry, node, now_us),
+        }
+    }
+}
+
+impl PageStep {
+    /// New entries come before others go, so that no user is gone between two connections.
+    fn advance(&mut self, page: &Page, registry: &mut Registry, node: NodeId, now_us: u64) -> Part {
+        match self {
+            PageStep::Enter(at) => {
+                let part = page.entries.iter().skip(*at).take(ENTRIES_PER_LOCK);
+                let entries = part.len();
+                let dropped = registry.enter_some(node, part, now_us);
+                *at += entries;
+                if *at == page.entries.len() {
+                    *self = PageStep::Leave(page.from);
+                }
+                Part { entries, dropped, is_last: false }
+            }
+            PageStep::Leave(from) => {
+                let (entries, last) =
+                    registry.leave_some(node, page, *from, ENTRIES_PER_LOCK, now_us);
+                *from = last.map_or(*from, |last| last.saturating_add(1));
+                Part { entries, dropped: 0, is_last: entries < ENTRIES_PER_LOCK }
             }
         }
     }
@@ -202,6 +229,25 @@ mod tests {
             local.advance(&mut updates, 1, 0);
         }
         assert_eq!((count(&local), updates.bytes()), (199, 0));
+    }
+
+    #[test]
+    fn a_page_takes_the_place_of_many_entries_bit_by_bit() {
+        let (local, mut updates) = (local(), Updates::default());
+        updates.push_changes(OTHERS[0], enter(0..10_000));
+        local.advance(&mut updates, usize::MAX, 0);
+        // Half of its entries are here, and so are many that are not in it.
+        let entries = (0..1_000).chain(10_000..11_000).map(entry).collect();
+        updates.push_page(OTHERS[0], Page { from: 500, to: Some(10_500), entries });
+        let (mut parts, mut counts) = (0, vec![10_000]);
+        while !updates.is_empty() {
+            local.advance(&mut updates, 1, 0);
+            (parts, counts) = (parts + 1, [counts, vec![count(&local)]].concat());
+        }
+        let steps = || counts.windows(2).map(|it| it[0].abs_diff(it[1]));
+        assert!(steps().all(|step| step <= ENTRIES_PER_LOCK), "{counts:?}");
+        assert_eq!(counts.iter().max(), Some(&11_000), "all come before others go");
+        assert_eq!((count(&local), parts), (2_000, 2_000_usize.div_ceil(64) + 10_000 / 64 + 1));
     }
 
     #[test]

@@ -157,7 +157,7 @@ fn changes_of_presence_go_in_packets_that_are_not_too_large() {
         presence::Change { gone: None, entry: Some(entry) }
     };
     let mut sent = |list: Vec<presence::Change>, is_whole| {
-        node.publish_presence(presence::Changes { list, is_whole }, 0);
+        node.publish_presence(presence::Changes { list, is_whole, has_more: false }, 0);
         let diff = |output: Output| {
             let Output::Send { target, bytes } = output else { panic!("{output:?}") };
             assert_eq!(target, Target::Stream(Stream::PRESENCE));

@@ -326,11 +326,13 @@ impl World {
         if self.stands_until(node).is_none() {
             // What a turn of the driver does is less than what may wait.
             let updates_max = 1 + self.random.below(12_usize);
+            let bytes_max = 1 + self.random.below(500_usize);
             self.input(node, |process, now_us| {
                 for stream in process.interest.expire(now_us) {
                     process.node.on_interest_ended(stream);
                 }
-                process.node.publish_presence(process.registry.local.take_changes(), now_us);
+                let changes = process.registry.local.take_changes(bytes_max);
+                process.node.publish_presence(changes, now_us);
                 process.node.on_time(now_us);
                 assert!(process.node.due_us() > now_us);
                 process.registry.advance(updates_max, now_us);

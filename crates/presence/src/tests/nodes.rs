@@ -128,8 +128,8 @@ fn a_node_that_is_back_before_its_end_was_announced_was_not_away() {
     let page = here.read_page(0, 9, usize::MAX);
     while there.expire_some(OTHER, 9, 1000) > 0 {}
     here.leave("t", "bob", bob, 1000);
-    let changes = there.page_changes(OTHER, &page);
-    assert_eq!((changes.len(), there.apply(OTHER, &changes, 1000)), (2, 0));
+    assert_eq!(apply_page(&mut there, &page, 1000), 0);
+    assert_eq!(there.stats().other_nodes, 2);
     assert_eq!(there.due_us(), None, "there is nothing to say");
     assert_eq!(state(&there, "t"), before);
     pass_changes(&mut here, &mut there, 1000);
@@ -138,9 +138,16 @@ fn a_node_that_is_back_before_its_end_was_announced_was_not_away() {
     assert_eq!(published(&mut there, 2000), [(DIFF, gone)]);
 }
 
+/// The other node's entries become those of a page. Returns how many did not fit.
+fn apply_page(presence: &mut Registry, page: &Page, now_us: u64) -> usize {
+    let dropped = presence.enter_some(OTHER, page.entries.iter(), now_us);
+    presence.leave_some(OTHER, page, page.from, usize::MAX, now_us);
+    dropped
+}
+
 /// What changed at one goes to the other.
 fn pass_changes(from: &mut Registry, to: &mut Registry, now_us: u64) -> usize {
-    let changes = from.take_changes();
+    let changes = from.take_changes(usize::MAX, usize::MAX);
     assert!(changes.is_whole);
     to.apply(from.next.node(), &changes.list, now_us);
     changes.list.len()
@@ -205,13 +212,11 @@ fn pages_bring_another_node_to_the_same_entries() {
         here.enter("t0", &format!("v{n}"), "{}", 0);
     }
     // The changes are lost.
-    here.take_changes();
+    here.take_changes(usize::MAX, usize::MAX);
     let (mut from, mut pages) = (Some(0), 0);
     while let Some(number) = from {
         let page = here.read_page(number, 10, usize::MAX);
-        let changes = there.page_changes(OTHER, &page);
-        there.apply(OTHER, &changes, 0);
-        assert_eq!(there.page_changes(OTHER, &page), []);
+        assert_eq!(apply_page(&mut there, &page, 0), 0);
         (from, pages) = (page.to, pages + 1);
     }
     assert_eq!(pages, 8);
@@ -231,18 +236,17 @@ fn pages_bring_another_node_to_the_same_entries() {
 fn entries_of_other_nodes_have_a_limit() {
     let (mut here, mut there) = (sharing(OTHER, 0), sharing(NODE, 2_250));
     let refs: Vec<Ref> = (0..4).map(|n| here.enter("t", &format!("u{n}"), "{}", 0)).collect();
-    let changes = here.take_changes().list;
+    let changes = here.take_changes(usize::MAX, usize::MAX).list;
     assert_eq!(there.apply(OTHER, &changes, 0), 1);
     assert_eq!((there.stats().other_nodes, there.stats().other_nodes_bytes), (3, 2_219));
     here.leave("t", "u0", refs[0], 0);
     let large = here.update("t", "u1", refs[1], &format!(r#"{{"x":"{}"}}"#, "x".repeat(2_000)), 0);
-    let changes = here.take_changes().list;
+    let changes = here.take_changes(usize::MAX, usize::MAX).list;
     assert_eq!(there.apply(OTHER, &changes, 0), 1, "the other meta does not fit");
     assert_eq!(there.stats().other_nodes, 1);
     let page = here.read_page(0, 9, usize::MAX);
     here.leave("t", "u1", large.unwrap(), 0);
-    let changes = there.page_changes(OTHER, &page);
-    assert_eq!((changes.len(), there.apply(OTHER, &changes, 0)), (2, 1));
+    assert_eq!(apply_page(&mut there, &page, 0), 1);
     assert_eq!(pass_changes(&mut here, &mut there, 0), 1);
     assert_eq!(there.stats().other_nodes, 2, "all that there are");
     // No node changes the entries of another by them.
