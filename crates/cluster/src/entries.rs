@@ -24,8 +24,27 @@ const REPLY_US_MAX: u64 = 8_000_000;
 /// Bytes of diffs that may come while the node waits for one page. Beyond, it reads all entries anew.
 const DIFFS_BYTES_MAX: usize = 8 << 20;
 
-/// How long the node waits, in microseconds, before it reads the entries anew of which some did not fit.
+/// How long the node waits, in microseconds, before it reads the entries anew of which some did not fit: at first, and
+/// at the most. It waits twice as long where some do not fit once more within the most.
 const FULL_US: u64 = 30_000_000;
+const FULL_US_MAX: u64 = 16 * FULL_US;
+
+/// The memory for entries of other nodes, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory {
+    /// What those take that are here.
+    pub bytes: usize,
+    /// What they may take.
+    pub bytes_max: usize,
+}
+
+impl Memory {
+    /// Whether entries that did not fit may fit now. What they would take is an estimate: some of them may have gone.
+    fn fits(&self, missing_bytes: usize) -> bool {
+        let free_bytes = self.bytes_max.saturating_sub(self.bytes);
+        missing_bytes <= free_bytes || free_bytes >= self.bytes_max.div_ceil(4)
+    }
+}
 
 /// Another node's entries, as far as they are here.
 #[derive(Default)]
@@ -36,8 +55,20 @@ pub(crate) struct PeerEntries {
     newer: Vec<Newer>,
     /// How often it began to read the entries: the id of its requests.
     reads: u64,
-    /// Since when some entries are missing, because they did not fit.
-    full_us: Option<u64>,
+    /// Entries are missing, because they did not fit.
+    missing: Option<Missing>,
+    /// When it began to read the entries anew because of that, and how long it had waited.
+    retried: Option<(u64, u64)>,
+}
+
+/// Entries that did not fit.
+struct Missing {
+    /// When the entries are read anew, at the earliest.
+    retry_us: u64,
+    /// How long the node waits until then.
+    wait_us: u64,
+    /// The memory that they would take, in bytes, those included that have gone since.
+    bytes: usize,
 }
 
 #[derive(Default)]
@@ -84,19 +115,27 @@ impl PeerEntries {
     /// The other node is gone. True where some of its entries may be here.
     pub fn on_down(&mut self) -> bool {
         let was_there = !matches!(self.phase, Phase::Absent);
-        (self.phase, self.full_us) = (Phase::Absent, None);
+        (self.phase, self.missing) = (Phase::Absent, None);
         self.newer.clear();
         was_there
     }
 
-    /// Some of its entries did not fit.
-    pub fn on_full(&mut self, now_us: u64) {
-        self.full_us = Some(now_us);
+    /// Some of its entries did not fit, which would take so many bytes.
+    pub fn on_full(&mut self, bytes: usize, now_us: u64) {
+        let wait_us = match self.retried {
+            Some((at_us, wait_us)) if now_us < at_us + FULL_US_MAX => {
+                (2 * wait_us).min(FULL_US_MAX)
+            }
+            _ => FULL_US,
+        };
+        let new = || Missing { retry_us: now_us + wait_us, wait_us, bytes: 0 };
+        let missing = self.missing.get_or_insert_with(new);
+        missing.bytes = missing.bytes.saturating_add(bytes);
     }
 
     /// All its entries are here.
     pub fn is_whole(&self) -> bool {
-        matches!(self.phase, Phase::Whole) && self.full_us.is_none()
+        matches!(self.phase, Phase::Whole) && self.missing.is_none()
     }
 
     /// How often it began to read the entries.
@@ -115,7 +154,7 @@ impl PeerEntries {
 
     fn read_anew(&mut self, now_us: u64) {
         self.reads += 1;
-        self.full_us = None;
+        self.missing = None;
         self.phase = Phase::Reading(Reading::new(0, now_us));
     }
 
@@ -174,16 +213,21 @@ impl PeerEntries {
         Some(page)
     }
 
-    /// Time has passed. `has_capacity`: entries that did not fit may fit now.
-    pub fn on_time(&mut self, has_capacity: bool, now_us: u64) {
-        let is_due = self.full_us.is_some_and(|full_us| now_us >= full_us + FULL_US);
+    /// Time has passed.
+    pub fn on_time(&mut self, memory: Memory, now_us: u64) {
+        let retried = self.missing.as_ref().and_then(|it| {
+            (now_us >= it.retry_us && memory.fits(it.bytes)).then_some((now_us, it.wait_us))
+        });
         match &mut self.phase {
             Phase::Absent => {}
             Phase::Reading(reading) if now_us >= reading.due_us => {
                 reading.request_again(reading.attempts + 1, now_us);
             }
             Phase::Reading(_) => {}
-            Phase::Whole if is_due && has_capacity => self.read_anew(now_us),
+            Phase::Whole if retried.is_some() => {
+                self.retried = retried;
+                self.read_anew(now_us);
+            }
             Phase::Whole => {}
         }
     }
@@ -373,7 +417,7 @@ mod tests {
         entries.on_up(0);
         let mut requests = Vec::new();
         for now_us in (0..40_000_000).step_by(500_000) {
-            entries.on_time(true, now_us);
+            entries.on_time(FREE, now_us);
             assert!(entries.due_us() > Some(now_us));
             requests.extend(entries.poll_request().map(|_| now_us / 1_000_000));
         }
@@ -382,20 +426,63 @@ mod tests {
         assert_eq!((entries.poll_request(), entries.due_us()), (Some((1, 0)), Some(41_000_000)));
     }
 
+    const FREE: Memory = Memory { bytes: 0, bytes_max: 1_000 };
+
+    fn memory(bytes: usize) -> Memory {
+        Memory { bytes, bytes_max: 1_000 }
+    }
+
     #[test]
-    fn what_did_not_fit_is_read_anew_once_there_is_capacity() {
+    fn what_did_not_fit_is_read_anew_once_it_fits() {
+        for (bytes, missing_bytes, fits) in [
+            (901, 100, false),
+            (900, 100, true),
+            // A quarter is free: much of what did not fit may have gone.
+            (751, 5_000, false),
+            (750, 5_000, true),
+        ] {
+            let mut entries = PeerEntries::default();
+            entries.on_up(0);
+            entries.poll_request();
+            entries.on_page(page(0, 1, 0, None, &[1]), 0);
+            entries.on_full(missing_bytes - 10, 1);
+            entries.on_full(10, FULL_US);
+            assert!(!entries.is_whole());
+            entries.on_time(memory(bytes), FULL_US);
+            assert_eq!(entries.poll_request(), None);
+            entries.on_time(memory(bytes), FULL_US + 1);
+            assert_eq!(entries.poll_request(), fits.then_some((2, 0)), "{bytes} {missing_bytes}");
+            entries.on_page(page(0, 2, 0, None, &[1]), 0);
+            assert_eq!(entries.is_whole(), fits);
+        }
+    }
+
+    /// Each read costs as much as there are entries.
+    #[test]
+    fn what_never_fits_for_long_is_read_ever_more_rarely() {
         let mut entries = PeerEntries::default();
         entries.on_up(0);
-        entries.on_page(page(0, 1, 0, None, &[1]), 0);
-        entries.on_full(1);
-        assert!(!entries.is_whole());
-        entries.on_time(true, FULL_US);
-        entries.on_time(false, FULL_US + 1);
-        assert_eq!(entries.poll_request(), None);
-        entries.on_time(true, FULL_US + 1);
-        assert_eq!(entries.poll_request(), Some((2, 0)));
-        entries.on_page(page(0, 2, 0, None, &[1]), 0);
-        assert!(entries.is_whole());
+        let mut reads = Vec::new();
+        for second in 0..2_000 {
+            let now_us = second * 1_000_000;
+            entries.on_time(FREE, now_us);
+            if let Some((id, from)) = entries.poll_request() {
+                reads.push(second);
+                entries.on_page(page(0, id, from, None, &[1]), now_us);
+            }
+            // All fit when they are read, and one comes that does not.
+            entries.on_full(1, now_us);
+        }
+        assert_eq!(reads, [0, 30, 90, 210, 450, 930, 1_410, 1_890]);
+        // All has been well for long.
+        let mut entries_us = 1_890_000_000 + FULL_US_MAX;
+        entries.on_time(FREE, entries_us);
+        let (id, from) = entries.poll_request().unwrap();
+        entries.on_page(page(0, id, from, None, &[1]), entries_us);
+        entries_us += FULL_US_MAX;
+        entries.on_full(1, entries_us);
+        entries.on_time(FREE, entries_us + FULL_US);
+        assert!(entries.poll_request().is_some());
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use model::NodeId;
 
+use crate::entries::Memory;
 use crate::incoming::{StreamOutput, Times};
 use crate::peer::Peer;
 use crate::replay::{RETAINED_US, Replay};
@@ -81,8 +82,8 @@ pub struct Node {
     disconnected_us: Option<u64>,
     /// Diffs of presence that it has published.
     presence_diffs: u64,
-    /// More entries of other nodes fit into the memory for them.
-    has_presence_capacity: bool,
+    /// The memory for entries of other nodes.
+    presence_memory: Memory,
     /// Since when the shell reads no packets.
     reading_paused_us: Option<u64>,
     hello_number: u64,
@@ -108,7 +109,7 @@ impl Node {
             is_connected: false,
             disconnected_us: None,
             presence_diffs: 0,
-            has_presence_capacity: true,
+            presence_memory: Memory { bytes: 0, bytes_max: usize::MAX },
             reading_paused_us: None,
             hello_number: 0,
             hello_due_us: now_us,
@@ -286,7 +287,7 @@ impl Node {
                     self.outputs.push(Output::PresenceExpired(peer.state.node));
                 }
             }
-            peer.entries.on_time(self.has_presence_capacity, now_us);
+            peer.entries.on_time(self.presence_memory, now_us);
             peer.streams.on_time(now_us, &mut out);
             if peer.state.is_up {
                 peer.request_again(now_us);

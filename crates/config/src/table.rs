@@ -604,7 +604,7 @@ settings! {
             beyond "nodes that missed older messages get a gap", shows "`throng_cluster_replay_bytes`, `throng_cluster_gaps_total`";
         /// The memory for users of other nodes in topics with presence: about 350 bytes for each, and 1,300 for a topic; above it further ones are missing from lists and counts of this node.
         presence_bytes_max: u64 = Fixed, Bytes(KIB, TIB), r#""512MiB""#,
-            beyond "users of other nodes are missing from lists and counts; tried again each 30 s", shows "`throng_cluster_presence_bytes`, `throng_cluster_presence_incomplete`";
+            beyond "users of other nodes are missing from lists and counts; tried again once they fit, after 30 s to 8 minutes", shows "`throng_cluster_presence_bytes`, `throng_cluster_presence_incomplete`";
     }
 
     /// What applications publish in their own transactions in PostgreSQL.

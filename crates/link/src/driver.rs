@@ -156,7 +156,8 @@ impl Driver {
                 self.node.on_interest_ended(stream);
             }
             self.link.calls.sweep();
-            self.node.set_presence_capacity(self.entries.has_capacity());
+            let bytes = self.entries.stats().other_nodes_bytes;
+            self.node.set_presence_memory(bytes, self.link.settings().presence_bytes_max);
             self.update_status();
         }
         self.perform();

@@ -70,11 +70,6 @@ impl Entries {
         node.publish_presence(changes, now_us);
     }
 
-    /// Entries of other nodes fit again when a quarter of the memory for them is free.
-    pub fn has_capacity(&self) -> bool {
-        self.stats().other_nodes_bytes <= self.other_bytes_max / 4 * 3
-    }
-
     /// Reads a page for another node.
     pub fn read(&self, request: &PresenceRequest) -> Page {
         self.registry.presence.read_page(request.from, PRESENCE_PACKET_BYTES)
@@ -114,13 +109,13 @@ impl Entries {
     pub fn advance(&mut self, node: &mut Node, now_us: u64) {
         let registry_us = self.registry.now_us();
         let presence = &self.registry.presence;
-        for of in presence.advance(&mut self.updates, TURN_ENTRIES_MAX, registry_us) {
-            self.on_dropped(of, node, now_us);
+        for (of, bytes) in presence.advance(&mut self.updates, TURN_ENTRIES_MAX, registry_us) {
+            self.on_dropped(of, bytes, node, now_us);
         }
     }
 
-    fn on_dropped(&mut self, of: NodeId, node: &mut Node, now_us: u64) {
-        node.on_presence_full(of, now_us);
+    fn on_dropped(&mut self, of: NodeId, bytes: usize, node: &mut Node, now_us: u64) {
+        node.on_presence_full(of, bytes, now_us);
         if let Some(suppressed) = self.full.pass(now_us, 1) {
             tracing::warn!(
                 node = %of,

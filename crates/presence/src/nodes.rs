@@ -46,15 +46,15 @@ impl Registry {
         page
     }
 
-    /// Changes another node's entries. Returns how many new ones did not fit into the memory for them.
+    /// Changes another node's entries. Returns how much memory new ones would take that did not fit, in bytes.
     pub fn apply(&mut self, node: NodeId, changes: &[Change], now_us: u64) -> usize {
         if node == self.next.node() {
             return 0;
         }
-        let mut apply = |Change { gone, entry }: &&Change| {
-            !self.apply_change(node, *gone, entry.as_ref(), now_us)
+        let apply = |Change { gone, entry }: &Change| {
+            self.apply_change(node, *gone, entry.as_ref(), now_us)
         };
-        changes.iter().filter(|change| apply(change)).count()
+        changes.iter().map(apply).sum()
     }
 
     /// Adds entries of another node, but for those that are here. Returns as [`Registry::apply`].
@@ -67,7 +67,7 @@ impl Registry {
         if node == self.next.node() {
             return 0;
         }
-        entries.filter(|entry| !self.apply_change(node, None, Some(entry), now_us)).count()
+        entries.map(|entry| self.apply_change(node, None, Some(entry), now_us)).sum()
     }
 
     /// Of another node's entries in the range of a page, and from a number on, visits up to so many, and removes those
@@ -91,25 +91,24 @@ impl Registry {
         (numbers.len(), numbers.last().copied())
     }
 
-    /// False where the new entry does not fit.
+    /// Returns the memory of the new entry where it does not fit, in bytes.
     fn apply_change(
         &mut self,
         node: NodeId,
         gone: Option<u64>,
         entry: Option<&SharedEntry>,
         now_us: u64,
-    ) -> bool {
+    ) -> usize {
         let name = entry.map(|entry| &*entry.topic);
         let has_topic = name.is_some_and(|name| self.topics.contains_key(name));
-        let Some(sharing) = self.sharing.as_deref_mut() else { return true };
+        let Some(sharing) = self.sharing.as_deref_mut() else { return 0 };
         let (others, bytes_max) = (&mut sharing.others, sharing.others_bytes_max);
         let is_new = |entry: &&SharedEntry| others.get(node, entry.number).is_none();
         let entry = entry.filter(is_new);
         let gone = gone.and_then(|number| Some((number, others.remove(node, number)?)));
         let is_first = gone.as_ref().map_or(!has_topic, |(_, old)| old.is_first);
-        let fits =
-            |entry: &SharedEntry| others.bytes() + memory_bytes(entry, is_first) <= bytes_max;
-        let has_capacity = entry.is_none_or(fits);
+        let bytes = entry.map_or(0, |entry| memory_bytes(entry, is_first));
+        let has_capacity = others.bytes() + bytes <= bytes_max;
         match (gone, entry.filter(|_| has_capacity)) {
             (Some((number, old)), Some(entry))
                 if *old.topic == *entry.topic && *old.user == *entry.user =>
@@ -125,7 +124,7 @@ impl Registry {
                 }
             }
         }
-        has_capacity
+        if has_capacity { 0 } else { bytes }
     }
 
     fn enter_of(&mut self, node: NodeId, entry: &SharedEntry, now_us: u64) {

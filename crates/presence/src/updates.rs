@@ -37,18 +37,20 @@ enum Kind {
 
 /// How far a page has come.
 enum PageStep {
-    /// Its entries come, from this index on.
-    Enter(usize),
+    /// Its entries come, from this index on. Some did not fit.
+    Enter { at: usize, has_dropped: bool },
     /// Entries that are not in it go, from this number on.
-    Leave(u64),
+    Leave { from: u64, has_dropped: bool },
+    /// Those that did not fit come, from this index on, since others have gone.
+    EnterRest(usize),
 }
 
 /// What came of a part of an update.
 struct Part {
     /// Entries that it took.
     entries: usize,
-    /// New ones that did not fit.
-    dropped: usize,
+    /// The memory of new ones that did not fit, in bytes.
+    dropped_bytes: usize,
     is_last: bool,
 }
 
@@ -62,7 +64,10 @@ impl Updates {
     /// A node's entries in the range of a page become those of the page, which are in the order of their numbers.
     pub fn push_page(&mut self, node: NodeId, page: Page) {
         let bytes = page.entries.iter().map(SharedEntry::bytes).sum();
-        self.push(node, Update { kind: Kind::Page(page, PageStep::Enter(0)), bytes });
+        self.push(
+            node,
+            Update { kind: Kind::Page(page, PageStep::Enter { at: 0, has_dropped: false }), bytes },
+        );
     }
 
     /// All entries of a node go. What waits to be made of them is of no use any more.
@@ -118,13 +123,13 @@ impl Update {
         match &mut self.kind {
             Kind::Expire => {
                 let entries = registry.expire_some(node, ENTRIES_PER_LOCK, now_us);
-                Part { entries, dropped: 0, is_last: entries < ENTRIES_PER_LOCK }
+                Part { entries, dropped_bytes: 0, is_last: entries < ENTRIES_PER_LOCK }
             }
             Kind::Change(changes) => {
                 let part = changes.len().min(ENTRIES_PER_LOCK);
                 let part: Vec<Change> = changes.drain(..part).collect();
-                let dropped = registry.apply(node, &part, now_us);
-                Part { entries: part.len(), dropped, is_last: changes.is_empty() }
+                let dropped_bytes = registry.apply(node, &part, now_us);
+                Part { entries: part.len(), dropped_bytes, is_last: changes.is_empty() }
             }
             Kind::Page(page, step) => step.advance(page, registry, node, now_us),
         }
@@ -132,24 +137,38 @@ impl Update {
 }
 
 impl PageStep {
-    /// New entries come before others go, so that no user is gone between two connections.
+    /// New entries come before others go, so that no user is gone between two connections; but for those that do not
+    /// fit before.
     fn advance(&mut self, page: &Page, registry: &mut Registry, node: NodeId, now_us: u64) -> Part {
+        let count = page.entries.len();
+        let mut enter_from = |at: usize| {
+            let part = page.entries.iter().skip(at).take(ENTRIES_PER_LOCK);
+            (part.len(), registry.enter_some(node, part, now_us))
+        };
         match self {
-            PageStep::Enter(at) => {
-                let part = page.entries.iter().skip(*at).take(ENTRIES_PER_LOCK);
-                let entries = part.len();
-                let dropped = registry.enter_some(node, part, now_us);
-                *at += entries;
-                if *at == page.entries.len() {
-                    *self = PageStep::Leave(page.from);
-                }
-                Part { entries, dropped, is_last: false }
+            PageStep::Enter { at, has_dropped } => {
+                let (entries, dropped_bytes) = enter_from(*at);
+                let (at, has_dropped) = (*at + entries, *has_dropped || dropped_bytes > 0);
+                *self = match at < count {
+                    true => PageStep::Enter { at, has_dropped },
+                    false => PageStep::Leave { from: page.from, has_dropped },
+                };
+                Part { entries, dropped_bytes: 0, is_last: false }
             }
-            PageStep::Leave(from) => {
+            PageStep::Leave { from, has_dropped } => {
                 let (entries, last) =
                     registry.leave_some(node, page, *from, ENTRIES_PER_LOCK, now_us);
                 *from = last.map_or(*from, |last| last.saturating_add(1));
-                Part { entries, dropped: 0, is_last: entries < ENTRIES_PER_LOCK }
+                let (has_dropped, is_through) = (*has_dropped, entries < ENTRIES_PER_LOCK);
+                if is_through && has_dropped {
+                    *self = PageStep::EnterRest(0);
+                }
+                Part { entries, dropped_bytes: 0, is_last: is_through && !has_dropped }
+            }
+            PageStep::EnterRest(at) => {
+                let (entries, dropped_bytes) = enter_from(*at);
+                *at += entries;
+                Part { entries, dropped_bytes, is_last: *at == count }
             }
         }
     }
@@ -158,17 +177,22 @@ impl PageStep {
 impl Local {
     /// Makes updates that wait, of about so many entries: of each node in turn, and those of one node in their order.
     /// Members learn of it by notices. Returns of which nodes new entries did not fit into the memory for those of
-    /// other nodes: they are not there.
-    pub fn advance(&self, updates: &mut Updates, entries_max: usize, now_us: u64) -> Vec<NodeId> {
-        let (mut entries, mut dropped) = (0, Vec::new());
+    /// other nodes, and how much of it they would take, in bytes: they are not there.
+    pub fn advance(
+        &self,
+        updates: &mut Updates,
+        entries_max: usize,
+        now_us: u64,
+    ) -> BTreeMap<NodeId, usize> {
+        let (mut entries, mut dropped) = (0, BTreeMap::new());
         while entries < entries_max
             && let Some((node, update)) = updates.next()
         {
             let part = update.advance(&mut self.lock(), node, now_us);
             // Each takes time, also one without entries.
             entries += part.entries.max(1);
-            if part.dropped > 0 && !dropped.contains(&node) {
-                dropped.push(node);
+            if part.dropped_bytes > 0 {
+                *dropped.entry(node).or_default() += part.dropped_bytes;
             }
             if part.is_last {
                 updates.pop(node);
@@ -248,6 +272,32 @@ mod tests {
         assert!(steps().all(|step| step <= ENTRIES_PER_LOCK), "{counts:?}");
         assert_eq!(counts.iter().max(), Some(&11_000), "all come before others go");
         assert_eq!((count(&local), parts), (2_000, 2_000_usize.div_ceil(64) + 10_000 / 64 + 1));
+    }
+
+    #[test]
+    fn what_goes_with_a_page_makes_space_for_what_comes_with_it() {
+        let local = Local::new(LIMITS, OWN).with_nodes(100_000);
+        let mut updates = Updates::default();
+        updates.push_changes(OTHERS[0], enter(0..400));
+        let dropped = local.advance(&mut updates, usize::MAX, 0);
+        let before = count(&local);
+        assert!((200..400).contains(&before), "{before} fit");
+        let bytes_each = dropped[&OTHERS[0]] / (400 - before);
+        assert!((320..350).contains(&bytes_each), "{bytes_each}");
+        let page_of = |numbers: std::ops::Range<u64>| Page {
+            from: 0,
+            to: None,
+            entries: numbers.map(entry).collect(),
+        };
+        let fewer = before - 10;
+        updates.push_page(OTHERS[0], page_of(1_000..1_000 + fewer as u64));
+        assert!(local.advance(&mut updates, usize::MAX, 0).is_empty());
+        assert_eq!(count(&local), fewer);
+        updates.push_page(OTHERS[0], page_of(2_000..2_400));
+        let dropped = local.advance(&mut updates, usize::MAX, 0);
+        // The topic was counted with an entry that has gone.
+        assert!(dropped[&OTHERS[0]] >= (400 - before - 5) * bytes_each, "{dropped:?}");
+        assert!((before..before + 5).contains(&count(&local)));
     }
 
     #[test]

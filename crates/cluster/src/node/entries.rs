@@ -6,6 +6,7 @@ use model::NodeId;
 use presence::{Change, Changes, Page};
 
 use super::Node;
+use crate::entries::Memory;
 use crate::{Output, Packet, PresenceDiff, PresencePage, PresenceRequest, Stream, Target};
 
 /// How often the shell is to give changes of this node's entries to [`Node::publish_presence`], in microseconds: what
@@ -57,16 +58,17 @@ impl Node {
         self.send(Target::Node(NodeId(node)), Packet::PresencePage(page).encode());
     }
 
-    /// Entries of another node did not fit into the memory for them.
-    pub fn on_presence_full(&mut self, node: NodeId, now_us: u64) {
+    /// Entries of another node did not fit into the memory for them, and would take so many bytes of it.
+    pub fn on_presence_full(&mut self, node: NodeId, bytes: usize, now_us: u64) {
         if let Some(peer) = self.peers.get_mut(&node) {
-            peer.entries.on_full(now_us);
+            peer.entries.on_full(bytes, now_us);
         }
     }
 
-    /// Sets whether more entries of other nodes fit into the memory for them: then it reads those that did not.
-    pub fn set_presence_capacity(&mut self, has_capacity: bool) {
-        self.has_presence_capacity = has_capacity;
+    /// Sets what entries of other nodes take in memory, and what they may take, in bytes. Those that did not fit are read
+    /// once they do.
+    pub fn set_presence_memory(&mut self, bytes: usize, bytes_max: usize) {
+        self.presence_memory = Memory { bytes, bytes_max };
     }
 
     pub(super) fn on_presence_request(&mut self, request: PresenceRequest) {

@@ -72,7 +72,7 @@ impl Registry {
 
     /// Makes some updates of other nodes' entries.
     pub fn advance(&mut self, updates_max: usize, now_us: u64) {
-        assert_eq!(self.local.advance(&mut self.updates, updates_max, now_us), []);
+        assert!(self.local.advance(&mut self.updates, updates_max, now_us).is_empty());
     }
 
     /// Publishes the notices that are due to the members.

@@ -138,7 +138,7 @@ fn a_node_that_is_back_before_its_end_was_announced_was_not_away() {
     assert_eq!(published(&mut there, 2000), [(DIFF, gone)]);
 }
 
-/// The other node's entries become those of a page. Returns how many did not fit.
+/// The other node's entries become those of a page. Returns the bytes of those that did not fit.
 fn apply_page(presence: &mut Registry, page: &Page, now_us: u64) -> usize {
     let dropped = presence.enter_some(OTHER, page.entries.iter(), now_us);
     presence.leave_some(OTHER, page, page.from, usize::MAX, now_us);
@@ -237,16 +237,16 @@ fn entries_of_other_nodes_have_a_limit() {
     let (mut here, mut there) = (sharing(OTHER, 0), sharing(NODE, 2_250));
     let refs: Vec<Ref> = (0..4).map(|n| here.enter("t", &format!("u{n}"), "{}", 0)).collect();
     let changes = here.take_changes(usize::MAX, usize::MAX).list;
-    assert_eq!(there.apply(OTHER, &changes, 0), 1);
+    assert_eq!(there.apply(OTHER, &changes, 0), 323, "bytes of one that does not fit");
     assert_eq!((there.stats().other_nodes, there.stats().other_nodes_bytes), (3, 2_219));
     here.leave("t", "u0", refs[0], 0);
     let large = here.update("t", "u1", refs[1], &format!(r#"{{"x":"{}"}}"#, "x".repeat(2_000)), 0);
     let changes = here.take_changes(usize::MAX, usize::MAX).list;
-    assert_eq!(there.apply(OTHER, &changes, 0), 1, "the other meta does not fit");
+    assert_eq!(there.apply(OTHER, &changes, 0), 2_331, "the other meta does not fit");
     assert_eq!(there.stats().other_nodes, 1);
     let page = here.read_page(0, 9, usize::MAX);
     here.leave("t", "u1", large.unwrap(), 0);
-    assert_eq!(apply_page(&mut there, &page, 0), 1);
+    assert_eq!(apply_page(&mut there, &page, 0), 2_331);
     assert_eq!(pass_changes(&mut here, &mut there, 0), 1);
     assert_eq!(there.stats().other_nodes, 2, "all that there are");
     // No node changes the entries of another by them.
