@@ -54,13 +54,16 @@ async function bodyOf(request) {
 
 /**
  * Serves the files of the folder of `module` (its `import.meta.url`), and the application's own calls:
- * `calls["POST /ask"]` takes the request's JSON and returns the answer's.
+ * `calls["POST /ask"]` takes the request's JSON and returns the answer's. `ready` gets the page's URL. Returns the
+ * server, whose event `error` says that it can't listen.
  */
-export function serve(module, calls) {
+export function serve(module, calls, ready = url => console.log(`Open ${url}`)) {
   const folder = fileURLToPath(new URL(".", module));
   const answer = async request => {
     const path = new URL(request.url, "http://page").pathname;
     const own = calls[`${request.method} ${path}`];
+    // Pages of other sites can't read what a call answers, but they could make it.
+    if (own && request.headers["sec-fetch-site"] === "cross-site") return [];
     if (own) return [".json", JSON.stringify(await own(await bodyOf(request)))];
     if (path === "/throng.js") return [".js", `export const throng = ${JSON.stringify(THRONG)};`];
     const name = path === "/" ? "index.html" : path.slice(1);
@@ -80,5 +83,5 @@ export function serve(module, calls) {
       response.end(JSON.stringify({ error: error.message }));
     }
   });
-  server.listen(PORT, "127.0.0.1", () => console.log(`Open http://127.0.0.1:${server.address().port}/`));
+  return server.listen(PORT, "127.0.0.1", () => ready(`http://127.0.0.1:${server.address().port}/`));
 }

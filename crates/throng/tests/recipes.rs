@@ -1,5 +1,5 @@
 //! The recipes of `examples/`, as their READMEs say to run them: a real server, the application under
-//! node, pages in Chromium; each through a reload of the page and a restart of the server, or an upgrade.
+//! node, pages in Chromium; each through a reload of the page and a restart of the server, an upgrade, or the death of a node.
 
 use std::path::Path;
 use std::process::Command;
@@ -46,4 +46,10 @@ fn the_chat_shows_what_was_said_after_reload_and_restart() {
 #[test]
 fn the_chat_goes_on_while_the_server_is_replaced() {
     recipe("upgrade");
+}
+
+#[test]
+fn the_chat_goes_on_when_one_of_three_nodes_is_killed() {
+    assert!(std::env::var_os("TEST_NATS").is_some(), "TEST_NATS, which scripts/test sets");
+    recipe("cluster");
 }

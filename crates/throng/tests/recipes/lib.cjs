@@ -21,15 +21,26 @@ const running = [];
 // All that is started has this in its environment, also a server that takes the place of another one.
 const MARK = `TEST_MARK=recipe-${process.pid}`;
 
+/** What runs of all that was started. */
+function marked() {
+  return fs.readdirSync("/proc").filter((name) => {
+    try {
+      return /^[0-9]+$/.test(name) && fs.readFileSync(`/proc/${name}/environ`, "latin1").split("\0").includes(MARK);
+    } catch {
+      // It has ended, or is another user's.
+      return false;
+    }
+  }).map(Number);
+}
+
 /** Ends all that was started. */
 function end() {
   for (const child of running) child.kill("SIGKILL");
-  for (const pid of fs.readdirSync("/proc").filter((name) => /^[0-9]+$/.test(name))) {
+  for (const pid of marked()) {
     try {
-      const environment = fs.readFileSync(`/proc/${pid}/environ`, "latin1").split("\0");
-      if (environment.includes(MARK)) process.kill(Number(pid), "SIGKILL");
+      process.kill(pid, "SIGKILL");
     } catch {
-      // It has ended, or is another user's.
+      // It has ended.
     }
   }
 }
@@ -58,7 +69,7 @@ function start(program, args, env) {
         const found = pattern.exec(line);
         if (found) (clearTimeout(timer), done(found[1]));
       });
-      child.ended.then((code) => failed(new Error(`${program} ${args} ended with ${code}`)));
+      child.ended.then((code) => (clearTimeout(timer), failed(new Error(`${program} ${args} ended with ${code}`))));
     });
   return { child, find };
 }
@@ -124,19 +135,51 @@ class Throng {
   }
 }
 
-/**
- * Runs one recipe's scenario: `scenario({ throng, open, url })`. `application` is a file of its folder, or a page that
- * is opened as it is and told the server. `prepare` runs in each page before its own scripts.
- */
-async function run(args, application, env, scenario, prepare) {
-  const throng = new Throng(args);
-  let browser;
+/** Runs a scenario, and ends all that was started, also when it takes too long. */
+async function guarded(scenario) {
   setTimeout(() => {
     console.error("the recipe does not end");
     end();
     process.exit(1);
   }, RECIPE_MS).unref();
   try {
+    await scenario();
+  } finally {
+    end();
+  }
+}
+
+/** Runs a scenario with a browser: `open` opens a URL in a page of its own, in which `prepare` runs before its own scripts. */
+async function browse(prepare, scenario) {
+  const browser = await chromium.launch({
+    executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+    timeout: PATIENCE_MS,
+    args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic"],
+  });
+  try {
+    const context = await browser.newContext();
+    if (prepare) await context.addInitScript(prepare);
+    context.setDefaultTimeout(PATIENCE_MS);
+    await scenario(async (url) => {
+      const page = await context.newPage();
+      page.on("pageerror", (error) => { throw new Error(`in the page: ${error}`); });
+      await page.goto(url);
+      return page;
+    });
+    const shots = process.env.RECIPE_SHOTS;
+    if (shots) for (const [n, page] of context.pages().entries()) await page.screenshot({ path: `${shots}-${n}.png` });
+  } finally {
+    await browser.close();
+  }
+}
+
+/**
+ * Runs one recipe's scenario: `scenario({ throng, open, url })`. `application` is a file of its folder, or a page that
+ * is opened as it is and told the server. `prepare` runs in each page before its own scripts.
+ */
+async function run(args, application, env, scenario, prepare) {
+  const throng = new Throng(args);
+  await guarded(async () => {
     await throng.up();
     let url = `http://${throng.client}/`;
     if (application?.endsWith(".html")) {
@@ -145,28 +188,8 @@ async function run(args, application, env, scenario, prepare) {
       const settings = { PORT: "0", THRONG_URL: `http://${throng.client}`, THRONG_API: `http://${throng.admin}`, ...env };
       url = await start("node", [path.join(EXAMPLES, application)], settings).find(/^Open (http:\S+)/);
     }
-    browser = await chromium.launch({
-      executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-      timeout: PATIENCE_MS,
-      args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic"],
-    });
-    const context = await browser.newContext();
-    if (prepare) await context.addInitScript(prepare);
-    context.setDefaultTimeout(PATIENCE_MS);
-    const open = async (query = "") => {
-      const page = await context.newPage();
-      page.on("pageerror", (error) => { throw new Error(`in the page: ${error}`); });
-      await page.goto(url + query);
-      return page;
-    };
-    await scenario({ throng, open, url });
-    const shots = process.env.RECIPE_SHOTS;
-    if (shots) for (const [n, page] of context.pages().entries()) await page.screenshot({ path: `${shots}-${n}.png` });
-  } finally {
-    await browser?.close();
-    end();
-    fs.rmSync(throng.folder, { recursive: true, force: true });
-  }
+    await browse(prepare, (open) => scenario({ throng, open: (query = "") => open(url + query), url }));
+  }).finally(() => fs.rmSync(throng.folder, { recursive: true, force: true }));
 }
 
-module.exports = { EXAMPLES, assert, run };
+module.exports = { EXAMPLES, PATIENCE_MS, assert, browse, guarded, lastingAddress, marked, run, spawnMarked, start };
