@@ -131,7 +131,7 @@ impl Registry {
         let of = Ref::new(node, entry.number);
         let meta = Meta::new(&entry.meta, None);
         let is_first = !self.topics.contains_key(&*entry.topic);
-        let (topic, user) = self.insert(&entry.topic, &entry.user, of, meta);
+        let (topic, user) = self.insert((&entry.topic, &entry.user), of, meta, true);
         if let Some(sharing) = &mut self.sharing {
             let located = Located { topic, user, is_first, bytes: memory_bytes(entry, is_first) };
             sharing.others.insert(node, entry.number, located);
@@ -148,7 +148,7 @@ impl Registry {
     ) {
         if let Some(place) = self.topics.get_mut(&topic) {
             let fresh = Ref::new(node, entry.number);
-            place.replace((user.clone(), Ref::new(node, number)), fresh, &entry.meta);
+            place.replace((user.clone(), Ref::new(node, number)), fresh, &entry.meta, true);
         }
         if let Some(sharing) = &mut self.sharing {
             let bytes = memory_bytes(entry, is_first);

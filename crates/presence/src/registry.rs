@@ -68,7 +68,7 @@ impl Registry {
     /// Adds a connection of a user.
     pub fn enter(&mut self, topic: &str, key: &str, meta: &str, now_us: u64) -> Ref {
         let of = self.take_ref();
-        let (name, user) = self.insert(topic, key, of, Meta::new(meta, None));
+        let (name, user) = self.insert((topic, key), of, Meta::new(meta, None), false);
         if let Some(sharing) = &mut self.sharing {
             let entry = shared_entry(of, &name, &user, meta);
             sharing.on_entered(entry, Located { topic: name, user, is_first: false, bytes: 0 });
@@ -77,8 +77,14 @@ impl Registry {
         of
     }
 
-    /// Adds a connection, and returns the topic and the user.
-    pub fn insert(&mut self, topic: &str, key: &str, of: Ref, meta: Meta) -> (Arc<str>, Arc<str>) {
+    /// Adds a connection to a topic, and returns the topic and the user. `may_return` is as for [`Topic::enter`].
+    pub fn insert(
+        &mut self,
+        (topic, key): (&str, &str),
+        of: Ref,
+        meta: Meta,
+        may_return: bool,
+    ) -> (Arc<str>, Arc<str>) {
         if !self.topics.contains_key(topic) {
             let new = Topic::new(topic, &self.limits);
             self.topics.insert(new.name.clone(), new);
@@ -86,7 +92,7 @@ impl Registry {
         match self.topics.get_mut(topic) {
             Some(place) => {
                 self.connections += 1;
-                (place.name.clone(), place.enter(key, of, meta))
+                (place.name.clone(), place.enter(key, of, meta, may_return))
             }
             // It is there.
             None => (topic.into(), key.into()),

@@ -94,8 +94,9 @@ impl Topic {
         here.then_some(entry)
     }
 
-    /// Adds a connection, and returns its user.
-    pub fn enter(&mut self, key: &str, of: Ref, meta: Meta) -> Arc<str> {
+    /// Adds a connection, and returns its user. `may_return`: it may have left before, as one of another node that is
+    /// back. A node draws each ref once.
+    pub fn enter(&mut self, key: &str, of: Ref, meta: Meta, may_return: bool) -> Arc<str> {
         let key = match self.users.get_key_value(key) {
             Some((key, _)) => key.clone(),
             None => {
@@ -105,7 +106,7 @@ impl Topic {
         };
         *self.users.entry(key.clone()).or_default() += 1;
         self.connections += 1;
-        self.add((key.clone(), of), meta);
+        self.add((key.clone(), of), meta, may_return);
         self.recount();
         key
     }
@@ -133,7 +134,7 @@ impl Topic {
             self.bytes += waiting.bytes(entry.1);
             return entry.1;
         }
-        self.replace(entry.clone(), fresh, json);
+        self.replace(entry.clone(), fresh, json, false);
         if is_unannounced {
             // The connection itself may have the old one, from a list that it has requested.
             self.leaves.insert(entry);
@@ -141,13 +142,13 @@ impl Topic {
         fresh
     }
 
-    /// Puts an entry in the place of another one of the same user.
-    pub fn replace(&mut self, entry: Entry, fresh: Ref, json: &str) {
+    /// Puts an entry in the place of another one of the same user. `may_return` is as for [`Topic::enter`].
+    pub fn replace(&mut self, entry: Entry, fresh: Ref, json: &str, may_return: bool) {
         let prev = match self.joins.get(&entry) {
             Some(unannounced) => unannounced.prev,
             None => (self.listing == Listing::Listed).then_some(entry.1),
         };
-        self.add((entry.0.clone(), fresh), Meta::new(json, prev));
+        self.add((entry.0.clone(), fresh), Meta::new(json, prev), may_return);
         self.drop_meta(entry);
     }
 
@@ -199,8 +200,9 @@ impl Topic {
         }
     }
 
-    fn add(&mut self, entry: Entry, meta: Meta) {
-        if self.listing == Listing::Listed
+    fn add(&mut self, entry: Entry, meta: Meta, may_return: bool) {
+        if may_return
+            && self.listing == Listing::Listed
             && let Some(announced) = self.metas.get(&entry)
         {
             // Its node was gone and is back before members were notified: they have it.

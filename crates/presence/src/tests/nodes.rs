@@ -145,6 +145,22 @@ fn apply_page(presence: &mut Registry, page: &Page, now_us: u64) -> usize {
     dropped
 }
 
+/// A ref that is drawn twice, which no node does, shows that the second entry was not searched for.
+#[test]
+fn entries_of_the_node_itself_are_not_searched_for_among_the_announced() {
+    let mut presence = presence();
+    let alice = presence.enter("t", "alice", "{}", 0);
+    published(&mut presence, 1000);
+    presence.leave("t", "alice", alice, 1000);
+    presence.next = alice;
+    presence.enter("t", "alice", r#"{"at":2}"#, 1000);
+    let joins = &published(&mut presence, 2000)[0].1;
+    assert!(
+        joins.starts_with(r#"{"joins":{"alice":{"metas":[{"phx_ref":"1","at":2}]}}"#),
+        "{joins}"
+    );
+}
+
 /// What changed at one goes to the other.
 fn pass_changes(from: &mut Registry, to: &mut Registry, now_us: u64) -> usize {
     let changes = from.take_changes(usize::MAX, usize::MAX);
