@@ -1,4 +1,4 @@
-// Starts the nodes, kills one or starts it again where the page says so, and serves the page. `start` runs it.
+// Starts the nodes, kills one or starts it again where the page says so, and serves the page. `run` runs it.
 import { spawn } from "node:child_process";
 import { closeSync, openSync, readFileSync } from "node:fs";
 import { createInterface } from "node:readline";

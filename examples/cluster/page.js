@@ -131,7 +131,7 @@ async function followNodes() {
   try {
     showNodes(await call("nodes"));
   } catch {
-    problem.textContent = "examples/cluster/start has ended.";
+    problem.textContent = "examples/cluster/run has ended.";
   }
   setTimeout(followNodes, NODES_MS);
 }

@@ -6,7 +6,7 @@ const os = require("node:os");
 const path = require("node:path");
 const { EXAMPLES, PATIENCE_MS, assert, browse, guarded, lastingAddress, marked, spawnMarked, start } = require("./lib.cjs");
 
-const START = `${EXAMPLES}/cluster/start`;
+const RUN = `${EXAMPLES}/cluster/run`;
 const NATS_SERVER = process.env.TEST_NATS;
 
 /** Waits until something is so. */
@@ -43,10 +43,11 @@ async function interrupt(cluster, folder) {
 }
 
 async function threeNodes(folder) {
-  const ports = [];
   // Node a comes back at the ports that it had.
-  while (ports.length < 6) ports.push((await lastingAddress()).split(":")[1]);
-  const cluster = start(START, [], { NATS_SERVER, PORT: "0", PORTS: ports.join(" "), TMPDIR: folder });
+  const ports = [];
+  while (ports.length < 2) ports.push((await lastingAddress()).split(":")[1]);
+  ports.push(0, 0, 0, 0);
+  const cluster = start(RUN, [], { NATS_SERVER, PORT: "0", PORTS: ports.join(" "), TMPDIR: folder });
   const [psql, ...urls] = await Promise.all([/^ {2}(\S*psql .*)$/, ...["a", "b", "c"].map((name) =>
     new RegExp(`^  node ${name} +(http:\\S+[?]\\S+)`))].map(cluster.find));
   await browse(null, async (open) => {
@@ -116,7 +117,7 @@ async function talk({ open, urls, psql }) {
 
 /** One node, on a machine without PostgreSQL. */
 async function withoutPostgres(folder) {
-  const cluster = start(START, ["1"], { NATS_SERVER, POSTGRES_BIN: "", PORT: "0", PORTS: "0", TMPDIR: folder });
+  const cluster = start(RUN, ["1"], { NATS_SERVER, POSTGRES_BIN: "", PORT: "0", PORTS: "0", TMPDIR: folder });
   const [url, last] = await Promise.all([/^ {2}node a +(http:\S+[?]\S+)/, /(Ctrl-C)/].map(cluster.find));
   const response = await fetch(new URL("/nodes", url), { signal: AbortSignal.timeout(PATIENCE_MS) });
   assert.deepEqual((await response.json()).map(({ name }) => name), ["a"]);
@@ -132,17 +133,17 @@ async function withoutPostgres(folder) {
 /** What is wrong is said, with what to do, and nothing stays behind. */
 async function refusals(folder) {
   const cases = [
-    [["four"], {}, /usage: examples\/cluster\/start/],
+    [["four"], {}, /usage: examples\/cluster\/run/],
     [["1"], { THRONG_BIN: "/nowhere/throng" }, /THRONG_BIN names \/nowhere\/throng/],
     [["1"], { NATS_SERVER: "", PATH: withoutNats(folder) }, /nats-server is not there\. Install it: apt install/],
-    [["1"], { POSTGRES_BIN: "/nowhere" }, /POSTGRES_BIN names \/nowhere, which has not/],
+    [["1"], { POSTGRES_BIN: "/nowhere" }, /POSTGRES_BIN names \/nowhere, which lacks/],
     [["1"], { NATS_SERVER: "/bin/false" }, /nats-server does not start:/],
     [["1"], { PORTS: "1 2 3" }, /PORTS has a client and an admin port for each node, 2 in all/],
     [["1"], { PORTS: "65536 0" }, /PORTS has/],
     [["1"], { THRONG_BIN: "/bin/false" }, /node a does not start:/],
   ];
   for (const [args, env, message] of cases) {
-    const { code, errors } = await output(START, args, { NATS_SERVER, POSTGRES_BIN: "", PORT: "0", PORTS: "0", TMPDIR: folder, ...env });
+    const { code, errors } = await output(RUN, args, { NATS_SERVER, POSTGRES_BIN: "", PORT: "0", PORTS: "0", TMPDIR: folder, ...env });
     assert.match(errors, message);
     assert.equal(code, 1, errors);
   }
