@@ -75,7 +75,7 @@ pub(crate) enum Done {
 
 impl Done {
     /// The field of the count in JSON.
-    pub const fn field(&self) -> &'static str {
+    pub fn field(&self) -> &'static str {
         match self {
             Done::Disconnected(_) => "disconnected",
             Done::Subscribed(_) => "connections",

@@ -3,15 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use axum::http::StatusCode;
 use link::{CallReply, Link, PeerState};
 use model::NodeId;
 use serde::Serialize;
-use serde_json::{Map, Value};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
-use super::{CALL_TIMEOUT, label};
+use super::{CALL_TIMEOUT, label, object_of, peers_of};
 use crate::node::Node;
 
 /// The other nodes of a cluster, for the commands of one batch.
@@ -53,14 +51,11 @@ impl OtherNodes {
         let link = self.link.as_deref()?;
         // What was read from JSON can be written.
         let body = serde_json::to_vec(body).unwrap_or_default();
-        let status = link.status();
-        let is_connected = status.connection.is_connected;
-        let peers = status.peers.into_iter().filter(|peer| peer.is_up);
-        let peers = peers.filter(|peer| owner.is_none_or(|owner| owner == peer.node));
-        let call = |peer: PeerState| {
-            let is_silent = self.silent.contains(&peer.node);
-            let can_reply = is_connected && peer.has_calls && !is_silent;
-            let reply = can_reply.then(|| link.call(peer.node, "POST", path, &body));
+        let is_meant = |peer: &PeerState| owner.is_none_or(|owner| owner == peer.node);
+        let peers = peers_of(link).filter(|(peer, _)| is_meant(peer));
+        let call = |(peer, can_reply): (PeerState, bool)| {
+            let is_called = can_reply && !self.silent.contains(&peer.node);
+            let reply = is_called.then(|| link.call(peer.node, "POST", path, &body));
             (peer, reply)
         };
         let replies = peers.map(call).collect();
@@ -71,7 +66,8 @@ impl OtherNodes {
     pub async fn done(&mut self, pending: PendingCommand, field: &str) -> DoneByOthers {
         let mut done = DoneByOthers::default();
         for (peer, reply) in pending.replies {
-            match count(reply, pending.until, field).await {
+            let object = object_of(reply, pending.until).await;
+            match object.and_then(|object| object.get(field)?.as_u64()) {
                 Some(count) => done.count += count,
                 None => {
                     self.silent.insert(peer.node);
@@ -81,18 +77,4 @@ impl OtherNodes {
         }
         done
     }
-}
-
-/// The count that a node replied, if it did the command in time.
-async fn count(
-    reply: Option<oneshot::Receiver<CallReply>>,
-    until: Instant,
-    field: &str,
-) -> Option<u64> {
-    let reply = timeout_at(until, reply?).await.ok()?.ok()?;
-    if reply.status != StatusCode::OK.as_u16() {
-        return None;
-    }
-    let object: Map<String, Value> = serde_json::from_slice(&reply.body).ok()?;
-    object.get(field)?.as_u64()
 }

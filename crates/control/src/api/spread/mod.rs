@@ -158,14 +158,10 @@ impl Spread<'_> {
 
     /// Has all other nodes do the call: each with what it is called.
     fn begin(&self) -> Vec<(String, Option<oneshot::Receiver<CallReply>>)> {
-        let status = self.link.status();
-        let is_connected = status.connection.is_connected;
-        let peers = status.peers.iter().filter(|peer| peer.is_up);
-        let call = |peer: &PeerState| {
-            let can_reply = is_connected && peer.has_calls;
-            (label(peer), can_reply.then(|| self.call(peer.node)))
+        let call = |(peer, can_reply): (PeerState, bool)| {
+            (label(&peer), can_reply.then(|| self.call(peer.node)))
         };
-        peers.map(call).collect()
+        peers_of(self.link).map(call).collect()
     }
 
     /// Adds the replies of other nodes to the own one, and which of them did not reply.
@@ -181,7 +177,7 @@ impl Spread<'_> {
         }
         let (mut all, mut missing) = (Vec::new(), Vec::new());
         for (label, reply) in replies {
-            match self.object_of(reply).await {
+            match object_of(reply, self.until).await {
                 Some(object) => all.push(object),
                 None => missing.push(Value::from(label)),
             }
@@ -198,18 +194,29 @@ impl Spread<'_> {
         parts.headers.remove(header::CONTENT_LENGTH);
         Response::from_parts(parts, Body::from(Value::Object(merged).to_string()))
     }
+}
 
-    /// What a node replied, if it did the call in time.
-    async fn object_of(
-        &self,
-        reply: Option<oneshot::Receiver<CallReply>>,
-    ) -> Option<Map<String, Value>> {
-        let reply = timeout_at(self.until, reply?).await.ok()?.ok()?;
-        if reply.status != StatusCode::OK.as_u16() {
-            return None;
-        }
-        serde_json::from_slice(&reply.body).ok()
+/// The other nodes of the cluster that are there, each with whether it can reply to a call.
+fn peers_of(link: &Link) -> impl Iterator<Item = (PeerState, bool)> {
+    let status = link.status();
+    let is_connected = status.connection.is_connected;
+    let peers = status.peers.into_iter().filter(|peer| peer.is_up);
+    peers.map(move |peer| {
+        let can_reply = is_connected && peer.has_calls;
+        (peer, can_reply)
+    })
+}
+
+/// What a node replied, if it did the call in time.
+async fn object_of(
+    reply: Option<oneshot::Receiver<CallReply>>,
+    until: Instant,
+) -> Option<Map<String, Value>> {
+    let reply = timeout_at(until, reply?).await.ok()?.ok()?;
+    if reply.status != StatusCode::OK.as_u16() {
+        return None;
     }
+    serde_json::from_slice(&reply.body).ok()
 }
 
 fn json() -> [(header::HeaderName, HeaderValue); 1] {

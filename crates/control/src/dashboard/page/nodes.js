@@ -6,31 +6,31 @@ import { card, every, h, showLines } from './dom.js';
 import { bytes, count, duration, exact } from './format.js';
 import { store } from './live.js';
 
-const name = ({ id, name }) => name || id;
+const label = ({ id, name }) => name || id;
 const connections = number => `${count(number)} connections`;
 
 /** The line of another node; `version` is that of this one. */
-function other(node, version) {
+function otherLine(node, version) {
   const { state, silent_seconds: silent, presence_complete: complete } = node;
   const isOther = node.version !== version;
   const words = [state === 'up' ? connections(node.connections) : state === 'left' ? 'has left' : `silent for ${duration(silent)}`];
   if (state === 'up' && node.draining) words.push('draining');
   if (state === 'up' && !complete) words.push('users incomplete');
   if (isOther) words.push(`version ${node.version}`);
-  return [name(node), words.join(', '), `Throng ${node.version}, id ${node.id}`, state === 'silent' || (state === 'up' && !complete)];
+  return [label(node), words.join(', '), `Throng ${node.version}, id ${node.id}`, state === 'silent' || (state === 'up' && !complete)];
 }
 
-function nats({ connected, seconds, error, losses, queue_bytes: queue }) {
+function natsLine({ connected, seconds, error, losses, queue_bytes: queue }) {
   return ['NATS', connected ? `connected for ${duration(seconds)}` : `away for ${duration(seconds)}`,
     `${error ?? 'No error'}; lost ${exact(losses, 'times')}; ${bytes(queue)} wait to be sent`, !connected];
 }
 
-function lines({ node, nodes, nats: connection, messages }) {
+function lines({ node, nodes, nats, messages }) {
   const here = [connections(node.connections), node.draining && 'draining'].filter(Boolean).join(', ');
   return [
-    [`${name(node)} (this one)`, here, `Throng ${node.version}, id ${node.id}`],
-    ...nodes.map(it => other(it, node.version)),
-    nats(connection),
+    [`${label(node)} (this one)`, here, `Throng ${node.version}, id ${node.id}`],
+    ...nodes.map(it => otherLine(it, node.version)),
+    natsLine(nats),
     ['Lost', messages.gaps ? `${count(messages.gaps)} times` : 'nothing',
       'How often messages between nodes were lost for good since this node began', messages.gaps > 0],
   ];
