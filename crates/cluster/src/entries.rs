@@ -31,14 +31,14 @@ const FULL_US_MAX: u64 = 16 * FULL_US;
 
 /// The memory for entries of other nodes, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Memory {
+pub(crate) struct PresenceMemory {
     /// What those take that are here.
     pub bytes: usize,
     /// What they may take.
     pub bytes_max: usize,
 }
 
-impl Memory {
+impl PresenceMemory {
     /// Whether entries that did not fit may fit now. What they would take is an estimate: some of them may have gone.
     fn fits(&self, missing_bytes: usize) -> bool {
         let free_bytes = self.bytes_max.saturating_sub(self.bytes);
@@ -214,7 +214,7 @@ impl PeerEntries {
     }
 
     /// Time has passed.
-    pub fn on_time(&mut self, memory: Memory, now_us: u64) {
+    pub fn on_time(&mut self, memory: PresenceMemory, now_us: u64) {
         let retried = self.missing.as_ref().and_then(|it| {
             (now_us >= it.retry_us && memory.fits(it.bytes)).then_some((now_us, it.wait_us))
         });
@@ -426,10 +426,10 @@ mod tests {
         assert_eq!((entries.poll_request(), entries.due_us()), (Some((1, 0)), Some(41_000_000)));
     }
 
-    const FREE: Memory = Memory { bytes: 0, bytes_max: 1_000 };
+    const FREE: PresenceMemory = PresenceMemory { bytes: 0, bytes_max: 1_000 };
 
-    fn memory(bytes: usize) -> Memory {
-        Memory { bytes, bytes_max: 1_000 }
+    fn memory(bytes: usize) -> PresenceMemory {
+        PresenceMemory { bytes, bytes_max: 1_000 }
     }
 
     #[test]
@@ -475,13 +475,13 @@ mod tests {
         }
         assert_eq!(reads, [0, 30, 90, 210, 450, 930, 1_410, 1_890]);
         // All has been well for long.
-        let mut entries_us = 1_890_000_000 + FULL_US_MAX;
-        entries.on_time(FREE, entries_us);
+        let mut now_us = 1_890_000_000 + FULL_US_MAX;
+        entries.on_time(FREE, now_us);
         let (id, from) = entries.poll_request().unwrap();
-        entries.on_page(page(0, id, from, None, &[1]), entries_us);
-        entries_us += FULL_US_MAX;
-        entries.on_full(1, entries_us);
-        entries.on_time(FREE, entries_us + FULL_US);
+        entries.on_page(page(0, id, from, None, &[1]), now_us);
+        now_us += FULL_US_MAX;
+        entries.on_full(1, now_us);
+        entries.on_time(FREE, now_us + FULL_US);
         assert!(entries.poll_request().is_some());
     }
 

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use model::NodeId;
 
-use crate::entries::Memory;
+use crate::entries::PresenceMemory;
 use crate::incoming::{StreamOutput, Times};
 use crate::peer::Peer;
 use crate::replay::{RETAINED_US, Replay};
@@ -83,7 +83,7 @@ pub struct Node {
     /// Diffs of presence that it has published.
     presence_diffs: u64,
     /// The memory for entries of other nodes.
-    presence_memory: Memory,
+    presence_memory: PresenceMemory,
     /// Since when the shell reads no packets.
     reading_paused_us: Option<u64>,
     hello_number: u64,
@@ -109,7 +109,7 @@ impl Node {
             is_connected: false,
             disconnected_us: None,
             presence_diffs: 0,
-            presence_memory: Memory { bytes: 0, bytes_max: usize::MAX },
+            presence_memory: PresenceMemory { bytes: 0, bytes_max: usize::MAX },
             reading_paused_us: None,
             hello_number: 0,
             hello_due_us: now_us,

@@ -34,7 +34,7 @@ const END_WAIT: Duration = Duration::from_secs(5);
 const REFUSED_LINES: u32 = 10;
 
 /// Why a node drains no longer, with its session whole.
-enum Turn {
+enum TurnEnd {
     /// It is to end.
     Ending,
     /// It can't publish: another one may try.
@@ -141,7 +141,7 @@ impl Driver {
                 let mut drain = Drain::new(std::mem::take(&mut self.unfinished));
                 let result = self.drain(database, &mut drain).await;
                 self.unfinished = drain.into_unfinished();
-                if let Turn::Ending = result? {
+                if let TurnEnd::Ending = result? {
                     return Ok(());
                 }
                 database.unlock().await?;
@@ -165,14 +165,14 @@ impl Driver {
         &mut self,
         database: &Database,
         drain: &mut Drain,
-    ) -> Result<Turn, DatabaseError> {
+    ) -> Result<TurnEnd, DatabaseError> {
         let (outcomes, mut receiver) = mpsc::unbounded_channel();
         loop {
             let is_ending = self.is_ending();
             if is_ending {
                 drain.end();
                 if drain.is_idle() {
-                    return Ok(Turn::Ending);
+                    return Ok(TurnEnd::Ending);
                 }
             }
             match drain.poll(self.now_ms()) {
@@ -208,7 +208,7 @@ impl Driver {
                     let delay_ms = until_ms.saturating_sub(self.now_ms());
                     self.wait(Duration::from_millis(delay_ms)).await;
                 }
-                Action::Release => return Ok(Turn::Released),
+                Action::Release => return Ok(TurnEnd::Released),
             }
         }
     }

@@ -3,6 +3,7 @@
 use crate::meta::Meta;
 use crate::registry::{Registry, shared_entry};
 use crate::sharing::Located;
+use crate::topic::Owner;
 use crate::{Change, Changes, NodeId, Page, Ref, SharedEntry};
 
 /// What an entry takes in memory beside its texts, in bytes, roughly: its places in the tables of its topic and of its
@@ -131,7 +132,7 @@ impl Registry {
         let of = Ref::new(node, entry.number);
         let meta = Meta::new(&entry.meta, None);
         let is_first = !self.topics.contains_key(&*entry.topic);
-        let (topic, user) = self.insert((&entry.topic, &entry.user), of, meta, true);
+        let (topic, user) = self.insert((&entry.topic, &entry.user), of, meta, Owner::OtherNode);
         if let Some(sharing) = &mut self.sharing {
             let located = Located { topic, user, is_first, bytes: memory_bytes(entry, is_first) };
             sharing.others.insert(node, entry.number, located);
@@ -148,7 +149,12 @@ impl Registry {
     ) {
         if let Some(place) = self.topics.get_mut(&topic) {
             let fresh = Ref::new(node, entry.number);
-            place.replace((user.clone(), Ref::new(node, number)), fresh, &entry.meta, true);
+            place.replace(
+                (user.clone(), Ref::new(node, number)),
+                fresh,
+                &entry.meta,
+                Owner::OtherNode,
+            );
         }
         if let Some(sharing) = &mut self.sharing {
             let bytes = memory_bytes(entry, is_first);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::meta::Meta;
 use crate::sharing::{Located, OtherEntries, SharedEntry, Sharing};
-use crate::topic::{Listing, Topic};
+use crate::topic::{Listing, Owner, Topic};
 use crate::{Batch, Counts, Limits, List, NodeId, PassedEntry, Ref, Snapshot, Stats};
 
 /// What one [`Registry::take`] composes, in bytes; the last topic may go over it.
@@ -68,7 +68,7 @@ impl Registry {
     /// Adds a connection of a user.
     pub fn enter(&mut self, topic: &str, key: &str, meta: &str, now_us: u64) -> Ref {
         let of = self.take_ref();
-        let (name, user) = self.insert((topic, key), of, Meta::new(meta, None), false);
+        let (name, user) = self.insert((topic, key), of, Meta::new(meta, None), Owner::ThisNode);
         if let Some(sharing) = &mut self.sharing {
             let entry = shared_entry(of, &name, &user, meta);
             sharing.on_entered(entry, Located { topic: name, user, is_first: false, bytes: 0 });
@@ -77,13 +77,13 @@ impl Registry {
         of
     }
 
-    /// Adds a connection to a topic, and returns the topic and the user. `may_return` is as for [`Topic::enter`].
+    /// Adds a connection to a topic, and returns the topic and the user.
     pub fn insert(
         &mut self,
         (topic, key): (&str, &str),
         of: Ref,
         meta: Meta,
-        may_return: bool,
+        owner: Owner,
     ) -> (Arc<str>, Arc<str>) {
         if !self.topics.contains_key(topic) {
             let new = Topic::new(topic, &self.limits);
@@ -92,7 +92,7 @@ impl Registry {
         match self.topics.get_mut(topic) {
             Some(place) => {
                 self.connections += 1;
-                (place.name.clone(), place.enter(key, of, meta, may_return))
+                (place.name.clone(), place.enter(key, of, meta, owner))
             }
             // It is there.
             None => (topic.into(), key.into()),

@@ -46,6 +46,15 @@ pub(crate) struct Topic {
     pub last_us: Option<u64>,
 }
 
+/// The node whose connection comes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// This node. It draws each ref once.
+    ThisNode,
+    /// Another node. When a node is back, its connections come again with the refs that they had.
+    OtherNode,
+}
+
 impl Topic {
     pub fn new(name: &str, limits: &Limits) -> Topic {
         let listing = match limits.list() {
@@ -94,9 +103,8 @@ impl Topic {
         here.then_some(entry)
     }
 
-    /// Adds a connection, and returns its user. `may_return`: it may have left before, as one of another node that is
-    /// back. A node draws each ref once.
-    pub fn enter(&mut self, key: &str, of: Ref, meta: Meta, may_return: bool) -> Arc<str> {
+    /// Adds a connection, and returns its user.
+    pub fn enter(&mut self, key: &str, of: Ref, meta: Meta, owner: Owner) -> Arc<str> {
         let key = match self.users.get_key_value(key) {
             Some((key, _)) => key.clone(),
             None => {
@@ -106,7 +114,7 @@ impl Topic {
         };
         *self.users.entry(key.clone()).or_default() += 1;
         self.connections += 1;
-        self.add((key.clone(), of), meta, may_return);
+        self.add((key.clone(), of), meta, owner);
         self.recount();
         key
     }
@@ -134,7 +142,7 @@ impl Topic {
             self.bytes += waiting.bytes(entry.1);
             return entry.1;
         }
-        self.replace(entry.clone(), fresh, json, false);
+        self.replace(entry.clone(), fresh, json, Owner::ThisNode);
         if is_unannounced {
             // The connection itself may have the old one, from a list that it has requested.
             self.leaves.insert(entry);
@@ -142,13 +150,13 @@ impl Topic {
         fresh
     }
 
-    /// Puts an entry in the place of another one of the same user. `may_return` is as for [`Topic::enter`].
-    pub fn replace(&mut self, entry: Entry, fresh: Ref, json: &str, may_return: bool) {
+    /// Puts an entry in the place of another one of the same user.
+    pub fn replace(&mut self, entry: Entry, fresh: Ref, json: &str, owner: Owner) {
         let prev = match self.joins.get(&entry) {
             Some(unannounced) => unannounced.prev,
             None => (self.listing == Listing::Listed).then_some(entry.1),
         };
-        self.add((entry.0.clone(), fresh), Meta::new(json, prev), may_return);
+        self.add((entry.0.clone(), fresh), Meta::new(json, prev), owner);
         self.drop_meta(entry);
     }
 
@@ -200,8 +208,8 @@ impl Topic {
         }
     }
 
-    fn add(&mut self, entry: Entry, meta: Meta, may_return: bool) {
-        if may_return
+    fn add(&mut self, entry: Entry, meta: Meta, owner: Owner) {
+        if owner == Owner::OtherNode
             && self.listing == Listing::Listed
             && let Some(announced) = self.metas.get(&entry)
         {

@@ -6,7 +6,7 @@ use model::NodeId;
 use presence::{Change, Changes, Page};
 
 use super::Node;
-use crate::entries::Memory;
+use crate::entries::PresenceMemory;
 use crate::{Output, Packet, PresenceDiff, PresencePage, PresenceRequest, Stream, Target};
 
 /// How often the shell is to give changes of this node's entries to [`Node::publish_presence`], in microseconds: what
@@ -68,7 +68,7 @@ impl Node {
     /// Sets what entries of other nodes take in memory, and what they may take, in bytes. Those that did not fit are read
     /// once they do.
     pub fn set_presence_memory(&mut self, bytes: usize, bytes_max: usize) {
-        self.presence_memory = Memory { bytes, bytes_max };
+        self.presence_memory = PresenceMemory { bytes, bytes_max };
     }
 
     pub(super) fn on_presence_request(&mut self, request: PresenceRequest) {
