@@ -37,6 +37,15 @@ impl Local {
         self
     }
 
+    /// The same, and drops changes that no caller takes beyond so many bytes, in place of 64 MiB. For simulations.
+    #[must_use]
+    pub fn with_pending_bytes_max(self, bytes_max: usize) -> Self {
+        if let Some(sharing) = &mut self.lock().sharing {
+            sharing.pending_bytes_max = bytes_max;
+        }
+        self
+    }
+
     /// Takes what has changed of this node's own entries since the call before, as far as it takes about so many bytes.
     /// To be called often, since what is not taken uses memory: beyond 64 MiB changes are dropped, and
     /// [`Changes::is_whole`] is false once.

@@ -159,6 +159,8 @@ pub(crate) struct Sharing {
     /// Entries that are gone, and that other nodes have.
     gone: VecDeque<u64>,
     pending_bytes: usize,
+    /// What they may take.
+    pub pending_bytes_max: usize,
     /// Changes were dropped.
     is_lost: bool,
     /// Other nodes may have entries with numbers below.
@@ -174,6 +176,7 @@ impl Sharing {
             entered: BTreeMap::new(),
             gone: VecDeque::new(),
             pending_bytes: 0,
+            pending_bytes_max: PENDING_BYTES_MAX,
             is_lost: false,
             shared_below: 0,
         }
@@ -277,7 +280,7 @@ impl Sharing {
 
     /// Whether a change of so many bytes is to be remembered. Drops all where they are too many.
     fn has_capacity(&mut self, bytes: usize) -> bool {
-        if self.pending_bytes + bytes > PENDING_BYTES_MAX {
+        if self.pending_bytes + bytes > self.pending_bytes_max {
             (self.entered, self.gone) = (BTreeMap::new(), VecDeque::new());
             (self.pending_bytes, self.is_lost) = (0, true);
         }

@@ -5,24 +5,26 @@
 
 mod nats;
 mod registry;
+mod trial;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use bytes::Bytes;
 use model::NodeId;
+use presence::Presence as _;
 use random::Random;
 
 use crate::{Interest, Node, Output, Settings, Stream};
 use nats::{Command, Nats, PAYLOAD_BYTES_MAX};
 use registry::Registry;
+use trial::{Reached, Trial};
 
 const NODES: usize = 4;
 const TOPICS: usize = 12;
 const SECOND_US: u64 = 1_000_000;
-/// Until then there are faults.
-const FAULTS_US: u64 = 24 * SECOND_US;
-const END_US: u64 = 42 * SECOND_US;
+/// How many changes of presence may wait at a node that stands still, in bytes.
+const PENDING_BYTES_MAX: usize = 2_000;
 const TICK_US: u64 = 50_000;
 /// A packet's way takes less.
 const WAY_US: u64 = 20_000;
@@ -44,6 +46,7 @@ enum Event {
     Tick(usize, NodeId),
     Act,
     Fault,
+    LoseNats,
     Connect(usize, u32),
     Heal(usize, u32),
     Start(usize),
@@ -82,6 +85,8 @@ struct Process {
 struct World {
     random: Random,
     faults: Faults,
+    trial: Trial,
+    reached: Reached,
     now_us: u64,
     events: BinaryHeap<Reverse<(u64, u64)>>,
     queue: BTreeMap<u64, Event>,
@@ -110,9 +115,16 @@ impl World {
             1 => Faults::Gaps,
             _ => Faults::Deaths,
         };
+        let trial = match seed % 5 {
+            1 => Trial::Crowd,
+            3 => Trial::Away,
+            _ => Trial::Nothing,
+        };
         let mut world = World {
             random: Random::new(seed),
             faults,
+            trial,
+            reached: Reached::default(),
             now_us: 0,
             events: BinaryHeap::new(),
             queue: BTreeMap::new(),
@@ -131,6 +143,9 @@ impl World {
         }
         world.push(0, Event::Act);
         world.push(2 * SECOND_US, Event::Fault);
+        if trial == Trial::Away {
+            world.push(trial.away_us().start, Event::LoseNats);
+        }
         world
     }
 
@@ -142,7 +157,7 @@ impl World {
 
     fn run(mut self) -> Self {
         while let Some(Reverse((at_us, sequence))) = self.events.pop() {
-            if at_us > END_US {
+            if at_us > self.trial.end_us() {
                 break;
             }
             self.now_us = at_us;
@@ -175,18 +190,24 @@ impl World {
             Event::Tick(node, id) => self.tick(node, id),
             Event::Act => {
                 self.act();
-                if now_us < FAULTS_US + 5 * SECOND_US {
-                    let next_us = now_us + 500 + self.random.below(12_000_u64);
+                let faults_us = self.trial.faults_us();
+                if now_us < faults_us + 5 * SECOND_US {
+                    // About as often, whichever trial it is.
+                    let most_us = faults_us / 2_000;
+                    let next_us = now_us + 500 + self.random.below(most_us);
                     self.push(next_us, Event::Act);
                 }
             }
             Event::Fault => {
-                self.fault();
+                if !self.trial.away_us().contains(&now_us) {
+                    self.fault();
+                }
                 let next_us = now_us + SECOND_US / 2 + self.random.below(3 * SECOND_US);
-                if next_us < FAULTS_US {
+                if next_us < self.trial.faults_us() {
                     self.push(next_us, Event::Fault);
                 }
             }
+            Event::LoseNats => (0..NODES).for_each(|node| self.disconnect(node)),
             Event::Connect(node, number) => self.connect(node, number),
             Event::Heal(node, number) => {
                 let connection = &mut self.nats.connections[node];
@@ -215,7 +236,7 @@ impl World {
         let process = Process {
             node: Node::new(settings, now_us),
             interest: Interest::new(3 * SECOND_US),
-            registry: Registry::new(id, 1 << 20),
+            registry: Registry::new(id, self.trial.entries_bytes_max(), PENDING_BYTES_MAX),
             members: BTreeMap::from([(TOPICS - 1, (self.now_us, self.now_us))]),
             interest_begun_us: BTreeMap::new(),
             subscribed: BTreeSet::new(),
@@ -238,6 +259,11 @@ impl World {
     }
 
     fn connect(&mut self, node: usize, number: u32) {
+        let away_us = self.trial.away_us();
+        if away_us.contains(&self.now_us) {
+            let at_us = away_us.end + self.random.below(SECOND_US);
+            return self.push(at_us, Event::Connect(node, number));
+        }
         let connection = &mut self.nats.connections[node];
         if connection.number != number || self.processes[node].is_none() {
             return;
@@ -299,12 +325,18 @@ impl World {
                 process.gaps.insert((by, stream), now_us);
             }
             Output::PresenceChanged { node, changes } => {
+                self.reached.returns += usize::from(process.registry.is_expiring(node));
                 process.registry.updates.push_changes(node, changes);
             }
             Output::PresencePage { node, page } => {
+                self.reached.returns += usize::from(process.registry.is_expiring(node));
                 process.registry.updates.push_page(node, page);
             }
-            Output::PresenceExpired(node) => process.registry.updates.push_expire(node),
+            Output::PresenceExpired(by) => {
+                self.reached.unreachable += usize::from(!self.nats.connections[node].is_up);
+                let takes_us = self.random.below(4 * SECOND_US);
+                process.registry.expire(by, now_us + process.clock_us + takes_us);
+            }
             Output::ReadPresence(request) => {
                 // Some entries, so that there are several pages.
                 let page = process.registry.local.read_page(request.from, 300);
@@ -327,17 +359,26 @@ impl World {
             // What a turn of the driver does is less than what may wait.
             let updates_max = 1 + self.random.below(12_usize);
             let bytes_max = 1 + self.random.below(500_usize);
+            let (entries_bytes_max, mut reached) = (self.trial.entries_bytes_max(), self.reached);
             self.input(node, |process, now_us| {
                 for stream in process.interest.expire(now_us) {
                     process.node.on_interest_ended(stream);
                 }
                 let changes = process.registry.local.take_changes(bytes_max);
+                reached.resets += usize::from(!changes.is_whole);
                 process.node.publish_presence(changes, now_us);
                 process.node.on_time(now_us);
                 assert!(process.node.due_us() > now_us);
-                process.registry.advance(updates_max, now_us);
+                for (of, bytes) in process.registry.advance(updates_max, now_us) {
+                    reached.limits += 1;
+                    process.node.on_presence_full(of, bytes, now_us);
+                }
+                let bytes = process.registry.local.stats().other_nodes_bytes;
+                assert!(bytes <= entries_bytes_max, "seed {seed}");
+                process.node.set_presence_memory(bytes, entries_bytes_max);
                 process.registry.notify(now_us, seed);
             });
+            (self.reached.limits, self.reached.resets) = (reached.limits, reached.resets);
         }
     }
 
@@ -357,14 +398,16 @@ impl World {
 
     fn act(&mut self) {
         let node = self.random.below(NODES);
-        if self.processes[node].is_none() || self.stands_until(node).is_some() {
-            return;
-        }
+        let entries = self.trial.entries(self.now_us);
         if self.random.one_in(4_u32)
             && let Some(process) = &mut self.processes[node]
         {
+            // Also where its thread stands still.
             let own_us = self.now_us + process.clock_us;
-            return process.registry.act(&mut self.random, own_us);
+            return process.registry.act(&mut self.random, &entries, own_us);
+        }
+        if self.processes[node].is_none() || self.stands_until(node).is_some() {
+            return;
         }
         let topic = self.random.below(TOPICS);
         // Topics 0 to 3 and so on have members for good at one node: others come and go.
@@ -494,6 +537,8 @@ impl World {
             let up: BTreeSet<_> = process.node.peers().filter(|it| it.is_up).collect_ids();
             let others: BTreeSet<_> = alive.iter().copied().filter(|id| *id != me).collect();
             assert_eq!(up, others, "seed {seed}: {me}");
+            let has_all = others.iter().all(|id| process.node.has_entries_of(*id));
+            assert!(has_all && process.registry.updates.is_empty(), "seed {seed}: {me}");
         }
         assert!(expected > 200, "seed {seed}: only {expected}");
         let registries: Vec<&Registry> =
@@ -514,11 +559,23 @@ impl<'a, I: Iterator<Item = &'a crate::PeerState>> CollectIds for I {
 }
 
 fn seeds(count: u64) {
-    let only = std::env::var("CLUSTER_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seeds = only.map_or(0..count, |seed: u64| seed..seed + 1);
-    for seed in seeds {
-        World::new(seed).run().verify();
+    let run = |seed| {
+        let world = World::new(seed).run();
+        world.verify();
+        world.reached
+    };
+    if let Some(seed) = std::env::var("CLUSTER_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        return println!("{:?}", run(seed));
     }
+    let all: Vec<Reached> = (0..count).map(run).collect();
+    let runs = |count: fn(&Reached) -> usize| all.iter().filter(|it| count(it) > 0).count();
+    let runs = [
+        runs(|it| it.limits),
+        runs(|it| it.resets),
+        runs(|it| it.unreachable),
+        runs(|it| it.returns),
+    ];
+    assert!(runs.iter().all(|runs| *runs > 2), "limits, resets, unreachable, returns: {runs:?}");
 }
 
 #[test]

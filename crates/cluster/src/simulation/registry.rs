@@ -1,6 +1,7 @@
 //! Who is present at the processes of the simulation, and what a member of each topic at each of them has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use model::NodeId;
 use presence::{Limits, List, Local, Presence as _, PresenceReply, Ref, Snapshot, Updates};
@@ -23,6 +24,10 @@ pub struct Registry {
     pub local: Local,
     /// What waits to be made of other nodes' entries.
     pub updates: Updates,
+    /// The removal of these nodes' entries goes on.
+    expiring: BTreeSet<NodeId>,
+    /// No update is made until then.
+    busy_until_us: u64,
     node: NodeId,
     entries: Vec<(Entry, u64)>,
     /// What the Phoenix client of a member of each topic holds; nothing where the topic is not listed.
@@ -34,35 +39,44 @@ fn topic(number: usize) -> String {
 }
 
 impl Registry {
-    pub fn new(node: NodeId, bytes_max: usize) -> Self {
+    pub fn new(node: NodeId, bytes_max: usize, pending_bytes_max: usize) -> Self {
         let local = Local::new(LIMITS, node).with_nodes(bytes_max);
+        let local = local.with_pending_bytes_max(pending_bytes_max);
         Registry {
             local,
             updates: Updates::default(),
+            expiring: BTreeSet::new(),
+            busy_until_us: 0,
             node,
             entries: Vec::new(),
             views: vec![Users::new(); TOPICS],
         }
     }
 
-    /// A connection enters a topic, leaves it, or shows another meta.
-    pub fn act(&mut self, random: &mut Random, now_us: u64) {
+    /// A connection enters a topic, leaves it, or shows another meta. Below a number of them one enters, and from
+    /// another number on one leaves.
+    pub fn act(&mut self, random: &mut Random, entries: &Range<usize>, now_us: u64) {
         let shown = now_us % 1_000;
         let meta = format!(r#"{{"at":{shown}}}"#);
         let at = random.below(self.entries.len().max(1));
-        match (random.below(5_u32), self.entries.len() < 4) {
-            (0 | 1, _) | (_, true) => {
+        let kind = match self.entries.len() {
+            count if count < entries.start => 0,
+            count if count >= entries.end => 2,
+            _ => random.below(5_u32),
+        };
+        match kind {
+            0 | 1 => {
                 // More users than are listed come to the first topics alone.
                 let (index, user) = (random.below(TOPICS), random.below(USERS));
                 let user = format!("u{}", user % if index < 2 { USERS } else { 4 });
                 let of = self.local.enter(&topic(index), &user, &meta, now_us);
                 self.entries.push(((index, user, of), shown));
             }
-            (2 | 3, false) => {
+            2 | 3 => {
                 let ((index, user, of), _) = self.entries.swap_remove(at);
                 self.local.leave(&topic(index), &user, of, now_us);
             }
-            (_, false) => {
+            _ => {
                 let ((index, user, of), at) = &mut self.entries[at];
                 *of = self.local.update(&topic(*index), user, *of, &meta, now_us).unwrap();
                 *at = shown;
@@ -70,9 +84,24 @@ impl Registry {
         }
     }
 
-    /// Makes some updates of other nodes' entries.
-    pub fn advance(&mut self, updates_max: usize, now_us: u64) {
-        assert!(self.local.advance(&mut self.updates, updates_max, now_us).is_empty());
+    /// Another node's entries go, which takes until then, as if they were very many.
+    pub fn expire(&mut self, node: NodeId, until_us: u64) {
+        self.updates.push_expire(node);
+        self.expiring.insert(node);
+        self.busy_until_us = until_us;
+    }
+
+    /// Whether the removal of a node's entries goes on.
+    pub fn is_expiring(&self, node: NodeId) -> bool {
+        self.expiring.contains(&node)
+    }
+
+    /// Makes some updates of other nodes' entries. Returns of which nodes some did not fit, and their bytes.
+    pub fn advance(&mut self, updates_max: usize, now_us: u64) -> BTreeMap<NodeId, usize> {
+        let updates_max = if now_us < self.busy_until_us { 0 } else { updates_max };
+        let dropped = self.local.advance(&mut self.updates, updates_max, now_us);
+        self.expiring.retain(|node| self.updates.has(*node));
+        dropped
     }
 
     /// Publishes the notices that are due to the members.

@@ -1,0 +1,75 @@
+//! What a run of the simulation is to come to.
+
+use std::ops::Range;
+
+use super::SECOND_US;
+
+/// What entries of other nodes may take in memory, in bytes, and what they may take where a crowd comes.
+const ENTRIES_BYTES_MAX: usize = 1 << 20;
+const CROWD_BYTES_MAX: usize = 16_000;
+
+/// What happens besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trial {
+    Nothing,
+    /// More users come than nodes have memory for, and leave in the end.
+    Crowd,
+    /// No node reaches NATS for so long that users of others leave.
+    Away,
+}
+
+impl Trial {
+    /// Until then there are faults. Members come and go for five seconds more.
+    pub fn faults_us(self) -> u64 {
+        match self {
+            Trial::Nothing | Trial::Crowd => 24 * SECOND_US,
+            Trial::Away => 42 * SECOND_US,
+        }
+    }
+
+    /// By then all is exact: what did not fit is read anew after 30 seconds.
+    pub fn end_us(self) -> u64 {
+        match self {
+            Trial::Nothing => 42 * SECOND_US,
+            Trial::Crowd => 68 * SECOND_US,
+            Trial::Away => 60 * SECOND_US,
+        }
+    }
+
+    /// When no node reaches NATS.
+    pub fn away_us(self) -> Range<u64> {
+        match self {
+            Trial::Nothing | Trial::Crowd => 0..0,
+            Trial::Away => 3 * SECOND_US..38 * SECOND_US,
+        }
+    }
+
+    pub fn entries_bytes_max(self) -> usize {
+        match self {
+            Trial::Nothing | Trial::Away => ENTRIES_BYTES_MAX,
+            Trial::Crowd => CROWD_BYTES_MAX,
+        }
+    }
+
+    /// How many entries each node has, at about this time: below a number some come, from another one on some go.
+    pub fn entries(self, now_us: u64) -> Range<usize> {
+        match self {
+            Trial::Nothing | Trial::Away => 4..usize::MAX,
+            Trial::Crowd if now_us < self.faults_us() => 20..usize::MAX,
+            Trial::Crowd => 3..4,
+        }
+    }
+}
+
+/// How often a run came to what it is to show.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reached {
+    /// Entries did not fit into the memory.
+    pub limits: usize,
+    /// Changes were dropped, since a node did not take them.
+    pub resets: usize,
+    /// Entries were removed at a node that had not reached NATS for long.
+    pub unreachable: usize,
+    /// Changes came of a node whose removal went on.
+    pub returns: usize,
+}
