@@ -122,6 +122,12 @@ impl IncomingStreams {
         self.forget_pending(stream);
     }
 
+    /// Whether the node has requested messages of a stream since interest in it began, or knows where the stream begins.
+    pub fn has_requested(&self, stream: Stream) -> bool {
+        let pending = self.pending.get(&stream);
+        self.last.get(stream) != UNKNOWN || pending.is_some_and(|it| it.requested.is_some())
+    }
+
     /// A message has come.
     pub fn on_message(
         &mut self,
@@ -372,8 +378,9 @@ impl IncomingStreams {
         }
     }
 
-    /// Time has passed: requests what has not come, and gives up what was requested in vain.
-    pub fn on_time(&mut self, now_us: u64, out: &mut Vec<StreamOutput>) {
+    /// Time has passed: requests what has not come, and gives up what was requested in vain. A node that has left
+    /// replies to no request.
+    pub fn on_time(&mut self, has_left: bool, now_us: u64, out: &mut Vec<StreamOutput>) {
         for (stream, (due_us, number)) in std::mem::take(&mut self.tails) {
             if self.has_come(stream, number) {
                 continue;
@@ -387,7 +394,7 @@ impl IncomingStreams {
         let late = self.pending.iter().filter(|(_, it)| is_late(it));
         let late: Vec<(Stream, u32)> = late.map(|(stream, it)| (*stream, it.attempts)).collect();
         for (stream, attempts) in late {
-            match attempts < ATTEMPTS {
+            match attempts < ATTEMPTS && !has_left {
                 true => self.request_again(stream, attempts + 1, now_us),
                 false => self.give_up(stream, out),
             }
@@ -449,11 +456,10 @@ impl IncomingStreams {
         self.last.set(stream, last);
     }
 
-    /// The node is gone: what is missing will not come.
+    /// The node is gone: what it was requested will not come. What its hellos named may still be under way.
     pub fn give_up_all(&mut self, out: &mut Vec<StreamOutput>) {
         let streams: Vec<Stream> = self.pending.keys().copied().collect();
         streams.into_iter().for_each(|stream| self.give_up(stream, out));
-        self.tails.clear();
     }
 
     /// When something is due.

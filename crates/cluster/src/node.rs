@@ -181,7 +181,7 @@ impl Node {
         if self.interest_begun_us.get(stream) != NEVER {
             self.interest_begun_us.set(stream, NEVER);
             self.outputs.push(Output::Unsubscribe(stream));
-            self.peers.values_mut().for_each(|peer| peer.streams.on_interest_ended(stream));
+            self.peers.values_mut().for_each(|peer| peer.on_interest_ended(stream));
         }
     }
 
@@ -201,7 +201,7 @@ impl Node {
             peer.state.received_us = peer.state.received_us.max(now_us);
             peer.streams.on_connected(now_us);
             peer.entries.on_connected(now_us);
-            peer.streams.heads_to_request.extend(&streams);
+            peer.on_loss(&streams, now_us);
         }
         self.send_hello(now_us, true, false);
     }
@@ -235,14 +235,22 @@ impl Node {
         self.send_hello(now_us, false, true);
     }
 
-    /// A packet has come.
+    /// A packet has come, which was sent to this target.
     ///
     /// # Errors
     /// When it can't be read.
-    pub fn on_packet(&mut self, bytes: &Bytes, now_us: u64) -> Result<(), PacketError> {
+    pub fn on_packet(
+        &mut self,
+        target: Target,
+        bytes: &Bytes,
+        now_us: u64,
+    ) -> Result<(), PacketError> {
         let packet = Packet::decode(bytes).inspect_err(|_| self.counts.damaged += 1)?;
         match packet {
-            Packet::Message(message) => self.on_message(message, now_us),
+            Packet::Message(message) => {
+                let is_replayed = matches!(target, Target::Node(_));
+                self.on_message(message, is_replayed, now_us);
+            }
             Packet::Hello(hello) => self.on_hello(&hello, now_us),
             Packet::HeadsRequest(request) => self.on_heads_request(&request, now_us),
             Packet::HeadsReply(reply) => self.on_heads_reply(&reply, now_us),
@@ -282,13 +290,14 @@ impl Node {
             let mut out = Vec::new();
             if peer.state.is_up && now_us.saturating_sub(peer.state.received_us) >= SILENT_US {
                 peer.state.is_up = false;
+                peer.give_up_unsure(&mut out);
                 self.outputs.push(Output::Down { node: peer.state.node, has_left: false });
                 if peer.entries.on_down() {
                     self.outputs.push(Output::PresenceExpired(peer.state.node));
                 }
             }
             peer.entries.on_time(self.presence_memory, now_us);
-            peer.streams.on_time(now_us, &mut out);
+            peer.streams.on_time(peer.state.has_left, now_us, &mut out);
             if peer.state.is_up {
                 peer.request_again(now_us);
             }
@@ -365,7 +374,7 @@ impl Node {
         Some(self.peers.entry(node).or_insert_with(|| Peer::new(node, now_us)))
     }
 
-    fn on_message(&mut self, message: Message, now_us: u64) {
+    fn on_message(&mut self, message: Message, is_replayed: bool, now_us: u64) {
         let Message { node, stream, number, payload } = message;
         let interest_begun_us = self.interest_begun_us.get(stream);
         if interest_begun_us == NEVER {
@@ -374,6 +383,11 @@ impl Node {
         }
         let Some(peer) = self.peer(node, now_us) else { return };
         peer.state.received_us = now_us;
+        if is_replayed && !peer.streams.has_requested(stream) {
+            // The request was that of an earlier interest.
+            peer.streams.duplicates += 1;
+            return;
+        }
         let mut out = Vec::new();
         peer.streams.on_message(stream, number, payload, (interest_begun_us, now_us), &mut out);
         self.deliver(node, out, now_us);
@@ -389,6 +403,9 @@ impl Node {
             return;
         }
         let (is_up, mut out, mut has_expired) = (peer.state.is_up, Vec::new(), false);
+        if before > 0 && hello.number > before.saturating_add(1) {
+            peer.on_loss(&streams, now_us);
+        }
         if is_up {
             for (stream, interest_begun_us) in streams.iter().zip(interest_begun_us) {
                 peer.streams.on_interest_begun(*stream, interest_begun_us, now_us);
@@ -397,11 +414,11 @@ impl Node {
             if hello.has_presence {
                 peer.entries.on_up(now_us);
             }
-            if before > 0 && hello.number > before.saturating_add(1) {
-                peer.streams.heads_to_request.extend(&streams);
-            }
         } else {
             peer.streams.give_up_all(&mut out);
+            peer.give_up_unsure(&mut out);
+            // A message may still be under way.
+            peer.streams.on_tails(&hello.heads, now_us);
             has_expired = peer.entries.on_down();
         }
         self.deliver(node, out, now_us);
@@ -534,5 +551,7 @@ impl Node {
     }
 }
 
+#[cfg(test)]
+mod loss_tests;
 #[cfg(test)]
 mod tests;

@@ -1,11 +1,11 @@
 //! What a node knows of another one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::NodeId;
 
 use crate::entries::PeerEntries;
-use crate::incoming::IncomingStreams;
+use crate::incoming::{IncomingStreams, StreamOutput};
 use crate::{Hello, Stream};
 
 /// The most requests that await a reply. The node forgets the oldest beyond.
@@ -46,6 +46,10 @@ pub(crate) struct Peer {
     pub entries: PeerEntries,
     /// Requests for heads: when they were sent, and of which streams.
     requests: BTreeMap<u64, (u64, Vec<Stream>)>,
+    /// Streams of which messages may be missing that this node does not know of, until a reply to a request for heads.
+    unsure: BTreeSet<Stream>,
+    /// Since when they may be missing, in microseconds. A request that was sent earlier does not count.
+    unsure_us: u64,
     /// The last request that was sent once more.
     repeated: u64,
     /// When the shell began to read packets again, in microseconds. Replies may have waited until then.
@@ -61,6 +65,8 @@ impl Peer {
             streams: IncomingStreams::new(),
             entries: PeerEntries::default(),
             requests: BTreeMap::new(),
+            unsure: BTreeSet::new(),
+            unsure_us: 0,
             repeated: 0,
             resumed_us: 0,
         }
@@ -94,6 +100,26 @@ impl Peer {
         }
     }
 
+    /// Packets of it may be lost: the newest numbers of these streams are requested, all in which this node is
+    /// interested.
+    pub fn on_loss(&mut self, streams: &[Stream], now_us: u64) {
+        self.unsure_us = now_us;
+        self.unsure.extend(streams);
+        self.streams.heads_to_request.extend(streams);
+    }
+
+    /// Interest in a stream has ended.
+    pub fn on_interest_ended(&mut self, stream: Stream) {
+        self.unsure.remove(&stream);
+        self.streams.on_interest_ended(stream);
+    }
+
+    /// The node is gone: what is missing of it can't be known any more.
+    pub fn give_up_unsure(&mut self, out: &mut Vec<StreamOutput>) {
+        let unsure = std::mem::take(&mut self.unsure).into_iter();
+        out.extend(unsure.map(|stream| StreamOutput::Gap(stream, None)));
+    }
+
     /// The shell reads packets again.
     pub fn on_resumed(&mut self, now_us: u64) {
         self.resumed_us = now_us;
@@ -112,6 +138,12 @@ impl Peer {
 
     /// A reply has come: when the request was sent, and its streams.
     pub fn take_request(&mut self, id: u64) -> Option<(u64, Vec<Stream>)> {
-        self.requests.remove(&id)
+        let (sent_us, streams) = self.requests.remove(&id)?;
+        if sent_us >= self.unsure_us {
+            for stream in &streams {
+                self.unsure.remove(stream);
+            }
+        }
+        Some((sent_us, streams))
     }
 }

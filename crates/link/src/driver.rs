@@ -49,7 +49,7 @@ pub(crate) struct Driver {
     node: Node,
     client: Client,
     commands: UnboundedSender<Command>,
-    packets: Receiver<Bytes>,
+    packets: Receiver<(Target, Bytes)>,
     deliveries: Deliveries,
     entries: Entries,
     describe: Describe,
@@ -164,7 +164,7 @@ impl Driver {
         self.entries.advance(&mut self.node, now_us);
     }
 
-    fn on_packets(&mut self, first: &Bytes) {
+    fn on_packets(&mut self, first: &(Target, Bytes)) {
         self.on_packet(first);
         for _ in 1..TURN_PACKETS_MAX {
             match self.packets.try_recv() {
@@ -174,9 +174,9 @@ impl Driver {
         }
     }
 
-    fn on_packet(&mut self, packet: &Bytes) {
+    fn on_packet(&mut self, (target, bytes): &(Target, Bytes)) {
         let now_us = self.link.now_us();
-        if let Err(error) = self.node.on_packet(packet, now_us)
+        if let Err(error) = self.node.on_packet(*target, bytes, now_us)
             && let Some(suppressed) = self.damaged.pass(now_us, 1)
         {
             tracing::warn!(%error, suppressed, "a packet of another node can't be read: it is dropped");

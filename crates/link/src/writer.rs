@@ -31,14 +31,14 @@ pub(crate) struct Writer {
     link: Arc<Link>,
     client: Client,
     /// Where packets go that come.
-    packets: Sender<Bytes>,
+    packets: Sender<(Target, Bytes)>,
     subjects: Vec<Subject>,
     readers: HashMap<Stream, JoinHandle<()>>,
     failed: Throttle,
 }
 
 impl Writer {
-    pub fn new(link: Arc<Link>, client: Client, packets: Sender<Bytes>) -> Self {
+    pub fn new(link: Arc<Link>, client: Client, packets: Sender<(Target, Bytes)>) -> Self {
         let subject = |stream| Subject::from(link.subjects.of(Target::Stream(stream)));
         Writer {
             subjects: Stream::all().map(subject).collect(),
@@ -86,7 +86,7 @@ impl Writer {
     async fn subscribe(&mut self, target: Target) {
         match self.client.subscribe(self.subject(target)).await {
             Ok(subscriber) => {
-                let reader = tokio::spawn(read(subscriber, self.packets.clone()));
+                let reader = tokio::spawn(read(subscriber, target, self.packets.clone()));
                 if let Target::Stream(stream) = target {
                     self.readers.insert(stream, reader);
                 }
@@ -119,11 +119,11 @@ impl Writer {
 }
 
 /// Passes on what comes by a subscription, until it ends.
-async fn read(mut subscriber: Subscriber, packets: Sender<Bytes>) {
+async fn read(mut subscriber: Subscriber, target: Target, packets: Sender<(Target, Bytes)>) {
     while let Some(message) =
         std::future::poll_fn(|context| Pin::new(&mut subscriber).poll_next(context)).await
     {
-        if packets.send(message.payload).await.is_err() {
+        if packets.send((target, message.payload)).await.is_err() {
             return;
         }
     }

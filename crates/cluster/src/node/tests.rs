@@ -19,7 +19,7 @@ fn node() -> Node {
 
 fn receive_hello(node: &mut Node, from: u32, is_goodbye: bool, now_us: u64) {
     let hello = Hello { node: from, number: now_us + 1, is_goodbye, ..Hello::default() };
-    node.on_packet(&Packet::Hello(hello).encode(), now_us).unwrap();
+    node.on_packet(Target::Nodes, &Packet::Hello(hello).encode(), now_us).unwrap();
 }
 
 fn has_peer(node: &Node, id: u32) -> bool {
@@ -81,7 +81,7 @@ fn silence_and_late_replies_count_for_nothing_while_the_shell_reads_no_packets()
 
 fn receive_presence_hello(node: &mut Node, from: u32, now_us: u64) {
     let hello = Hello { node: from, number: now_us + 1, has_presence: true, ..Hello::default() };
-    node.on_packet(&Packet::Hello(hello).encode(), now_us).unwrap();
+    node.on_packet(Target::Nodes, &Packet::Hello(hello).encode(), now_us).unwrap();
 }
 
 /// The requests for pages of presence that a node sends: to whom, and from which number on.
@@ -102,7 +102,7 @@ fn entries_of_others_stay_for_a_while_without_nats_and_are_read_anew_afterwards(
     receive_presence_hello(&mut node, 2, 0);
     assert_eq!(page_requests(&node.poll_outputs(0)), [request], "the other one shares none");
     let page = PresencePage { node: 2, id: 1, ..PresencePage::default() };
-    node.on_packet(&Packet::PresencePage(page).encode(), 0).unwrap();
+    node.on_packet(Target::Node(NodeId(1)), &Packet::PresencePage(page).encode(), 0).unwrap();
     assert!(node.has_entries_of(NodeId(2)) && !node.has_entries_of(NodeId(3)));
     node.poll_outputs(0);
     node.on_disconnected(SECOND_US);

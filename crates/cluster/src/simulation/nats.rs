@@ -36,6 +36,7 @@ pub struct Sent {
     pub at_us: u64,
     pub node: usize,
     pub connection: u32,
+    pub target: Target,
     pub bytes: Bytes,
 }
 
@@ -104,7 +105,8 @@ impl Nats {
             let arrival_us = self.arrival_us.entry((to, format!("{target:?}"))).or_default();
             *arrival_us = (*arrival_us).max(now_us + 100 + random.below(5_000_u64));
             let connection = connection.number;
-            sent.push(Sent { at_us: *arrival_us, node: to, connection, bytes: bytes.clone() });
+            let (at_us, bytes) = (*arrival_us, bytes.clone());
+            sent.push(Sent { at_us, node: to, connection, target, bytes });
         }
         sent
     }

@@ -82,6 +82,27 @@ fn what_a_node_did_not_retain_is_a_gap_for_polls() {
 }
 
 #[test]
+fn what_a_node_published_without_nats_before_it_died_is_a_gap_for_polls() {
+    let mut nats = Nats::start();
+    let [mut a, b] = nats.nodes(&[]);
+    let mut there = stream(&b, "topic=t");
+    a.publish("t", json!("end"));
+    assert!(until_end(&mut there).is_empty());
+    let (_, poll) = b.get("/poll?topic=t&timeout=0");
+    let since = poll["since"].as_str().unwrap();
+    nats.kill();
+    [&a, &b].into_iter().for_each(until_disconnected);
+    a.publish("t", json!("lost"));
+    a.child.kill().unwrap();
+    a.child.wait().unwrap();
+    nats.run();
+    b.until("a is silent", |b| nodes_in(b, "silent") == ["a"]);
+    b.until("the gap is counted", |b| b.metric("throng_cluster_gaps_total") >= 1.0);
+    let (_, poll) = b.get(&format!("/poll?topic=t&since={since}&timeout=0"));
+    assert_eq!(poll["recovered"], false, "{poll}");
+}
+
+#[test]
 fn a_message_that_nats_refuses_is_a_gap_and_holds_up_nothing() {
     let scratch = Scratch::new("nats");
     let config = scratch.write("nats.conf", "max_payload: 4096\n").display().to_string();
