@@ -47,7 +47,7 @@ pub use api::{REVOCATIONS, access, of_shards, openapi};
 pub use certificates::{Certificate, Certificates, OrderResult};
 pub use http::access::{Access, AccessSettings, ApiKey, SignIns};
 pub use http::admission::{ConnectionLimits, Connections};
-pub use http::gate::Gate;
+pub use http::gate::{Gate, Patience};
 pub use key_fetcher::KeyFetcher;
 pub use monitor::process::unix_us;
 pub use monitor::{Samples, anonymous_bytes};

@@ -6,6 +6,7 @@
 
 mod arrival;
 mod forward;
+mod patience;
 pub(crate) mod receive;
 
 use std::path::PathBuf;
@@ -23,6 +24,7 @@ use tokio::sync::watch;
 
 pub(crate) use arrival::{Arrival, Moved};
 pub(crate) use forward::forward;
+pub use patience::Patience;
 
 /// After the new process serves, connections that say nothing are closed after so long.
 pub(crate) const END_WAIT: Duration = Duration::from_secs(10);

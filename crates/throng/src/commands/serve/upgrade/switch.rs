@@ -6,14 +6,21 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use control::Patience;
 use handover::Sent;
 use shard::{Channel, Give, GiverStage};
 
 use super::old::{POLL_INTERVAL, Reason, STEP_WAIT, Upgrade};
 use super::wire::{self, expect};
 
-/// How long calls of the admin port that are under way may take to end, before all stands still.
-const CALLS_WAIT: Duration = Duration::from_secs(5);
+/// How long calls of the admin port that are under way are waited for, before all stands still: a minute in all. A node
+/// with too much to do replies late to some.
+const CALLS: Patience = Patience {
+    wait: Duration::from_secs(1),
+    pause: Duration::from_secs(2),
+    attempts: 20,
+    interval: POLL_INTERVAL,
+};
 
 /// How long all may take to come to rest.
 const STILL_WAIT: Duration = Duration::from_secs(10);
@@ -30,9 +37,18 @@ impl Upgrade {
         path: &Path,
     ) -> Result<(), Reason> {
         let old = &self.old;
-        let began = Instant::now();
-        old.gate.pause();
-        self.until(CALLS_WAIT, "a call of the admin API", || old.gate.is_quiet())?;
+        let quiet = old.gate.pause_when_quiet(CALLS, || self.check_progress())?;
+        let began = quiet.ok_or_else(|| {
+            let wait = CALLS.attempts * (CALLS.wait + CALLS.pause);
+            format!(
+                "calls of the admin API took longer than {} s, each of {} times within {} s: try again when the node \
+                 has less to do",
+                CALLS.wait.as_secs(),
+                CALLS.attempts,
+                wait.as_secs()
+            )
+        })?;
+        let called = began.elapsed();
         old.webhook.stand_still();
         old.givers.iter().for_each(|giver| giver.order(Give::StandStill));
         self.come_to_rest()?;
@@ -82,6 +98,7 @@ impl Upgrade {
         let _ = main.send(wire::PAUSED, &pause_us.to_le_bytes(), &[]);
         let ms = |time: Duration| time.as_millis() as u64;
         tracing::info!(
+            called_ms = ms(called),
             rested_ms = ms(rested),
             parts_ms = ms(parts),
             given_ms = ms(given),

@@ -1,0 +1,104 @@
+//! When requests are held back: not while one takes long.
+
+use std::time::{Duration, Instant};
+
+use super::Gate;
+
+/// How long the requests under way are waited for. Those that begin wait meanwhile, so this is short, and where it does
+/// not suffice all go on for a while before the next attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// How long requests that begin wait in one attempt, at the most.
+    pub wait: Duration,
+    /// How long all go on between two attempts.
+    pub pause: Duration,
+    /// How many attempts there are.
+    pub attempts: u32,
+    /// How often the gate is looked at.
+    pub interval: Duration,
+}
+
+impl Gate {
+    /// Makes requests wait, from a moment on in which none is worked on. Returns since when they wait, or `None` where
+    /// in each attempt some took longer; then all go on. `check` is called all the while.
+    ///
+    /// # Errors
+    /// Those of `check`, whatever requests do then.
+    pub fn pause_when_quiet<E>(
+        &self,
+        patience: Patience,
+        mut check: impl FnMut() -> Result<(), E>,
+    ) -> Result<Option<Instant>, E> {
+        for attempt in 1..=patience.attempts {
+            let since = Instant::now();
+            self.pause();
+            while since.elapsed() < patience.wait && !self.is_quiet() {
+                check()?;
+                std::thread::sleep(patience.interval);
+            }
+            if self.is_quiet() {
+                return Ok(Some(since));
+            }
+            self.release();
+            tracing::info!(
+                attempt,
+                attempts_max = patience.attempts,
+                "calls of the admin API are slow: they and others go on before the next attempt to hold them back"
+            );
+            let released = Instant::now();
+            while attempt < patience.attempts && released.elapsed() < patience.pause {
+                check()?;
+                std::thread::sleep(patience.interval);
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    const PATIENCE: Patience = Patience {
+        wait: Duration::from_millis(20),
+        pause: Duration::from_millis(20),
+        attempts: 1_000,
+        interval: Duration::from_millis(1),
+    };
+
+    #[test]
+    fn others_go_on_until_a_slow_request_has_ended() {
+        let gate = Arc::new(Gate::default());
+        let slow = gate.work();
+        let other = gate.clone();
+        let pause = std::thread::spawn(move || {
+            other.pause_when_quiet(PATIENCE, || Ok::<_, ()>(())).unwrap().is_some()
+        });
+        // Requests are held back and go on again, more than once.
+        for _ in 0..3 {
+            while gate.work().is_some() {
+                std::thread::yield_now();
+            }
+            while gate.work().is_none() {
+                std::thread::yield_now();
+            }
+        }
+        assert!(!pause.is_finished());
+        drop(slow);
+        assert!(pause.join().unwrap());
+        assert!(gate.is_quiet() && gate.work().is_none());
+    }
+
+    #[test]
+    fn all_go_on_where_a_request_never_ends_and_an_error_ends_the_wait() {
+        let gate = Arc::new(Gate::default());
+        let never = gate.work();
+        let patience = Patience { attempts: 3, ..PATIENCE };
+        assert_eq!(gate.pause_when_quiet(patience, || Ok::<_, ()>(())), Ok(None));
+        assert!(gate.work().is_some());
+        assert_eq!(gate.pause_when_quiet(PATIENCE, || Err("an end")), Err("an end"));
+        drop(never);
+    }
+}
