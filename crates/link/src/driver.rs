@@ -12,6 +12,7 @@ use model::NodeId;
 use throttle::Throttle;
 use tokio::sync::mpsc::{self, Receiver, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::Link;
@@ -19,7 +20,7 @@ use crate::deliveries::{Deliveries, Delivery};
 use crate::entries::{Entries, Registry};
 use crate::link::{Input, stream_of};
 use crate::status::Status;
-use crate::writer::{Command, Writer, own_targets};
+use crate::writer::{Command, Writer, continue_panic, own_targets};
 
 /// Gives what the hellos of this node say.
 pub(crate) type Describe = Box<dyn Fn() -> Description + Send>;
@@ -49,6 +50,7 @@ pub(crate) struct Driver {
     node: Node,
     client: Client,
     commands: UnboundedSender<Command>,
+    writer: JoinHandle<()>,
     packets: Receiver<(Target, Bytes)>,
     deliveries: Deliveries,
     entries: Entries,
@@ -75,7 +77,8 @@ impl Driver {
         };
         let (packets_sender, packets) = mpsc::channel(PACKETS_MAX);
         let (commands, receiver) = mpsc::unbounded_channel();
-        tokio::spawn(Writer::new(link.clone(), client.clone(), packets_sender).run(receiver));
+        let writer = Writer::new(link.clone(), client.clone(), packets_sender);
+        let writer = tokio::spawn(writer.run(receiver));
         for target in own_targets(settings.node) {
             // The writer ends after the driver.
             let _ = commands.send(Command::Subscribe(target));
@@ -86,6 +89,7 @@ impl Driver {
             entries,
             client,
             commands,
+            writer,
             packets,
             describe,
             status_due_us: 0,
@@ -95,11 +99,18 @@ impl Driver {
         }
     }
 
+    /// The same, with another writer.
+    #[cfg(test)]
+    pub fn with_writer(self, writer: JoinHandle<()>) -> Self {
+        Driver { writer, ..self }
+    }
+
+    /// Runs until it is stopped. False where the client of NATS has ended before. Panics where the writer does.
     pub async fn run(
         mut self,
         mut events: UnboundedReceiver<Event>,
         mut stopped: oneshot::Receiver<()>,
-    ) {
+    ) -> bool {
         let mut is_behind = false;
         loop {
             let due_us = self.node.due_us().min(self.status_due_us).min(self.entries.due_us);
@@ -109,7 +120,14 @@ impl Driver {
             };
             tokio::select! {
                 () = self.link.notify.notified() => {}
-                Some(event) = events.recv() => self.on_event(&event),
+                event = events.recv() => match event {
+                    Some(Event::Closed) | None => return false,
+                    Some(event) => self.on_event(&event),
+                },
+                ended = &mut self.writer => {
+                    continue_panic(ended);
+                    return false;
+                }
                 // While a shard is behind, or the registry, NATS and its client hold what comes.
                 Some(packet) = self.packets.recv(), if !is_behind => self.on_packets(&packet),
                 () = tokio::time::sleep(sleep) => {}
@@ -124,6 +142,7 @@ impl Driver {
             }
         }
         self.leave().await;
+        true
     }
 
     /// Takes the inputs of other threads, lets time pass, and performs the node's outputs.
@@ -206,6 +225,7 @@ impl Driver {
                 "messages came faster than this node could take them".to_string()
             }
             Event::LameDuckMode => "the server of NATS is about to end".to_string(),
+            // The caller ends at the latter.
             Event::Draining | Event::Closed => return,
         };
         self.link.set_status(|status| status.connection.error = Some(error.clone()));

@@ -229,7 +229,8 @@ impl Link {
         self.set_status(|status| {
             status.connection.is_connected = false;
             status.connection.since_us = now_us;
-            status.connection.error = Some("the thread of the cluster has ended".into());
+            status.connection.error =
+                Some("the thread of the cluster has ended: restart this node".into());
         });
     }
 

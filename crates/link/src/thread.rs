@@ -113,15 +113,17 @@ pub fn spawn(
     let (stop, stopped) = oneshot::channel();
     let describe: Describe = Box::new(describe);
     let thread = std::thread::Builder::new().name("cluster".into()).spawn(move || {
-        let _closes = CloseOnDrop { link: link.clone(), registry: registry.clone() };
-        runtime.block_on(async {
+        let mut close = CloseOnDrop::new(link.clone(), registry.clone());
+        close.is_in_order = runtime.block_on(async {
             match connect(link.clone(), servers).await {
                 Ok((client, events)) => {
-                    Driver::new(link, client, (broker, registry), describe)
-                        .run(events, stopped)
-                        .await;
+                    let driver = Driver::new(link, client, (broker, registry), describe);
+                    driver.run(events, stopped).await
                 }
-                Err(error) => tracing::error!(%error, "this node can't take part in its cluster"),
+                Err(error) => {
+                    tracing::error!(%error, "this node can't take part in its cluster");
+                    true
+                }
             }
         });
         // A name that is being resolved does not keep the process from ending.
@@ -130,17 +132,29 @@ pub fn spawn(
     Ok(Running { stop: Some(stop), thread: Some(thread) })
 }
 
-/// Closes the link when the thread ends. Where it ends by a panic, the process goes on, and the entries of other nodes
-/// go: no other thread would notice when they are gone.
+/// Closes the link when the thread ends. Where it ends by a panic of one of its tasks, or because the client of NATS has
+/// ended, the process goes on, and the entries of other nodes go: no other thread would notice when they are gone.
 struct CloseOnDrop {
     link: Arc<Link>,
     registry: Registry,
+    /// The thread was stopped.
+    is_in_order: bool,
+}
+
+impl CloseOnDrop {
+    fn new(link: Arc<Link>, registry: Registry) -> Self {
+        CloseOnDrop { link, registry, is_in_order: false }
+    }
 }
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.link.close();
-        if std::thread::panicking() {
+        if !self.is_in_order {
+            tracing::error!(
+                "the thread that connects this node to the others has ended, by a fault of Throng: this node serves its \
+                 own clients alone. Restart it, and report what the log says above"
+            );
             self.registry.presence.expire_others(self.registry.now_us());
         }
     }
@@ -197,7 +211,7 @@ impl Running {
         // The thread may have ended.
         let _ = self.stop.take().map(|stop| stop.send(()));
         if let Some(thread) = self.thread.take() {
-            // It has panicked, and said so.
+            // It has panicked, and logged it.
             let _ = thread.join();
         }
     }
@@ -240,16 +254,49 @@ mod tests {
     fn entries_of_other_nodes_go_with_a_thread_that_panics() {
         for (panics, left) in [(false, 101), (true, 0)] {
             let (link, registry) = (Link::new(Settings::for_tests(), Login::Anonymous), registry());
-            let closes = CloseOnDrop { link: link.clone(), registry: registry.clone() };
+            let (ended, presence) = (link.clone(), registry.clone());
             let thread = std::thread::spawn(move || {
-                let _closes = closes;
+                let mut close = CloseOnDrop::new(ended, presence);
                 assert!(!panics, "on purpose");
+                close.is_in_order = true;
             });
             assert_eq!(thread.join().is_err(), panics);
             let stats = registry.presence.stats();
             assert_eq!((stats.connections, stats.other_nodes), (1, left));
             assert!(link.status().connection.error.is_some());
         }
+    }
+
+    /// A driver whose writer is this, and its registry. No server of NATS is there.
+    fn run_with_writer(
+        writer: impl Future<Output = ()> + Send + 'static,
+        link: &Arc<Link>,
+    ) -> bool {
+        let registry = registry();
+        let (link, router) = (link.clone(), Arc::new(broker::Router::new(Vec::new())));
+        let limits =
+            broker::Limits { recent_messages_max: 9, recent_bytes_max: 9, recent_seconds_max: 9 };
+        let history = Arc::new(broker::NoHistory);
+        let broker = Arc::new(Local::new(router, [7; 20], Instant::now(), limits, history));
+        Runtime::new().unwrap().0.block_on(async {
+            let servers = Servers::new(&["nats://127.0.0.1:1".into()]).unwrap();
+            let (client, events) = connect(link.clone(), servers).await.unwrap();
+            let driver =
+                Driver::new(link, client, (broker, registry), Box::new(Description::default));
+            let (_stop, stopped) = oneshot::channel();
+            driver.with_writer(tokio::spawn(writer)).run(events, stopped).await
+        })
+    }
+
+    #[test]
+    fn a_panic_of_the_writer_is_one_of_the_thread() {
+        let link = || Link::new(Settings::for_tests(), Login::Anonymous);
+        let thread = std::thread::spawn(move || {
+            run_with_writer(async { panic!("on purpose") }, &link());
+        });
+        assert!(thread.join().is_err());
+        // It does not end before the driver, in order.
+        assert!(!run_with_writer(async {}, &link()));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use model::NodeId;
 use throttle::Throttle;
 use tokio::sync::mpsc::{Sender, UnboundedReceiver};
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinError, JoinSet};
 
 use crate::Link;
 
@@ -33,7 +33,10 @@ pub(crate) struct Writer {
     /// Where packets go that come.
     packets: Sender<(Target, Bytes)>,
     subjects: Vec<Subject>,
-    readers: HashMap<Stream, JoinHandle<()>>,
+    /// The tasks that pass on what comes.
+    readers: JoinSet<()>,
+    /// Those of streams.
+    by_stream: HashMap<Stream, AbortHandle>,
     failed: Throttle,
 }
 
@@ -42,7 +45,8 @@ impl Writer {
         let subject = |stream| Subject::from(link.subjects.of(Target::Stream(stream)));
         Writer {
             subjects: Stream::all().map(subject).collect(),
-            readers: HashMap::new(),
+            readers: JoinSet::new(),
+            by_stream: HashMap::new(),
             failed: Throttle::new(1, 1_000_000),
             link,
             client,
@@ -50,24 +54,36 @@ impl Writer {
         }
     }
 
+    /// Does commands until no sender is left. Panics where one of its readers does: the node would go on without a
+    /// part of what others send.
     pub async fn run(mut self, mut commands: UnboundedReceiver<Command>) {
-        while let Some(command) = commands.recv().await {
-            match command {
-                Command::Subscribe(target) => self.subscribe(target).await,
-                Command::Unsubscribe(stream) => {
-                    // Its subscriber ends the subscription when it is dropped.
-                    self.readers.remove(&stream).inspect(JoinHandle::abort);
+        loop {
+            tokio::select! {
+                command = commands.recv() => match command {
+                    Some(command) => self.perform(command).await,
+                    None => return,
+                },
+                Some(ended) = self.readers.join_next() => continue_panic(ended),
+            }
+        }
+    }
+
+    async fn perform(&mut self, command: Command) {
+        match command {
+            Command::Subscribe(target) => self.subscribe(target).await,
+            Command::Unsubscribe(stream) => {
+                // Its subscriber ends the subscription when it is dropped.
+                self.by_stream.remove(&stream).inspect(AbortHandle::abort);
+            }
+            Command::Publish(target, bytes) => {
+                self.publish(target, bytes.clone()).await;
+                self.link.release_bytes(bytes.len());
+            }
+            Command::Flush(done) => {
+                if self.is_connected() {
+                    let _ = self.client.flush().await;
                 }
-                Command::Publish(target, bytes) => {
-                    self.publish(target, bytes.clone()).await;
-                    self.link.release_bytes(bytes.len());
-                }
-                Command::Flush(done) => {
-                    if self.is_connected() {
-                        let _ = self.client.flush().await;
-                    }
-                    let _ = done.send(());
-                }
+                let _ = done.send(());
             }
         }
     }
@@ -86,9 +102,9 @@ impl Writer {
     async fn subscribe(&mut self, target: Target) {
         match self.client.subscribe(self.subject(target)).await {
             Ok(subscriber) => {
-                let reader = tokio::spawn(read(subscriber, target, self.packets.clone()));
+                let reader = self.readers.spawn(read(subscriber, target, self.packets.clone()));
                 if let Target::Stream(stream) = target {
-                    self.readers.insert(stream, reader);
+                    self.by_stream.insert(stream, reader);
                 }
             }
             Err(error) => self.report(target, &error),
@@ -118,6 +134,15 @@ impl Writer {
     }
 }
 
+/// Panics where a task has. Its panic is in the log.
+pub(crate) fn continue_panic(ended: Result<(), JoinError>) {
+    if let Err(error) = ended
+        && let Ok(panic) = error.try_into_panic()
+    {
+        std::panic::resume_unwind(panic);
+    }
+}
+
 /// Passes on what comes by a subscription, until it ends.
 async fn read(mut subscriber: Subscriber, target: Target, packets: Sender<(Target, Bytes)>) {
     while let Some(message) =
@@ -132,4 +157,37 @@ async fn read(mut subscriber: Subscriber, target: Target, packets: Sender<(Targe
 /// The subscriptions that every node has, besides those of streams.
 pub(crate) fn own_targets(node: NodeId) -> [Target; 2] {
     [Target::Nodes, Target::Node(node)]
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::{Login, Settings};
+
+    #[tokio::test]
+    async fn a_panic_of_a_reader_is_one_of_the_writer() {
+        let options = async_nats::ConnectOptions::new().retry_on_initial_connect();
+        // No server of NATS is there.
+        let client = options.connect("nats://127.0.0.1:1").await.unwrap();
+        let link = Link::new(Settings::for_tests(), Login::Anonymous);
+        let (packets, _receiver) = mpsc::channel(1);
+        let mut writer = Writer::new(link, client, packets);
+        writer.readers.spawn(async {});
+        writer.readers.spawn(async { panic!("on purpose") });
+        writer.readers.spawn(std::future::pending());
+        let (_commands, receiver) = mpsc::unbounded_channel();
+        let ended = tokio::spawn(writer.run(receiver)).await;
+        let panic = std::panic::AssertUnwindSafe(|| continue_panic(ended));
+        assert!(std::panic::catch_unwind(panic).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_task_that_is_aborted_or_ends_is_no_panic() {
+        let task = tokio::spawn(std::future::pending::<()>());
+        task.abort();
+        continue_panic(task.await);
+        continue_panic(Ok(()));
+    }
 }
