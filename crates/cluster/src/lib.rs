@@ -41,7 +41,7 @@ pub use interest::Interest;
 pub use node::{
     Description, HELLO_US, Node, PRESENCE_PACKET_BYTES, PRESENCE_US, SILENT_US, Settings,
 };
-pub use output::{Counts, Output, Target};
+pub use output::{Counts, Output, Target, TooLarge};
 pub use packet::{
     Call, CallReply, Head, HeadsReply, HeadsRequest, Hello, Message, Packet, PacketError,
     PresenceDiff, PresencePage, PresenceRequest, ReplayReply, ReplayRequest, ReplayedRange,

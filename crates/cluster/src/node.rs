@@ -19,7 +19,7 @@ use crate::replay::{RETAINED_US, Replay};
 use crate::stream::PerStream;
 use crate::{
     Counts, HeadsReply, HeadsRequest, Hello, Message, Output, Packet, PacketError, PeerState,
-    PresenceRequest, ReplayReply, ReplayRequest, Stream, Target,
+    PresenceRequest, ReplayReply, ReplayRequest, Stream, Target, TooLarge,
 };
 
 /// How often a node says that it is there, in microseconds.
@@ -43,6 +43,9 @@ const PEERS_MAX: usize = 256;
 
 /// Streams in one request: its packet stays below 64 kB.
 const REQUEST_STREAMS_MAX: usize = 1_024;
+
+/// What a stream takes in a request or its reply, in bytes, at most.
+const REQUEST_STREAM_BYTES: usize = 64;
 
 /// Interest has not begun.
 const NEVER: u64 = u64::MAX;
@@ -80,8 +83,12 @@ pub struct Node {
     is_connected: bool,
     /// Since when it is not, where it was.
     disconnected_us: Option<u64>,
+    /// The largest packet that NATS takes, in bytes.
+    packet_bytes_max: usize,
     /// Diffs of presence that it has published.
     presence_diffs: u64,
+    /// Entries were left out of what it shares, because they are too large for NATS.
+    has_left_out_entries: bool,
     /// The memory for entries of other nodes.
     presence_memory: PresenceMemory,
     /// Since when the shell reads no packets.
@@ -108,7 +115,9 @@ impl Node {
             interest_begun_us: PerStream::new(NEVER),
             is_connected: false,
             disconnected_us: None,
+            packet_bytes_max: usize::MAX,
             presence_diffs: 0,
+            has_left_out_entries: false,
             presence_memory: PresenceMemory { bytes: 0, bytes_max: usize::MAX },
             reading_paused_us: None,
             hello_number: 0,
@@ -189,7 +198,16 @@ impl Node {
     pub fn publish(&mut self, stream: Stream, now_us: u64, write: impl FnOnce(&mut Vec<u8>)) {
         self.counts.published += 1;
         let bytes = self.replay.publish(stream, now_us, write);
-        self.send(Target::Stream(stream), bytes);
+        self.send_or_report(Target::Stream(stream), bytes, TooLarge::Message);
+    }
+
+    /// Sets the largest packet that NATS takes, in bytes: before [`Node::on_connected`], as it may be another NATS.
+    pub fn set_packet_bytes_max(&mut self, bytes: usize, now_us: u64) {
+        let is_more = bytes > self.packet_bytes_max;
+        self.packet_bytes_max = bytes;
+        if is_more {
+            self.share_left_out_entries(now_us);
+        }
     }
 
     /// The connection to NATS is there, with all subscriptions.
@@ -335,9 +353,23 @@ impl Node {
     }
 
     fn send(&mut self, target: Target, bytes: Bytes) {
-        if self.is_connected {
-            self.outputs.push(Output::Send { target, bytes });
+        self.send_or_report(target, bytes, TooLarge::Other);
+    }
+
+    /// Sends a packet, or reports one that NATS would refuse.
+    fn send_or_report(&mut self, target: Target, bytes: Bytes, content: TooLarge) {
+        if !self.is_connected {
+            return;
         }
+        if bytes.len() > self.packet_bytes_max {
+            return self.report_too_large(content, bytes.len());
+        }
+        self.outputs.push(Output::Send { target, bytes });
+    }
+
+    fn report_too_large(&mut self, content: TooLarge, bytes: usize) {
+        self.counts.too_large += 1;
+        self.outputs.push(Output::TooLarge { content, bytes });
     }
 
     fn send_hello(&mut self, now_us: u64, is_reply_requested: bool, is_goodbye: bool) {
@@ -456,7 +488,9 @@ impl Node {
         let found = self.replay.find(&request.ranges);
         let target = Target::Node(NodeId(request.node));
         self.counts.replayed += found.packets.len() as u64;
-        found.packets.into_iter().for_each(|packet| self.send(target, packet));
+        for packet in found.packets {
+            self.send_or_report(target, packet, TooLarge::Message);
+        }
         let (node, ranges) = (self.settings.node.0, found.ranges);
         let reply = ReplayReply { node, id: request.id, ranges };
         self.send(target, Packet::ReplayReply(reply).encode());
@@ -495,12 +529,15 @@ impl Node {
     /// Sends what streams and presence have to request, a packet for each node and kind.
     fn send_requests(&mut self, now_us: u64) {
         let node = self.settings.node.0;
+        // A reply has no more streams than its request.
+        let streams_max = self.packet_bytes_max / REQUEST_STREAM_BYTES;
+        let streams_max = streams_max.clamp(1, REQUEST_STREAMS_MAX);
         for (id, peer) in &mut self.peers {
             let target = Target::Node(*id);
             let mut streams = std::mem::take(&mut peer.streams.heads_to_request);
             streams.sort_unstable();
             streams.dedup();
-            for streams in streams.chunks(REQUEST_STREAMS_MAX) {
+            for streams in streams.chunks(streams_max) {
                 self.request_id += 1;
                 let numbers = streams.iter().map(|stream| stream.number()).collect();
                 peer.insert_request(self.request_id, now_us, streams.to_vec());
@@ -509,7 +546,7 @@ impl Node {
                 self.outputs.push(Output::Send { target, bytes });
             }
             let ranges = std::mem::take(&mut peer.streams.ranges_to_request);
-            for ranges in ranges.chunks(REQUEST_STREAMS_MAX) {
+            for ranges in ranges.chunks(streams_max) {
                 self.request_id += 1;
                 self.counts.requests += 1;
                 let request = ReplayRequest { node, id: self.request_id, ranges: ranges.to_vec() };

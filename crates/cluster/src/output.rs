@@ -72,6 +72,13 @@ pub enum Output {
     Call(Call),
     /// A reply to a call of this node has come.
     CallReply(CallReply),
+    /// Report a packet that is not sent, because it is larger than NATS takes ([`crate::Node::set_packet_bytes_max`]).
+    TooLarge {
+        /// What is in it.
+        content: TooLarge,
+        /// Its length, in bytes.
+        bytes: usize,
+    },
     /// A node has joined, or came back.
     Up(NodeId),
     /// A node has left, or is silent.
@@ -81,6 +88,17 @@ pub enum Output {
         /// It has said so.
         has_left: bool,
     },
+}
+
+/// What is in a packet that is too large for NATS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TooLarge {
+    /// A message: members at other nodes don't get it.
+    Message,
+    /// What a user shows in a topic with presence: other nodes don't list it.
+    PresenceEntry,
+    /// Something else.
+    Other,
 }
 
 /// What a node has counted since it started.
@@ -102,6 +120,9 @@ pub struct Counts {
     pub gaps: u64,
     /// Packets that could not be read.
     pub damaged: u64,
+    /// Messages and entries in presence that were not sent, because they are larger than NATS takes: once for each time
+    /// that another node requests them as well.
+    pub too_large: u64,
     /// Changes of this node's entries in presence.
     pub presence_sent: u64,
     /// Changes of other nodes' entries.

@@ -47,6 +47,11 @@ impl Calls {
         (id, receiver)
     }
 
+    /// A call was not sent: it gets no reply.
+    pub fn forget(&self, id: u64) {
+        lock(&self.pending).remove(&id);
+    }
+
     /// The calls of other nodes, once.
     pub fn take_receiver(&self) -> Option<mpsc::Receiver<Call>> {
         lock(&self.receiver).take()

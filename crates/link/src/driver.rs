@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::connection::State;
 use async_nats::{Client, Event};
 use broker::Local;
 use bytes::Bytes;
-use cluster::{Description, Node, Output, PRESENCE_PACKET_BYTES, Settings, Target};
+use cluster::{Description, Node, Output, PRESENCE_PACKET_BYTES, Settings, Target, TooLarge};
 use handover::message::encode_publication_into;
 use model::NodeId;
 use throttle::Throttle;
@@ -56,8 +57,11 @@ pub(crate) struct Driver {
     entries: Entries,
     describe: Describe,
     status_due_us: u64,
+    /// The largest packet that NATS takes and the one that this node needs, as they were compared last, in bytes.
+    compared_bytes: Option<(usize, usize)>,
     damaged: Throttle,
     errors: Throttle,
+    too_large: Throttle,
 }
 
 impl Driver {
@@ -93,8 +97,10 @@ impl Driver {
             packets,
             describe,
             status_due_us: 0,
+            compared_bytes: None,
             damaged: Throttle::new(1, 1_000_000),
             errors: Throttle::new(1, 10_000_000),
+            too_large: Throttle::new(1, 10_000_000),
             link,
         }
     }
@@ -175,6 +181,9 @@ impl Driver {
                 self.node.on_interest_ended(stream);
             }
             self.link.calls.sweep();
+            if self.client.connection_state() == State::Connected {
+                self.verify_payload();
+            }
             let bytes = self.entries.stats().other_nodes_bytes;
             self.node.set_presence_memory(bytes, self.link.settings().presence_bytes_max);
             self.update_status();
@@ -207,7 +216,11 @@ impl Driver {
         let error = match event {
             Event::Connected => {
                 tracing::info!("connected to NATS");
+                // Each server has a limit of its own.
+                self.compared_bytes = None;
                 self.verify_payload();
+                self.node.set_packet_bytes_max(self.client.max_payload(), now_us);
+                self.link.set_packet_bytes_max(self.client.max_payload());
                 self.node.describe((self.describe)());
                 self.node.on_connected(now_us);
                 self.set_connected(true);
@@ -234,19 +247,47 @@ impl Driver {
         }
     }
 
-    /// NATS refuses packets above a limit of its own.
-    fn verify_payload(&self) {
-        let settings = self.link.settings();
-        // A page of presence ends with the entry that makes it too large.
-        let largest = settings.message_bytes_max.max(2 * PRESENCE_PACKET_BYTES);
+    /// Warns where NATS refuses what this node may have to send: after each connect, and when a setting has changed.
+    fn verify_payload(&mut self) {
+        // What a user shows in a topic with presence is as large as a packet of presence at the most.
+        let largest = self.link.message_bytes_max().max(PRESENCE_PACKET_BYTES);
         let (needed, limit) = (largest + PACKET_OVERHEAD_BYTES, self.client.max_payload());
-        if limit < needed {
+        let compared = Some((limit, needed));
+        if std::mem::replace(&mut self.compared_bytes, compared) != compared && limit < needed {
             tracing::warn!(
-                bytes = needed,
-                limit_bytes = limit,
-                "NATS refuses the largest messages and packets of presence, which then reach no other node: raise \
-                 max_payload there, or make limits.message_bytes_max smaller"
+                max_payload = limit,
+                needed,
+                "NATS refuses the largest packets of this node: messages and users of presence in them reach no other \
+                 node. Write \"max_payload: {needed}\" into the configuration of NATS, or make \
+                 limits.message_bytes_max smaller"
             );
+        }
+    }
+
+    fn report_too_large(&mut self, content: TooLarge, bytes: usize) {
+        let Some(suppressed) = self.too_large.pass(self.link.now_us(), 1) else { return };
+        let max_payload = self.client.max_payload();
+        match content {
+            TooLarge::Message => tracing::warn!(
+                bytes,
+                max_payload,
+                suppressed,
+                "a message is larger than NATS takes: members at other nodes don't get it. Raise max_payload in the \
+                 configuration of NATS, or make limits.message_bytes_max smaller"
+            ),
+            TooLarge::PresenceEntry => tracing::warn!(
+                bytes,
+                max_payload,
+                suppressed,
+                "what a user shows in a topic with presence is larger than NATS takes: other nodes don't list the user \
+                 there. Raise max_payload in the configuration of NATS, or make presence.meta_bytes_max smaller"
+            ),
+            TooLarge::Other => tracing::warn!(
+                bytes,
+                max_payload,
+                suppressed,
+                "a packet is larger than NATS takes: raise max_payload in the configuration of NATS"
+            ),
         }
     }
 
@@ -296,6 +337,7 @@ impl Driver {
             }
             Output::Call(call) => self.link.calls.on_call(call),
             Output::CallReply(reply) => self.link.calls.on_reply(reply),
+            Output::TooLarge { content, bytes } => self.report_too_large(content, bytes),
             Output::Up(node) => self.on_up(node),
             Output::Down { node, has_left } => {
                 match has_left {

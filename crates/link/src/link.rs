@@ -19,6 +19,9 @@ use crate::status::Status;
 /// The memory of a queued message beside its payload, in bytes, roughly.
 const OVERHEAD_BYTES: usize = 512;
 
+/// The status of HTTP for what is too large.
+const PAYLOAD_TOO_LARGE: u16 = 413;
+
 /// The offset of a stream whose messages don't come.
 const NEVER: u64 = u64::MAX;
 
@@ -39,7 +42,7 @@ pub struct Settings {
     pub replay_bytes_max: usize,
     /// What the entries of other nodes in presence may take in memory, in bytes.
     pub presence_bytes_max: usize,
-    /// The largest payload of a message, in bytes.
+    /// The largest payload of a message, in bytes: at the start.
     pub message_bytes_max: usize,
     /// How long interest in a topic outlives its last member, in microseconds.
     pub linger_us: u64,
@@ -53,6 +56,9 @@ pub struct Link {
     /// Wakes the thread when `state` has inputs.
     pub(crate) notify: Notify,
     queued_bytes: AtomicUsize,
+    message_bytes_max: AtomicUsize,
+    /// The largest packet that NATS takes, in bytes: `usize::MAX` before the first connect.
+    packet_bytes_max: AtomicUsize,
     /// Offsets of the broker, by streams: see [`Relay::complete_after`].
     complete_after: Box<[AtomicU64]>,
     status: Mutex<Status>,
@@ -93,6 +99,8 @@ impl Link {
             }),
             notify: Notify::new(),
             queued_bytes: AtomicUsize::new(0),
+            message_bytes_max: AtomicUsize::new(settings.message_bytes_max),
+            packet_bytes_max: AtomicUsize::new(usize::MAX),
             complete_after: Stream::all().map(complete_after).collect(),
             status: Mutex::default(),
             calls: Calls::new(),
@@ -111,6 +119,24 @@ impl Link {
     /// Who the node is from the next connect on.
     pub fn set_login(&self, login: Login) {
         *lock(&self.login) = login;
+    }
+
+    /// The largest payload of a message has changed, in bytes.
+    pub fn set_message_bytes_max(&self, bytes: usize) {
+        self.message_bytes_max.store(bytes, Relaxed);
+    }
+
+    pub(crate) fn message_bytes_max(&self) -> usize {
+        self.message_bytes_max.load(Relaxed)
+    }
+
+    /// The largest packet that NATS takes, in bytes: its `max_payload`. `None` before the first connect.
+    pub fn packet_bytes_max(&self) -> Option<usize> {
+        Some(self.packet_bytes_max.load(Relaxed)).filter(|bytes| *bytes < usize::MAX)
+    }
+
+    pub(crate) fn set_packet_bytes_max(&self, bytes: usize) {
+        self.packet_bytes_max.store(bytes, Relaxed);
     }
 
     /// How it stands with the cluster.
@@ -166,7 +192,7 @@ impl Link {
     }
 
     /// Has another node do a call of the API by itself. The reply comes later, or never: the caller has a deadline, and
-    /// gets an error at once where the node turns out to be gone.
+    /// gets an error at once where the node turns out to be gone, or NATS takes no packet of this length.
     pub fn call(
         &self,
         node: NodeId,
@@ -178,7 +204,11 @@ impl Link {
         if let Some(id) = id {
             let (own, body) = (self.settings.node.0, body.to_vec());
             let call = Call { node: own, id, method: method.into(), target: target.into(), body };
-            self.push_packet(node, Packet::Call(call).encode());
+            let packet = Packet::Call(call).encode();
+            match self.is_too_large(&packet) {
+                true => self.calls.forget(id),
+                false => self.push_packet(node, packet),
+            }
         }
         receiver
     }
@@ -188,10 +218,22 @@ impl Link {
         self.calls.take_receiver()
     }
 
-    /// Replies to a call of another node, with a status of HTTP and JSON.
+    /// Replies to a call of another node, with a status of HTTP and JSON; with 413 alone where NATS takes no packet of
+    /// this length.
     pub fn reply(&self, call: &Call, status: u16, body: Vec<u8>) {
-        let reply = CallReply { node: self.settings.node.0, id: call.id, status, body };
-        self.push_packet(NodeId(call.node), Packet::CallReply(reply).encode());
+        let reply = |status, body| {
+            let reply = CallReply { node: self.settings.node.0, id: call.id, status, body };
+            Packet::CallReply(reply).encode()
+        };
+        let mut packet = reply(status, body);
+        if self.is_too_large(&packet) {
+            packet = reply(PAYLOAD_TOO_LARGE, Vec::new());
+        }
+        self.push_packet(NodeId(call.node), packet);
+    }
+
+    fn is_too_large(&self, packet: &Bytes) -> bool {
+        packet.len() > self.packet_bytes_max.load(Relaxed)
     }
 
     /// Has the thread send a packet to a node.
@@ -357,6 +399,35 @@ mod tests {
         link.publish(message("a", false));
         assert!(link.has_capacity() && link.queued_bytes() == 0);
         assert!(!link.status().connection.is_connected);
+    }
+
+    #[test]
+    fn calls_and_replies_that_nats_never_takes_end_at_once() {
+        let link = link(1_000);
+        assert_eq!(link.packet_bytes_max(), None);
+        link.set_packet_bytes_max(500);
+        assert_eq!(link.packet_bytes_max(), Some(500));
+        let sent = |link: &Link| {
+            let packet = |input| match input {
+                Input::Packet(_, bytes) => Packet::decode(&bytes).unwrap(),
+                Input::Publish(_) | Input::InterestBegun(..) => panic!("no packet"),
+            };
+            link.take_inputs().into_iter().map(packet).collect::<Vec<_>>()
+        };
+        let mut small = link.call(NodeId(2), "POST", "/a", &[b'x'; 300]);
+        let mut large = link.call(NodeId(2), "POST", "/a", &[b'x'; 500]);
+        assert_eq!(small.try_recv(), Err(oneshot::error::TryRecvError::Empty));
+        assert_eq!(large.try_recv(), Err(oneshot::error::TryRecvError::Closed));
+        let packets = sent(&link);
+        let [Packet::Call(call)] = &packets[..] else { panic!("{packets:?}") };
+        link.reply(call, 200, vec![b'x'; 300]);
+        link.reply(call, 200, vec![b'x'; 500]);
+        let status = |packet| {
+            let Packet::CallReply(reply) = packet else { panic!("{packet:?}") };
+            (reply.status, reply.body.len())
+        };
+        let replies: Vec<_> = sent(&link).into_iter().map(status).collect();
+        assert_eq!(replies, [(200, 300), (413, 0)]);
     }
 
     #[test]

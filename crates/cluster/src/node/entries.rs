@@ -7,7 +7,9 @@ use presence::{Change, Changes, Page};
 
 use super::Node;
 use crate::entries::PresenceMemory;
-use crate::{Output, Packet, PresenceDiff, PresencePage, PresenceRequest, Stream, Target};
+use crate::{
+    Output, Packet, PresenceDiff, PresencePage, PresenceRequest, Stream, Target, TooLarge,
+};
 
 /// How often the shell is to give changes of this node's entries to [`Node::publish_presence`], in microseconds: what
 /// changes meanwhile goes in one packet.
@@ -15,6 +17,9 @@ pub const PRESENCE_US: u64 = 50_000;
 
 /// About how many bytes the entries of one packet have at the most. One entry may have more.
 pub const PRESENCE_PACKET_BYTES: usize = 64 << 10;
+
+/// What a packet of presence has beside its entries or changes, in bytes, at most.
+const PRESENCE_HEAD_BYTES: usize = 128;
 
 /// How long entries of other nodes stay while the connection to NATS is gone, in microseconds. The others count a node
 /// that is cut off as silent, and it can't know whether they are there.
@@ -26,10 +31,19 @@ impl Node {
         if !changes.is_whole {
             self.publish_diff(Vec::new(), true, now_us);
         }
+        let bytes_max = self.presence_bytes_max();
+        let part_bytes_max = PRESENCE_PACKET_BYTES.min(bytes_max);
         let (mut part, mut bytes) = (Vec::new(), 0);
-        for change in changes.list {
+        for mut change in changes.list {
+            if change.bytes() > bytes_max {
+                self.leave_out_entry(change.bytes());
+                change.entry = None;
+                if change.gone.is_none() {
+                    continue;
+                }
+            }
             bytes += change.bytes();
-            if bytes > PRESENCE_PACKET_BYTES && !part.is_empty() {
+            if bytes > part_bytes_max && !part.is_empty() {
                 self.publish_diff(std::mem::take(&mut part), false, now_us);
                 bytes = change.bytes();
             }
@@ -49,10 +63,49 @@ impl Node {
         self.send(Target::Stream(Stream::PRESENCE), bytes);
     }
 
+    /// What entries or changes may take in one packet, in bytes.
+    fn presence_bytes_max(&self) -> usize {
+        self.packet_bytes_max.saturating_sub(PRESENCE_HEAD_BYTES)
+    }
+
+    /// An entry of so many bytes does not go to other nodes: NATS would refuse it each time that they request it.
+    fn leave_out_entry(&mut self, bytes: usize) {
+        self.has_left_out_entries = true;
+        self.report_too_large(TooLarge::PresenceEntry, bytes);
+    }
+
+    /// NATS takes larger packets than before: other nodes read all entries anew where some were left out.
+    pub(super) fn share_left_out_entries(&mut self, now_us: u64) {
+        if std::mem::take(&mut self.has_left_out_entries) {
+            self.publish_diff(Vec::new(), true, now_us);
+        }
+    }
+
+    /// The page, or its beginning where NATS does not take all of it in one packet. Without entries that no packet takes.
+    fn fit_page(&mut self, page: Page) -> Page {
+        let bytes_max = self.presence_bytes_max();
+        let Page { from, mut to, entries } = page;
+        let (mut fitting, mut bytes) = (Vec::with_capacity(entries.len()), 0);
+        for entry in entries {
+            if entry.bytes() > bytes_max {
+                self.leave_out_entry(entry.bytes());
+                continue;
+            }
+            bytes += entry.bytes();
+            if bytes > bytes_max {
+                // The node that reads goes on from here.
+                to = Some(entry.number);
+                break;
+            }
+            fitting.push(entry);
+        }
+        Page { from, to, entries: fitting }
+    }
+
     /// The page that another node has requested was read. All changes that were published before are in it.
     pub fn on_presence_read(&mut self, request: &PresenceRequest, page: Page) {
         let PresenceRequest { node, id, .. } = *request;
-        let Page { from, to, entries } = page;
+        let Page { from, to, entries } = self.fit_page(page);
         let (own, number) = (self.settings.node.0, self.presence_diffs);
         let page = PresencePage { node: own, id, number, from, to, entries };
         self.send(Target::Node(NodeId(node)), Packet::PresencePage(page).encode());

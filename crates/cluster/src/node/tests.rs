@@ -1,5 +1,7 @@
 //! Which nodes a node knows, and what it takes for their silence.
 
+mod packet_size;
+
 use super::*;
 use crate::{PresenceDiff, PresencePage};
 

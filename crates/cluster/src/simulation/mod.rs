@@ -353,6 +353,7 @@ impl World {
                 process.node.on_presence_read(&request, page);
             }
             Output::Call(_) | Output::CallReply(_) => panic!("no node calls another"),
+            Output::TooLarge { .. } => panic!("the nodes know no limit of NATS"),
             Output::Up(_) => {}
             Output::Down { node: by, .. } => drop(process.down.insert(by, now_us)),
         }

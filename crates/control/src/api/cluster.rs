@@ -73,6 +73,8 @@ pub(crate) struct NatsState {
     error: Option<String>,
     /// Subscriptions of this node for messages: parts of all topics, 1,026 at the most.
     subscriptions: usize,
+    /// The largest packet that it takes, in bytes: `max_payload` in its configuration; null before the first connect.
+    max_payload_bytes: Option<usize>,
     /// Bytes that wait to be sent.
     queue_bytes: usize,
     /// Bytes of its newest messages that this node retains for nodes that have missed some.
@@ -96,6 +98,8 @@ pub(crate) struct ClusterMessages {
     gaps: u64,
     /// Packets that could not be read.
     damaged: u64,
+    /// Messages, and users in topics with presence, that are larger than NATS takes and were not sent.
+    too_large: u64,
 }
 
 /// Users in topics with presence. A user counts once for each connection and topic.
@@ -164,6 +168,7 @@ pub(crate) async fn cluster(
             losses: status.connection.losses,
             error: status.connection.error.clone(),
             subscriptions: status.streams,
+            max_payload_bytes: link.packet_bytes_max(),
             queue_bytes: link.queued_bytes(),
             replay_bytes: status.replay_bytes,
         },
@@ -175,6 +180,7 @@ pub(crate) async fn cluster(
             requests: status.counts.requests,
             gaps: status.counts.gaps,
             damaged: status.counts.damaged,
+            too_large: status.counts.too_large,
         },
         presence: ClusterPresence {
             entries: status.presence.connections,

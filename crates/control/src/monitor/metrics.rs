@@ -632,6 +632,7 @@ fn cluster(encoder: &mut DescriptorEncoder, link: &link::Link) -> fmt::Result {
         ("requests", "Requests for messages that this node missed", counts.requests),
         ("gaps", "Times that messages of other nodes were lost for good", counts.gaps),
         ("damaged", "Packets of other nodes that could not be read", counts.damaged),
+        ("too_large", "Packets that were not sent, being larger than NATS takes", counts.too_large),
         ("presence_sent", "Changes of presence of this node", counts.presence_sent),
         ("presence_received", "Changes of presence of other nodes", counts.presence_received),
         (

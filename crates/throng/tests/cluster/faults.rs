@@ -103,19 +103,6 @@ fn what_a_node_published_without_nats_before_it_died_is_a_gap_for_polls() {
 }
 
 #[test]
-fn a_message_that_nats_refuses_is_a_gap_and_holds_up_nothing() {
-    let scratch = Scratch::new("nats");
-    let config = scratch.write("nats.conf", "max_payload: 4096\n").display().to_string();
-    let nats = Nats::with(&["-c", &config]);
-    let [a, b] = nats.nodes(&[]);
-    let mut there = stream(&b, "topic=t");
-    a.publish("t", json!("x".repeat(8_000)));
-    a.publish("t", json!("end"));
-    assert!(until_end(&mut there).is_empty());
-    b.until("the gap is counted", |b| b.metric("throng_cluster_gaps_total") >= 1.0);
-}
-
-#[test]
 fn a_node_starts_without_nats_and_joins_when_it_is_there() {
     let mut nats = Nats::start();
     nats.kill();

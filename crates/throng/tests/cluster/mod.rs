@@ -2,6 +2,7 @@
 
 mod api;
 mod faults;
+mod max_payload;
 mod presence;
 pub mod support;
 

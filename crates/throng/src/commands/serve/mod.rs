@@ -282,6 +282,7 @@ impl Server {
         self.webhook.set(settings::webhook(&new.config));
         if let Some((link, _)) = &self.cluster {
             link.set_login(cluster::login(&new.config));
+            link.set_message_bytes_max(settings::clamped(new.config.limits.message_bytes_max));
         }
         if let Some((outbox, _)) = &self.outbox {
             outbox.set_password(new.config.outbox.password.clone());
