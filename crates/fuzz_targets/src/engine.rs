@@ -69,6 +69,9 @@ impl Queue for Commands {
     fn is_empty(&self) -> bool {
         self.0.lock().unwrap().is_empty()
     }
+    fn len(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
     fn take(&self, empty: Vec<Command>) -> Vec<Command> {
         std::mem::replace(&mut *self.0.lock().unwrap(), empty)
     }

@@ -48,6 +48,11 @@ impl<T, W: Wake> Mailbox<T, W> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
+    /// Items that wait.
+    pub fn len(&self) -> usize {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     /// Exchanges the queue for `empty`, an empty vector whose room is used again.
     pub fn take(&self, empty: Vec<T>) -> Vec<T> {
         debug_assert!(empty.is_empty());

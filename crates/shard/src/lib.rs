@@ -15,6 +15,7 @@ mod settings;
 mod shard;
 mod socket;
 mod start;
+mod tcp_info;
 mod tls;
 mod wake;
 

@@ -7,7 +7,10 @@
 mod accept;
 mod batch;
 mod describe;
+mod measure;
 mod short;
+#[cfg(test)]
+mod support;
 mod tls;
 
 use std::collections::{HashMap, VecDeque};
@@ -66,6 +69,8 @@ pub(crate) struct Shard {
     pub(crate) permits: Arc<FanoutPermits>,
     pub(crate) permit: Permit,
     pub(crate) started: Instant,
+    /// When the turn that is under way began; `None` before the first, and while the shard stands still.
+    pub(crate) woke_us: Option<u64>,
     pub(crate) poller: Poller,
     pub(crate) sender: Sender,
     /// One for each port; none when it drains.
@@ -123,6 +128,8 @@ impl Shard {
             return;
         }
         self.buffer = vec![0; READ_BYTES];
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        self.engine.metrics().thread.set(u64::from(thread.unsigned_abs()));
         while !self.engine.is_over() {
             self.turn();
             if self.released {
@@ -155,18 +162,10 @@ impl Shard {
             self.obey();
         }
         if self.is_standing_still() {
+            self.woke_us = None;
             return self.still_turn();
         }
-        let events = match self.poller.wait(self.timeout_us()) {
-            Ok(events) => events,
-            Err(Errno::INTR) => 0,
-            Err(error) => {
-                tracing::error!(shard = self.engine.number(), %error, "waiting failed");
-                std::thread::sleep(std::time::Duration::from_millis(100));
-                0
-            }
-        };
-        self.engine.set_now(self.now_us());
+        let events = self.wait();
         // A bit for each listener at which somebody waits.
         let mut accept = 0u64;
         self.resume();
@@ -184,6 +183,9 @@ impl Shard {
         self.engine.release_pending();
         self.perform();
         self.fan_out();
+        if self.is_sweep_due() {
+            self.measure_listen_queue();
+        }
         // Last, so that a slot that was vacated in this turn is not used again in it: no event of
         // this turn can be taken for another connection's.
         self.accept(accept);
@@ -193,17 +195,36 @@ impl Shard {
         }
     }
 
-    /// How long this turn may wait, in microseconds.
-    fn timeout_us(&self) -> u64 {
+    /// Waits for events, and sets the engine's time. Gives the number of events.
+    fn wait(&mut self) -> usize {
+        // A busy shard does not sleep: its turn ends where the next one begins, so no clock is read for that.
+        let waits = self.wait_until_us().map(|due_us| (due_us, self.now_us()));
+        let timeout_us = waits.map_or(0, |(due_us, now_us)| due_us.saturating_sub(now_us));
+        let events = match self.poller.wait(timeout_us) {
+            Ok(events) => events,
+            Err(Errno::INTR) => 0,
+            Err(error) => {
+                tracing::error!(shard = self.engine.number(), %error, "waiting failed");
+                std::thread::sleep(std::time::Duration::from_millis(100));
+                0
+            }
+        };
+        let now_us = self.now_us();
+        self.measure_turn(waits.map_or(now_us, |(_, ended_us)| ended_us), now_us);
+        self.engine.set_now(now_us);
+        events
+    }
+
+    /// Until when this turn may wait for events; `None` while there is something to do.
+    fn wait_until_us(&self) -> Option<u64> {
         let busy = !self.unread.is_empty()
             || !self.confirmed.is_empty()
             || !self.postponed_handshakes.is_empty();
         // A shard that waits for a permit gets a wake-up with it.
         if busy || self.has_to_copy() || self.engine.is_busy(self.permit != Permit::Waiting) {
-            return 0;
+            return None;
         }
-        let due_us = self.engine.poll_due_us().min(self.short_due_us());
-        due_us.saturating_sub(self.now_us())
+        Some(self.engine.poll_due_us().min(self.short_due_us()))
     }
 
     /// Continues to read connections that had more input than one turn may take.
@@ -416,9 +437,11 @@ impl Shard {
         let wanted = self.engine.has_bulk();
         let (number, now_us) = (self.engine.number(), self.engine.now_us());
         self.permit = self.permits.turn(number, self.permit, wanted, now_us);
+        let is_bulk = matches!(self.permit, Permit::Granted(_));
+        let bulk_from_us = is_bulk.then(|| self.now_us());
         let (mut members, mut slices) = (0, 0);
         while members < TURN && slices < SLICES {
-            let Some(served) = self.engine.slice(matches!(self.permit, Permit::Granted(_))) else {
+            let Some(served) = self.engine.slice(is_bulk) else {
                 break;
             };
             members += served;
@@ -426,6 +449,9 @@ impl Shard {
             self.perform();
         }
         self.send_batch();
+        if let Some(from_us) = bulk_from_us {
+            self.engine.metrics().bulk_us.add(self.now_us().saturating_sub(from_us));
+        }
         self.relieve_outboxes();
         self.engine.serve_due();
         self.perform();
@@ -451,13 +477,14 @@ impl Shard {
         if self.engine.now_us() < self.engine.sweep_due_us() {
             return;
         }
+        let is_due = self.is_sweep_due();
         self.engine.sweep();
         self.perform();
         self.send_batch();
         if self.engine.number() == 0 {
             self.balance.adjust(&self.listeners);
         }
-        if self.engine.now_us() >= self.sweep_due_us {
+        if is_due {
             self.sweep_due_us = self.engine.now_us() + 1_000_000;
             self.close_slow();
             self.sockets.shrink();
@@ -467,6 +494,11 @@ impl Shard {
             self.peers.shrink();
             self.unread.shrink();
         }
+    }
+
+    /// True once a second, in a turn with a sweep.
+    fn is_sweep_due(&self) -> bool {
+        self.engine.now_us() >= self.sweep_due_us.max(self.engine.sweep_due_us())
     }
 
     /// Where a connection comes from.

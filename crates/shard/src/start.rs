@@ -431,6 +431,7 @@ impl Make {
             permits: self.permits,
             permit: Default::default(),
             started: self.started,
+            woke_us: None,
             poller: Poller::new()?,
             sender: Sender::new(self.options.sender)?,
             listeners,
@@ -490,7 +491,7 @@ impl Make {
 
 /// The options of that shard.
 #[cfg(test)]
-fn options() -> Options {
+pub(crate) fn options() -> Options {
     Options {
         listen: Vec::new(),
         shards: 1,

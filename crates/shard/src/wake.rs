@@ -46,6 +46,10 @@ impl Queue for CommandQueue {
         self.0.is_empty()
     }
 
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
     fn take(&self, empty: Vec<Command>) -> Vec<Command> {
         self.0.take(empty)
     }

@@ -57,10 +57,48 @@ fn one_sample_is_printed_as_text_and_as_json() {
     }
     // Standard output is no terminal here, so it prints text.
     assert!(good(command(server.admin, "")).contains("connections     4 ("));
+    assert!(text.contains("\nbusiest shard   "), "{text}");
     let json = good(command(server.admin, "--json --once"));
     assert_eq!(json.matches('\n').count(), 1, "{json}");
     let sample: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&sample["connections"], &sample["transports"]["sse"]), (&json!(4), &json!(3)));
+    let by_shard = sample["by_shard"].as_object().unwrap();
+    assert!(by_shard.values().all(|column| column.as_array().unwrap().len() == 2), "{by_shard:?}");
+}
+
+#[test]
+fn each_shard_says_where_its_time_goes() {
+    let server = Server::with(&["--shards", "2"], &[("THRONG_LIMITS_OUTBOX_BYTES_MAX", "64MiB")]);
+    let of = |name: &str, shard: u32| {
+        server.metric(&format!("throng_shard_{name}{{shard=\"{shard}\"}}"))
+    };
+    let before = [0, 1].map(|shard| of("turn_seconds_count", shard));
+    // Idle shards sleep, and wake up now and then.
+    server.until("both shards have slept and done turns", |_| {
+        (0..2).all(|shard| {
+            let turns = of("turn_seconds_count", shard) > before[shard as usize] + 2.0;
+            turns && of("asleep_seconds_total", shard) > 0.01
+        })
+    });
+    let uptime = server.metric("throng_uptime_seconds");
+    for shard in 0..2 {
+        assert_eq!((of("mailbox", shard), of("listen_queue", shard)), (0.0, 0.0));
+        assert_eq!((of("outboxes", shard), of("bulk_seconds_total", shard)), (0.0, 0.0));
+        let cpu = of("cpu_seconds_total", shard);
+        assert!(cpu > 0.0 && cpu < uptime + 60.0, "{cpu} of {uptime}");
+        assert!(of("system_seconds_total", shard) >= 0.0);
+        assert!(of("cpu_wait_seconds_total", shard) >= 0.0);
+    }
+    // A shard whose client does not read: the bytes that wait are its own.
+    let slow = server.listen("/sse?topic=big");
+    server.until_members("big", 1);
+    let data = "x".repeat(60_000);
+    server.until("bytes wait for the client", |server| {
+        server.publish("big", json!(data));
+        (0..2).any(|shard| of("outboxes", shard) == 1.0 && of("outbox_bytes", shard) > 0.0)
+    });
+    assert_eq!((0..2).map(|shard| of("outboxes", shard)).sum::<f64>(), 1.0);
+    drop(slow);
 }
 
 #[test]

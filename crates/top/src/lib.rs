@@ -10,6 +10,7 @@ mod format;
 mod live;
 pub mod sample;
 pub mod screen;
+pub mod shards;
 pub mod state;
 mod text;
 pub mod watch;

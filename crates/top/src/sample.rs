@@ -7,6 +7,8 @@ use kernel::KernelStats;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::shards::ShardColumns;
+
 /// The limit on stored samples: 15 minutes of them.
 pub const SAMPLES_MAX: usize = 900;
 
@@ -30,6 +32,9 @@ pub struct Sample {
     /// Open connections by shard; empty in samples of the history.
     #[serde(default)]
     pub shards: Vec<f64>,
+    /// The other figures of each shard; `None` in samples of the history, and from older nodes.
+    #[serde(default)]
+    pub by_shard: Option<Box<ShardColumns>>,
     /// Connections closed, by reason, a second. Holds only reasons that occurred.
     #[serde(default)]
     pub closed_by: BTreeMap<String, f64>,
@@ -228,6 +233,7 @@ impl Columns {
             connections_max: None,
             transports: group(&self.transports),
             shards: Vec::new(),
+            by_shard: None,
             closed_by,
             latency_ms,
             figures: self.figures.at(index),

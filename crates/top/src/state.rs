@@ -4,7 +4,8 @@
 use admin::AdminError;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use crate::sample::{KernelReport, Node, Ring, Tops};
+use crate::sample::{KernelReport, Node, Ring, Sample, Tops};
+use crate::shards::{Shards, Sort};
 use crate::watch::{Details, Subject, Update};
 
 /// The limit on the bytes of a name that the user types.
@@ -20,7 +21,7 @@ pub enum View {
     Overview,
     /// Connections by transport.
     Transports,
-    /// Connections by shard.
+    /// Connections by shard, where their time goes, and what waits for them.
     Shards,
     /// The biggest and the busiest topics.
     Topics,
@@ -43,8 +44,8 @@ pub struct Data {
     pub node: Option<Node>,
     /// Its last 15 minutes.
     pub ring: Ring,
-    /// Connections by shard.
-    pub shards: Vec<f64>,
+    /// The shards.
+    pub shards: Shards,
     /// The top topics; `None` before the first response.
     pub tops: Option<Result<Tops, AdminError>>,
     /// The topic or user that the user inspects, and its details once they are known.
@@ -86,6 +87,8 @@ pub struct State {
     pub help: bool,
     /// How many lines the user has scrolled down.
     pub scroll: usize,
+    /// The order of the shards.
+    pub sort: Sort,
     data: Data,
     /// The data at the time when the user paused the screen.
     paused: Option<Box<Data>>,
@@ -129,8 +132,9 @@ impl State {
                 if let (Some(node), Some(max)) = (&mut self.data.node, sample.connections_max) {
                     node.connections_max = max;
                 }
-                self.data.shards.clone_from(&sample.shards);
-                self.data.ring.push(*sample);
+                self.data.shards =
+                    Shards { connections: sample.shards.clone(), columns: sample.by_shard.clone() };
+                self.data.ring.push(Sample { by_shard: None, ..*sample });
             }
             Update::Away(error) => {
                 if self.data.node.is_none() || matches!(error, AdminError::Forbidden(_)) {
@@ -184,6 +188,9 @@ impl State {
             KeyCode::Home => self.scroll = 0,
             KeyCode::Char('t' | '/') => self.typed = Some(String::new()),
             KeyCode::Char('?' | 'h') => self.help = true,
+            KeyCode::Char('s') if self.view == View::Shards => self.sort.turn(1),
+            KeyCode::Char('S') if self.view == View::Shards => self.sort.turn(-1),
+            KeyCode::Char('r') if self.view == View::Shards => self.sort.is_reversed ^= true,
             KeyCode::Char('p' | ' ') => {
                 self.paused = match self.paused {
                     Some(_) => None,
@@ -204,7 +211,7 @@ impl State {
     fn scroll(&mut self, by: isize) {
         let data = self.data();
         let lines = match (self.view, &data.tops, &data.details) {
-            (View::Shards, _, _) => data.shards.len(),
+            (View::Shards, _, _) => data.shards.connections.len(),
             (View::Topics, Some(Ok(tops)), _) => {
                 tops.biggest.len().max(tops.busiest.len()).max(tops.noisiest.len())
             }
@@ -268,7 +275,7 @@ fn kernel_lines(report: &KernelReport) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::Sample;
+    use crate::shards::Column;
 
     fn press(state: &mut State, code: KeyCode) -> Action {
         state.key(KeyEvent::new(code, KeyModifiers::NONE))
@@ -305,6 +312,19 @@ mod tests {
         assert!(state.help);
         assert_eq!(press(&mut state, KeyCode::Esc), Action::Nothing);
         assert!(!state.help);
+    }
+
+    #[test]
+    fn shards_are_sorted_in_their_view_only() {
+        let mut state = State::new("n");
+        press(&mut state, KeyCode::Char('s'));
+        assert_eq!(state.sort, Sort::default());
+        state.view = View::Shards;
+        press(&mut state, KeyCode::Char('s'));
+        press(&mut state, KeyCode::Char('r'));
+        assert_eq!(state.sort, Sort { column: Column::Connections, is_reversed: true });
+        press(&mut state, KeyCode::Char('S'));
+        assert_eq!(state.sort, Sort::default());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::format::{
     words,
 };
 use crate::sample::{Finding, KernelReport, Node, Sample, Tops};
+use crate::shards::Shards;
 
 /// Topics of each list.
 const TOPICS: usize = 5;
@@ -58,6 +59,10 @@ fn connections(rows: &mut Rows, node: &Node, sample: &Sample) {
     }
     let shards = sample.shards.iter().map(|held| grouped(*held as u64));
     rows.add("shards", shards.collect::<Vec<_>>().join(" "));
+    let shards = Shards { connections: sample.shards.clone(), columns: sample.by_shard.clone() };
+    if let Some(busiest) = shards.busiest() {
+        rows.add("busiest shard", busiest);
+    }
     let refused = per_second(figures.refused);
     rows.add("connects", format!("{} · {refused} refused", per_second(figures.opened)));
     let reasons = match sample.closed_by.is_empty() {

@@ -1,5 +1,7 @@
 //! What is counted, in the text format that Prometheus reads.
 
+mod shards;
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -67,7 +69,7 @@ impl Collector for Reading {
         self.forward(&mut encoder)?;
         self.admin(&mut encoder)?;
         self.upgrade(&mut encoder)?;
-        self.shards(&mut encoder)?;
+        shards::encode(&mut encoder, &self.0)?;
         self.process(&mut encoder)?;
         kernel::encode(&mut encoder, &KernelStats::read())
     }
@@ -498,31 +500,6 @@ impl Reading {
         counter(encoder, "upgrades", help, None, progress.begun as f64)?;
         let help = "Those of them that were given up";
         counter(encoder, "upgrades_failed", help, None, progress.failed as f64)
-    }
-
-    fn shards(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        let each = |read: &dyn Fn(&Metrics) -> u64| -> Labelled {
-            let shards = self.0.metrics().enumerate();
-            shards.map(|(at, metrics)| ("shard", at.to_string(), read(metrics) as f64)).collect()
-        };
-        let rows = each(&|metrics| metrics.open_connections.get());
-        gauges(encoder, "shard_connections", "Descriptors of connections in a shard", None, rows)?;
-        let rows = each(&|metrics| metrics.topics.get());
-        gauges(
-            encoder,
-            "shard_topics",
-            "Topics with members in a shard, users' own included",
-            None,
-            rows,
-        )?;
-        let rows = each(&|metrics| metrics.delivered.get());
-        counters(
-            encoder,
-            "shard_messages_delivered",
-            "Messages a shard handed to connections",
-            None,
-            rows,
-        )
     }
 
     fn process(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {

@@ -1,5 +1,6 @@
 //! The node's figures: what the process takes, samples of every second, topics on top, and metrics.
 
+mod figure;
 pub(crate) mod histogram;
 mod kernel;
 pub(crate) mod limited;
@@ -9,13 +10,16 @@ pub(crate) mod process;
 mod sampler;
 mod samples;
 mod samples_part;
+mod shard_samples;
 pub(crate) mod sys;
+mod thread_time;
 pub(crate) mod top;
 
+pub(crate) use figure::Figure;
 pub(crate) use sampler::{INTERVAL_SECONDS, Monitor, connections_max};
 #[cfg(test)]
 pub(crate) use sampler::{READERS_MAX, Sampler};
-pub(crate) use samples::{Figure, Sample, SampleRing};
+pub(crate) use samples::{Sample, SampleRing};
 pub use samples_part::Samples;
 
 /// What this process has written to memory so far (RssAnon), in bytes.

@@ -10,10 +10,12 @@ use model::CloseReason;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::MissedTickBehavior;
 
+use super::figure::Figure;
 use super::histogram::merged;
 use super::process;
-use super::samples::{Counters, Figure, Gauges, Reading, Sample, Transports};
+use super::samples::{Counters, Gauges, Reading, Sample, Transports};
 use super::samples_part::Samples;
+use super::shard_samples::ShardReading;
 use super::top::Tops;
 use crate::node::Node;
 use crate::upgrade::UpgradeStage;
@@ -157,6 +159,8 @@ fn read(node: &Node) -> Reading {
     counters.latency = merged(node.metrics().map(|metrics| &metrics.delivery_latency));
     counters.cpu_seconds = process::cpu_seconds();
     gauges.transports = transports;
-    let shards = node.metrics().map(|metrics| metrics.open_connections.get()).collect();
+    let shards = node.metrics().enumerate();
+    let shards = shards.map(|(at, metrics)| ShardReading::of(metrics, node.shards.mailbox(at)));
+    let shards = shards.collect();
     Reading { taken: Instant::now(), at: process::unix_ms(), counters, gauges, shards, kernel }
 }

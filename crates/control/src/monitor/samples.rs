@@ -13,7 +13,9 @@ use serde::ser::{SerializeMap, Serializer};
 use shard::Histogram;
 use utoipa::ToSchema;
 
+use super::figure::Figure;
 use super::histogram::percentile_ms;
+use super::shard_samples::{ShardColumns, ShardReading};
 use crate::upgrade::UpgradeState;
 
 /// Samples in the ring: 15 minutes.
@@ -29,8 +31,8 @@ pub(crate) struct Reading {
     pub counters: Counters,
     /// At this moment.
     pub gauges: Gauges,
-    /// Connections of each shard.
-    pub shards: Vec<u64>,
+    /// Each shard.
+    pub shards: Vec<ShardReading>,
     /// What the kernel reports.
     pub kernel: KernelStats,
 }
@@ -99,6 +101,10 @@ pub(crate) struct Sample {
     pub gauges: Gauges,
     /// Connections of each shard.
     pub shards: Vec<u64>,
+    /// Where the time of each shard goes, and what waits for it.
+    #[schema(value_type = ShardColumns, nullable = false)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by_shard: Option<Box<ShardColumns>>,
     /// Connections taken in, a second.
     #[schema(value_type = f64)]
     pub opened: Figure,
@@ -147,27 +153,6 @@ pub(crate) struct Latency {
     pub p90: Figure,
     #[schema(value_type = f64)]
     pub p99: Figure,
-}
-
-/// A number for a chart: seven digits, and written without a fraction where it has none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
-pub(crate) struct Figure(pub f32);
-
-impl Figure {
-    /// Three digits after the point; more would only be noise.
-    pub fn new(value: f64) -> Self {
-        Figure(((value * 1e3).round() / 1e3) as f32)
-    }
-}
-
-impl Serialize for Figure {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if self.0.fract() == 0.0 && self.0.abs() < 1e9 {
-            serializer.serialize_i64(self.0 as i64)
-        } else {
-            serializer.serialize_f32(self.0)
-        }
-    }
 }
 
 /// Connections by [`Encoding`]; written by the transports' names.
@@ -257,7 +242,8 @@ impl Sample {
             cpu: Figure::new(per_second((now.cpu_seconds - then.cpu_seconds).max(0.0))),
             slow: closed_by[CloseReason::SlowConsumer as usize],
             gauges: after.gauges,
-            shards: after.shards,
+            shards: after.shards.iter().map(|shard| shard.connections).collect(),
+            by_shard: Some(Box::new(ShardColumns::between(&before.shards, &after.shards, seconds))),
             upgrade: None,
         }
     }
@@ -288,7 +274,7 @@ impl SampleRing {
         if self.0.len() == SAMPLES_MAX {
             self.0.pop_front();
         }
-        self.0.push_back(Sample { shards: Vec::new(), upgrade: None, ..sample });
+        self.0.push_back(Sample { shards: Vec::new(), by_shard: None, upgrade: None, ..sample });
     }
 
     /// All samples, the oldest first.
@@ -421,7 +407,9 @@ mod tests {
 
     fn reading(taken: Instant, counters: Counters) -> Reading {
         let (gauges, kernel) = (Gauges::default(), KernelStats::default());
-        Reading { taken, at: 1_000, counters, gauges, shards: vec![2, 1], kernel }
+        let shards =
+            [2, 1].map(|connections| ShardReading { connections, ..ShardReading::default() });
+        Reading { taken, at: 1_000, counters, gauges, shards: shards.into(), kernel }
     }
 
     fn counters(scale: u64) -> Counters {
@@ -453,6 +441,7 @@ mod tests {
         assert_eq!(sample["bytes_out"], 3_000_000_001_u64);
         assert_eq!(sample["cpu"], 0.5);
         assert_eq!(sample["shards"], json!([2, 1]));
+        assert_eq!(sample["by_shard"]["turns"], json!([0, 0]));
         assert_eq!(sample["latency_ms"]["p50"].as_f64().unwrap() as f32, 1.024);
         assert_eq!(sample["latency_ms"]["p99"].as_f64().unwrap() as f32, 1048.576);
     }

@@ -6,7 +6,8 @@ use handover::{Part, PartError, decode, encode};
 use minicbor::{Decode, Encode};
 use model::CloseReason;
 
-use super::samples::{ClosedBy, Figure, Gauges, Latency, Sample, SampleRing, Transports};
+use super::figure::Figure;
+use super::samples::{ClosedBy, Gauges, Latency, Sample, SampleRing, Transports};
 
 /// The samples of the last 15 minutes: those that this process takes, and those of the one before it.
 #[derive(Clone)]
@@ -103,6 +104,7 @@ impl SampleRecord {
             |(p50, p90, p99)| Latency { p50: Figure(p50), p90: Figure(p90), p99: Figure(p99) };
         Sample {
             upgrade: None,
+            by_shard: None,
             at,
             gauges: Gauges {
                 connections: number(0),

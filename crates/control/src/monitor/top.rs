@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
-use super::samples::Figure;
+use super::figure::Figure;
 use crate::node::{Node, ShardRequestError};
 
 /// Topics that a scan lists at least: the next caller may want more than this one.

@@ -20,6 +20,9 @@ pub trait Shards: Send + Sync {
 
     /// What a shard below [`Shards::count`] counts.
     fn metrics(&self, shard: usize) -> &Metrics;
+
+    /// Commands that wait for a shard below [`Shards::count`].
+    fn mailbox(&self, shard: usize) -> u64;
 }
 
 impl Shards for Vec<shard::Handle> {
@@ -33,6 +36,10 @@ impl Shards for Vec<shard::Handle> {
 
     fn metrics(&self, shard: usize) -> &Metrics {
         &self[shard].metrics
+    }
+
+    fn mailbox(&self, shard: usize) -> u64 {
+        self[shard].commands_pending()
     }
 }
 

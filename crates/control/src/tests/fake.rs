@@ -72,6 +72,10 @@ impl Shards for FakeShards {
     fn metrics(&self, shard: usize) -> &Metrics {
         &self.metrics[shard]
     }
+
+    fn mailbox(&self, shard: usize) -> u64 {
+        self.metrics[shard].commands_pending.get()
+    }
 }
 
 fn reply_text(shard: usize, command: Command) -> String {

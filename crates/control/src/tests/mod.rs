@@ -131,6 +131,14 @@ fn count(bench: &Bench) {
     second.open_connections.add(1);
     second.delivered.add(5);
     second.delivery_latency.record(1_000_000, 1);
+    second.turn_time.record(700, 3);
+    second.turn_time.record(20_000_000, 1);
+    second.asleep_us.add(2_500_000);
+    second.bulk_us.add(500_000);
+    second.commands_pending.set(6);
+    second.listen_queue.set(5);
+    second.outboxes.add(1);
+    second.outbox_bytes.add(900);
     bench.node.shared.connections.store(3, Ordering::Relaxed);
 }
 
@@ -169,6 +177,16 @@ async fn metrics_have_help_and_units_and_end_with_eof() {
         "throng_delivery_latency_seconds_bucket{le=\"+Inf\"} 100",
         "throng_delivery_latency_seconds_count 100",
         "throng_shard_connections{shard=\"1\"} 1.0",
+        "throng_shard_mailbox{shard=\"1\"} 6.0",
+        "throng_shard_listen_queue{shard=\"1\"} 5.0",
+        "throng_shard_outboxes{shard=\"1\"} 1.0",
+        "throng_shard_outbox_bytes{shard=\"1\"} 900.0",
+        "throng_shard_asleep_seconds_total{shard=\"1\"} 2.5",
+        "throng_shard_bulk_seconds_total{shard=\"1\"} 0.5",
+        "throng_shard_turn_seconds_bucket{le=\"0.000256\",shard=\"1\"} 0",
+        "throng_shard_turn_seconds_bucket{le=\"0.001024\",shard=\"1\"} 3",
+        "throng_shard_turn_seconds_bucket{le=\"+Inf\",shard=\"1\"} 4",
+        "throng_shard_turn_seconds_count{shard=\"1\"} 4",
         "throng_limit{name=\"limits.message_bytes_max\"} 100.0",
         "throng_ready 1.0",
         "throng_webhook_asked_total 0.0",

@@ -57,6 +57,11 @@ impl Handle {
         self.inbox.queue.push(command);
     }
 
+    /// Commands that wait in the mailbox and in the engine.
+    pub fn commands_pending(&self) -> u64 {
+        self.inbox.queue.len() as u64 + self.metrics.commands_pending.get()
+    }
+
     /// The shard's end of the broker.
     pub fn inbox(&self) -> Arc<dyn Inbox> {
         self.inbox.clone()
@@ -205,6 +210,9 @@ pub trait Queue: Send + Sync {
 
     /// True when nothing waits.
     fn is_empty(&self) -> bool;
+
+    /// Commands that wait.
+    fn len(&self) -> usize;
 
     /// Exchanges what waits for `empty`, an empty vector whose room is used again.
     fn take(&self, empty: Vec<Command>) -> Vec<Command>;

@@ -353,6 +353,18 @@ pub struct Metrics {
     pub topics: Counter,
     /// Gauge: fan-outs that are under way or wait.
     pub fanouts: Counter,
+    /// The shard's thread, by the number that the kernel gives it; 0 before it runs.
+    pub thread: Counter,
+    /// From waking up to the end of the turn, for each turn of the shard's loop.
+    pub turn_time: Histogram,
+    /// The time that the shard had nothing to do and waited for events, in microseconds.
+    pub asleep_us: Counter,
+    /// The time spent on fan-outs over long lists, in microseconds.
+    pub bulk_us: Counter,
+    /// Gauge: commands that the engine has taken from the mailbox and not run yet.
+    pub commands_pending: Counter,
+    /// Gauge: connections that the kernel has let in and the shard has not accepted yet.
+    pub listen_queue: Counter,
     /// From the first to the last member of a fan-out.
     pub fanout_time: Histogram,
     /// From publish to the hand-over to the kernel, for each delivered message.

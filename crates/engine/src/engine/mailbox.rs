@@ -46,6 +46,11 @@ impl Engine {
         if self.core.stands_still {
             self.core.notify_presence();
         }
+        self.run_share();
+        self.metrics().commands_pending.set(self.core.commands.len() as u64);
+    }
+
+    fn run_share(&mut self) {
         for _ in 0..COMMANDS {
             if self.core.is_behind() {
                 return;

@@ -41,6 +41,10 @@ impl Queue for Commands {
         self.waiting.lock().unwrap().is_empty()
     }
 
+    fn len(&self) -> usize {
+        self.waiting.lock().unwrap().len()
+    }
+
     fn take(&self, empty: Vec<Command>) -> Vec<Command> {
         std::mem::replace(&mut *self.waiting.lock().unwrap(), empty)
     }

@@ -501,25 +501,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-
-    fn shard() -> Shard {
-        let limits = presence::Limits {
-            users_max: 0,
-            list_bytes_max: 0,
-            interval_us: 1_000,
-            members_per_ms: 0,
-        };
-        let presence = presence::Local::new(limits, model::NodeId(1));
-        let shared = engine::Shared::new(
-            model::NodeId(1),
-            protocol::standard(),
-            Arc::new(presence),
-            Arc::default(),
-            sessions::in_memory(model::NodeId(1)),
-        );
-        let policy = auth::Policy::new(model::Rules::default(), auth::LoginRule::Allow);
-        crate::start::for_tests(Settings::for_tests(policy), Arc::new(shared))
-    }
+    use crate::shard::support::shard;
 
     fn connect(shard: &mut Shard) -> (u32, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();

@@ -37,14 +37,14 @@ pub fn lists(frame: &mut Frame<'_>, area: Rect, data: &Data) {
             0 => biggest(frame, *column, data, 0),
             1 => busiest(frame, *column, data, 0),
             2 => transports(frame, *column, newest, None),
-            3 => shards(frame, *column, &data.shards, 0),
+            3 => shards(frame, *column, &data.shards.connections, 0),
             _ => noisiest(frame, *column, data, 0),
         }
     }
 }
 
 /// Draws the title of a list. Returns the area below it, which the list may use.
-fn titled(frame: &mut Frame<'_>, area: Rect, title: Line<'_>) -> Rect {
+pub fn titled(frame: &mut Frame<'_>, area: Rect, title: Line<'_>) -> Rect {
     let inner = Rect { x: area.x + 1, width: area.width.saturating_sub(2), ..area };
     let inner = inner.intersection(area);
     let [head, rest] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(inner);
@@ -102,9 +102,9 @@ fn closed(frame: &mut Frame<'_>, area: Rect, sample: &Sample, ring: &Ring) {
     frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), foot);
 }
 
-/// Draws a bar for each shard, in as many columns as fit.
-pub fn shards(frame: &mut Frame<'_>, area: Rect, shards: &[f64], scroll: usize) {
-    let title = match shards.len() {
+/// How many shards there are, and with how many connections.
+pub fn shards_title(shards: &[f64]) -> String {
+    match shards.len() {
         0 => "Shards".to_owned(),
         1 => "1 shard".to_owned(),
         count => {
@@ -112,8 +112,12 @@ pub fn shards(frame: &mut Frame<'_>, area: Rect, shards: &[f64], scroll: usize) 
             let most = shards.iter().copied().fold(0.0, f64::max);
             format!("{count} shards: {} to {} conns", compact(least), compact(most))
         }
-    };
-    let area = titled(frame, area, Line::styled(title, STRONG));
+    }
+}
+
+/// Draws a bar for each shard, in as many columns as fit.
+pub fn shards(frame: &mut Frame<'_>, area: Rect, shards: &[f64], scroll: usize) {
+    let area = titled(frame, area, Line::styled(shards_title(shards), STRONG));
     let (height, columns) = (usize::from(area.height), (area.width / SHARD_WIDTH).max(1));
     if height == 0 {
         return;

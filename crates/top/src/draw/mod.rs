@@ -4,6 +4,7 @@
 mod details;
 mod kernel;
 mod lists;
+mod shards;
 mod tiles;
 
 use ratatui::Frame;
@@ -30,6 +31,7 @@ const HELP: &[(&str, &str)] = &[
     ("Tab ← →", "the next view, or the one before"),
     ("t or /", "look at a topic, or at a user as @name"),
     ("↑ ↓ PgUp PgDn", "scroll a long list"),
+    ("s S r", "sort the shards by another column; turn the order around"),
     ("p or space", "stop the picture, and let it go on"),
     ("Esc", "leave what is open, or the program"),
     ("q Ctrl-C", "quit"),
@@ -42,6 +44,7 @@ const HELP: &[(&str, &str)] = &[
     ("mem/conn", "user: what the process grew, over its connections;"),
     ("", "kernel: an estimate from the host's TCP buffers"),
     ("outboxes", "connections for which bytes wait"),
+    ("Shards", "bulk: long fan-outs; wait: for a CPU; see docs/operations.md"),
     ("Kernel", "counters of the whole host, since its boot"),
     ("!", "look at this: it is near or over a limit"),
 ];
@@ -73,7 +76,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, now_ms: u64) {
     match state.view {
         View::Overview => overview(frame, body, state),
         View::Transports => lists::transports(frame, body, newest, Some(&data.ring)),
-        View::Shards => lists::shards(frame, body, &data.shards, state.scroll),
+        View::Shards => shards::shards(frame, body, state),
         View::Topics => lists::topics(frame, body, data, state.scroll),
         View::Kernel => kernel::kernel(frame, body, data, state.scroll),
         View::Details => details::details(frame, body, data, state.scroll),

@@ -183,6 +183,57 @@ fn many_shards_are_drawn_in_columns_and_scroll() {
 }
 
 #[test]
+fn shards_are_a_table_that_is_sorted_by_any_column() {
+    let mut state = recorded();
+    let columns = serde_json::json!({
+        "delivered": [120, 3, 0, 0, 0, 7], "turns": [90, 3, 1, 1, 1, 1],
+        "turn_p50_ms": [0.064, 0.064, null, null, null, null],
+        "turn_p99_ms": [4.096, 262.144, null, null, null, null],
+        "asleep": [0.4, 0.98, 1, 1, 1, 1], "bulk": [0.25, 0, 0, 0, 0, 0],
+        "cpu": [0.5, 0.01, 0, 0, 0, null], "system": [0.33, 0.01, 0, 0, 0, null],
+        "cpu_wait": [0.08, 0, 0, 0, 0, null], "mailbox": [12, 0, 0, 0, 31_000, 0],
+        "listen_queue": [0, 5, 0, 0, 0, 0], "outboxes": [1, 0, 0, 0, 0, 0],
+        "outbox_bytes": [1_200_000, 0, 0, 0, 0, 0],
+    });
+    let by_shard = Some(serde_json::from_value(columns).expect("columns"));
+    state.apply(Update::Sample(Box::new(Sample { by_shard, ..sample() })), 0).expect("no error");
+    press(&mut state, &[KeyCode::Tab, KeyCode::Tab]);
+    let lines = picture(&state, SMALL);
+    assert_shows(&lines, &["6 shards: 33 to 54 conns · by number · s S r: sort"]);
+    let table = [
+        "Shard   Conns   Msg/s Turn p99 Asleep System  Bulk  Wait Mailbox Listen Unsent",
+        "    0      46     120   4.1 ms   40 %   33 %  25 %   8 %      12      0 1.2 MB",
+        "    1      33       3   262 ms   98 %    1 %   0 %   0 %       0      5    0 B",
+        "    5      48       7        –  100 %      –   0 %     –       0      0    0 B",
+    ];
+    assert_shows(&lines, &table);
+    assert_shows(&picture(&state, WIDE), &["Outboxes   CPU Turn p50 Turns/s"]);
+    let first = |state: &State| {
+        let lines = picture(state, SMALL);
+        let head = lines.iter().position(|line| line.contains("Turn p99 Asleep")).expect("a head");
+        lines[head + 1].trim_start().split(' ').next().map(str::to_owned)
+    };
+    let sorted = [
+        ("connections, most", "4"),
+        ("messages, most", "0"),
+        ("turn p99, most", "1"),
+        ("time asleep, least", "0"),
+        ("time in system calls, most", "0"),
+        ("time in bulk, most", "0"),
+        ("wait for a CPU, most", "0"),
+        ("mailbox, most", "4"),
+        ("listen queue, most", "1"),
+    ];
+    for (by, number) in sorted {
+        press(&mut state, &[KeyCode::Char('s')]);
+        assert_shows(&picture(&state, SMALL), &[&format!("by {by} first")]);
+        assert_eq!(first(&state).as_deref(), Some(number), "{by}");
+    }
+    press(&mut state, &[KeyCode::Char('r')]);
+    assert_eq!(first(&state).as_deref(), Some("0"));
+}
+
+#[test]
 fn the_details_of_a_topic_hide_control_characters() {
     let mut state = recorded();
     inspect(&mut state, "room-0");

@@ -31,6 +31,8 @@ export function fromLive(sample) {
 /** Adds a sample in place. Where the node's clock went back, what it says now replaces the future. */
 export function add(samples, sample) {
   while (samples.at(-1)?.at >= sample.at) samples.pop();
+  // Only the newest one's shards are shown: 15 minutes of them would be much.
+  if (samples.length) delete samples.at(-1).by_shard;
   samples.push(sample);
   const oldest = sample.at - SAMPLES_MAX * 1000;
   let drop = Math.max(0, samples.length - SAMPLES_MAX);

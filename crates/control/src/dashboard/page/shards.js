@@ -1,7 +1,21 @@
 // Connections per shard: a bar each, from 1 to 64 and more.
 
 import { card, fill, h, icon, text } from './dom.js';
-import { count, exact, percent } from './format.js';
+import { bytes, count, exact, milliseconds, percent } from './format.js';
+
+const share = value => percent(value, 1);
+
+// What the table has of each shard beside its connections: the head, what it means, and the figure.
+const FIGURES = [
+  ['Turn p99', '99 % of the turns of its loop took no longer', (all, at) => milliseconds(all.turn_p99_ms[at])],
+  ['Asleep', 'The share of time in which it had nothing to do', (all, at) => share(all.asleep[at])],
+  ['System', 'The share in system calls', (all, at) => share(all.system[at])],
+  ['Bulk', 'The share in fan-outs over long lists', (all, at) => share(all.bulk[at])],
+  ['Wait', 'The share in which it was ready and no processor was free', (all, at) => share(all.cpu_wait[at])],
+  ['Mailbox', 'Commands that wait for it', (all, at) => count(all.mailbox[at])],
+  ['Listen', 'Connections that it has not accepted', (all, at) => count(all.listen_queue[at])],
+  ['Unsent', 'Bytes that wait for slow connections', (all, at) => bytes(all.outbox_bytes[at])],
+];
 
 export function shards() {
   const bars = h('div.bars', { tabindex: 0, role: 'slider', 'aria-label': 'Connections per shard', 'aria-valuemin': 0 });
@@ -10,7 +24,7 @@ export function shards() {
   const tabular = h('div.scroll.short', { hidden: true, tabindex: 0, role: 'region', 'aria-label': 'Connections per shard' },
     h('table', {}, h('caption.hidden', {}, 'Connections per shard'),
       h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'Shard'), h('th.number', { scope: 'col' }, 'Connections'),
-        h('th.number', { scope: 'col' }, 'Share'))), body));
+        h('th.number', { scope: 'col' }, 'Share'), ...FIGURES.map(([name, help]) => h('th.number', { scope: 'col', title: help }, name)))), body));
   const toggle = h('button.quiet', { type: 'button', 'aria-pressed': 'false', title: 'Show as a table', onclick: () => {
     tabular.hidden = !tabular.hidden;
     bars.hidden = !tabular.hidden;
@@ -22,6 +36,7 @@ export function shards() {
   const element = card('Connections per shard', { tools: [toggle] }, readout, bars, tabular, scale);
   element.classList.add('shards');
   let values = [];
+  let figures;
   let chosen;
 
   function choose(at) {
@@ -61,13 +76,15 @@ export function shards() {
     bars.setAttribute('aria-valuenow', chosen ?? 0);
     bars.setAttribute('aria-valuetext', one);
     if (tabular.hidden) return;
-    fill(body, values.join(), () => values.map((value, at) => h('tr', {}, h('th', { scope: 'row' }, String(at)),
-      h('td.number', {}, exact(value)), h('td.number', {}, percent(value, total)))));
+    const rows = values.map((value, at) => [exact(value), percent(value, total), ...FIGURES.map(([, , figure]) => (figures ? figure(figures, at) : '–'))]);
+    fill(body, JSON.stringify(rows), () => rows.map((row, at) => h('tr', {}, h('th', { scope: 'row' }, String(at)),
+      ...row.map(cell => h('td.number', {}, cell)))));
   }
 
   return { element, update(sample) {
     if (!sample.shards) return;
     values = sample.shards;
+    figures = sample.by_shard;
     show();
   } };
 }

@@ -1,0 +1,131 @@
+//! Metrics of each shard, with its number as a label.
+
+use std::fmt;
+
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Unit;
+use shard::{Histogram, Metrics};
+
+use super::{Labelled, bounded, counters, gauges};
+use crate::monitor::thread_time::ThreadTime;
+use crate::node::Node;
+
+/// Writes the metrics of all shards.
+pub(super) fn encode(encoder: &mut DescriptorEncoder, node: &Node) -> fmt::Result {
+    let each = |read: &dyn Fn(&Metrics) -> u64| -> Labelled {
+        node.metrics().enumerate().map(|(at, metrics)| row(at, read(metrics) as f64)).collect()
+    };
+    let rows = each(&|metrics| metrics.open_connections.get());
+    gauges(encoder, "shard_connections", "Descriptors of connections in a shard", None, rows)?;
+    let rows = each(&|metrics| metrics.topics.get());
+    let help = "Topics with members in a shard, users' own included";
+    gauges(encoder, "shard_topics", help, None, rows)?;
+    let rows = each(&|metrics| metrics.delivered.get());
+    let help = "Messages a shard handed to connections";
+    counters(encoder, "shard_messages_delivered", help, None, rows)?;
+    let mailboxes = (0..node.shards.count()).map(|at| row(at, node.shards.mailbox(at) as f64));
+    let help = "Commands that wait for a shard: messages, and calls of the API";
+    gauges(encoder, "shard_mailbox", help, None, mailboxes.collect())?;
+    let rows = each(&|metrics| metrics.listen_queue.get());
+    let help = "Connections that the kernel has let in and a shard has not accepted, counted once a second";
+    gauges(encoder, "shard_listen_queue", help, None, rows)?;
+    let rows = each(&|metrics| metrics.outboxes.get());
+    let help = "Connections of a shard that are sent to faster than they read";
+    gauges(encoder, "shard_outboxes", help, None, rows)?;
+    let rows = each(&|metrics| metrics.outbox_bytes.get());
+    let help = "Bytes that wait for such connections of a shard";
+    gauges(encoder, "shard_outbox", help, Some(Unit::Bytes), rows)?;
+    turns(encoder, node)?;
+    times(encoder, node)
+}
+
+fn row(shard: usize, value: f64) -> (&'static str, String, f64) {
+    ("shard", shard.to_string(), value)
+}
+
+/// Where the time of each shard goes.
+fn times(encoder: &mut DescriptorEncoder, node: &Node) -> fmt::Result {
+    let seconds = |us: u64| us as f64 / 1e6;
+    let threads: Vec<Option<ThreadTime>> =
+        node.metrics().map(|metrics| ThreadTime::read(metrics.thread.get())).collect();
+    let of_threads = |read: fn(&ThreadTime) -> u64| -> Labelled {
+        let times = threads.iter().enumerate();
+        times.filter_map(|(at, time)| Some(row(at, seconds(read(time.as_ref()?))))).collect()
+    };
+    let of_metrics = |read: fn(&Metrics) -> u64| -> Labelled {
+        node.metrics().enumerate().map(|(at, metrics)| row(at, seconds(read(metrics)))).collect()
+    };
+    for (name, help, rows) in [
+        (
+            "shard_asleep",
+            "The time that a shard slept, as it had nothing to do",
+            of_metrics(|metrics| metrics.asleep_us.get()),
+        ),
+        (
+            "shard_bulk",
+            "The time that a shard spent on fan-outs over more than 1,024 members",
+            of_metrics(|metrics| metrics.bulk_us.get()),
+        ),
+        ("shard_cpu", "The time that a shard was on a processor", of_threads(|time| time.cpu_us)),
+        (
+            "shard_system",
+            "The part of it that was spent in system calls",
+            of_threads(|time| time.system_us),
+        ),
+        (
+            "shard_cpu_wait",
+            "The time that a shard was ready to run and no processor was free",
+            of_threads(|time| time.cpu_wait_us),
+        ),
+    ] {
+        counters(encoder, name, help, Some(Unit::Seconds), rows)?;
+    }
+    Ok(())
+}
+
+/// The time of each shard's turns. Only every second bound of the shards' own histograms, for there may be a hundred shards.
+fn turns(encoder: &mut DescriptorEncoder, node: &Node) -> fmt::Result {
+    let help = "From a shard's waking up to the end of that turn of its loop";
+    let (name, kind) = ("shard_turn", MetricType::Histogram);
+    let mut metric = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), kind)?;
+    for (at, metrics) in node.metrics().enumerate() {
+        let time = &metrics.turn_time;
+        let buckets = bounded(&every_second(time), |bucket| {
+            Histogram::bound_seconds((2 * bucket).min(Histogram::BUCKETS - 1))
+        });
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let label = [("shard", at.to_string())];
+        let mut of_shard = metric.encode_family(&label)?;
+        let sum = time.sum_us.get() as f64 / 1e6;
+        of_shard.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+    }
+    Ok(())
+}
+
+/// Counts by every second bound, and those above all.
+fn every_second(histogram: &Histogram) -> [u64; Histogram::BUCKETS / 2 + 1] {
+    let mut counts = [0; Histogram::BUCKETS / 2 + 1];
+    for (at, bucket) in histogram.buckets.iter().enumerate() {
+        counts[at.div_ceil(2)] += bucket.get();
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_count_by_the_next_bound_of_those_that_stay() {
+        let histogram = Histogram::default();
+        // 1 us; 4 us, of which one is at its own bound; 16.8 s; more than that.
+        for us in [1, 3, 4, 1 << 24, (1 << 24) + 1] {
+            histogram.record(us, 1);
+        }
+        let counts = every_second(&histogram);
+        assert_eq!((counts[0], counts[1], counts[12], counts[13]), (1, 2, 1, 1));
+        assert_eq!(counts.iter().sum::<u64>(), 5);
+        assert_eq!(Histogram::bound_seconds(24), 16.777216);
+    }
+}
