@@ -18,5 +18,5 @@ mod schedule;
 
 pub use certificate::{CertificateError, self_signed};
 pub use folder::{Folder, FolderError, OrderState};
-pub use order::{AcmeError, Challenges, Order, obtain};
+pub use order::{AcmeError, Challenges, EabKey, Order, obtain};
 pub use schedule::{Schedule, Validity};

@@ -1,11 +1,12 @@
 //! Orders a certificate.
 
 use std::error::Error as _;
+use std::fmt;
 use std::time::Duration;
 
 use instant_acme::{
-    Account, AccountCredentials, AuthorizationStatus, ChallengeType, Error, Identifier, NewAccount,
-    NewOrder, OrderStatus, RetryPolicy,
+    Account, AccountCredentials, AuthorizationStatus, ChallengeType, Error, ExternalAccountKey,
+    Identifier, NewAccount, NewOrder, OrderStatus, RetryPolicy,
 };
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -31,6 +32,22 @@ pub trait Challenges: Sync {
     fn clear(&self);
 }
 
+/// What proves whose account at the authority that of ACME belongs to (external account binding: RFC 8555, 7.3.4).
+#[derive(Clone, PartialEq, Eq)]
+pub struct EabKey {
+    /// The id of the key.
+    pub id: String,
+    /// Its bytes.
+    pub key: Zeroizing<Vec<u8>>,
+}
+
+impl fmt::Debug for EabKey {
+    /// Prints no key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EabKey").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
 /// What is ordered, and from whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
@@ -40,6 +57,8 @@ pub struct Order {
     pub hosts: Vec<String>,
     /// Where the authority reaches the operator, such as `mailto:ops@example.com`. The operator has agreed to its terms.
     pub contacts: Vec<String>,
+    /// Where the authority demands it: whose account there that of ACME belongs to.
+    pub eab_key: Option<EabKey>,
     /// The certificates that must have signed that of the authority's server, in PEM; `None` trusts those that the host trusts.
     pub trusted: Option<String>,
     /// Where the account and the certificate are stored.
@@ -66,6 +85,12 @@ pub enum AcmeError {
          proxy that ends TLS"
     )]
     NotVerified(String),
+    /// The authority demands an external account.
+    #[error(
+        "the authority demands an account of its customer (external account binding): set tls.acme_eab_key_id and \
+         tls.acme_eab_key_file to what it shows there"
+    )]
+    NoExternalAccount,
     /// The authority sent something other than certificates.
     #[error("the authority sent no certificate that can be read")]
     NoCertificate,
@@ -168,7 +193,7 @@ async fn account(order: &Order) -> Result<Account, AcmeError> {
     let builder = Account::builder_with_http(Box::new(http));
     if let Some(json) = order.folder.account()? {
         match serde_json::from_str::<StoredAccount>(&json) {
-            Ok(stored) if stored.directory == order.directory => {
+            Ok(stored) if stored.is_for(order) => {
                 let account = builder.from_credentials(stored.credentials).await;
                 let account = account.map_err(|error| refused("the account", &error))?;
                 return match stored.contacts == order.contacts {
@@ -177,7 +202,9 @@ async fn account(order: &Order) -> Result<Account, AcmeError> {
                 };
             }
             Ok(_) => {
-                tracing::info!("an account is made, for the stored one is of another authority");
+                tracing::info!(
+                    "an account is made, for the stored one is of another authority, or external account"
+                );
             }
             Err(error) => {
                 tracing::warn!(%error, "an account is made, for the stored one can't be read");
@@ -190,8 +217,13 @@ async fn account(order: &Order) -> Result<Account, AcmeError> {
         terms_of_service_agreed: true,
         only_return_existing: false,
     };
-    let created = builder.create(&new, order.directory.clone(), None).await;
-    let (account, credentials) = created.map_err(|error| refused("the account", &error))?;
+    let binding =
+        order.eab_key.as_ref().map(|eab| ExternalAccountKey::new(eab.id.clone(), &eab.key));
+    let created = builder.create(&new, order.directory.clone(), binding.as_ref()).await;
+    let (account, credentials) = created.map_err(|error| match is_binding_missing(&error) {
+        true => AcmeError::NoExternalAccount,
+        false => refused("the account", &error),
+    })?;
     store_account(order, credentials)?;
     Ok(account)
 }
@@ -201,12 +233,26 @@ async fn account(order: &Order) -> Result<Account, AcmeError> {
 struct StoredAccount {
     directory: String,
     contacts: Vec<String>,
+    /// The id of the key that bound it to an external account.
+    #[serde(default)]
+    eab_key_id: Option<String>,
     credentials: AccountCredentials,
+}
+
+impl StoredAccount {
+    /// Whether orders may use it. Its external account counts where one is configured.
+    fn is_for(&self, order: &Order) -> bool {
+        let eab_key_id = order.eab_key.as_ref().map(|eab| &eab.id);
+        let is_same_customer = eab_key_id.is_none_or(|id| self.eab_key_id.as_ref() == Some(id));
+        self.directory == order.directory && is_same_customer
+    }
 }
 
 fn store_account(order: &Order, credentials: AccountCredentials) -> Result<(), AcmeError> {
     let (directory, contacts) = (order.directory.clone(), order.contacts.clone());
-    let json = serde_json::to_string(&StoredAccount { directory, contacts, credentials });
+    let eab_key_id = order.eab_key.as_ref().map(|eab| eab.id.clone());
+    let stored = StoredAccount { directory, contacts, eab_key_id, credentials };
+    let json = serde_json::to_string(&stored);
     let json = json.map_err(|error| AcmeError::Client(error.to_string()))?;
     order.folder.store_account(&Zeroizing::new(json))?;
     Ok(())
@@ -221,6 +267,13 @@ async fn with_contacts(account: Account, order: &Order, json: &str) -> Result<Ac
     let stored = stored.map_err(|error| AcmeError::Client(error.to_string()))?;
     store_account(order, stored.credentials)?;
     Ok(account)
+}
+
+/// The error of an authority that demands an external account (RFC 8555, 6.7).
+const BINDING_MISSING: &str = "urn:ietf:params:acme:error:externalAccountRequired";
+
+fn is_binding_missing(error: &Error) -> bool {
+    matches!(error, Error::Api(problem) if problem.r#type.as_deref() == Some(BINDING_MISSING))
 }
 
 /// The error of an authority that does not know the account (RFC 8555, 6.7).

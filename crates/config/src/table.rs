@@ -248,6 +248,12 @@ settings! {
         acme_terms_agreed: bool = Live, Bool, "false";
         /// Where the authority reaches the operator, like "mailto:ops@example.com".
         acme_contacts: Vec<String> = Live, List, "[]";
+        /// Which of the operator's accounts at the authority that of ACME belongs to, where it demands one (external account binding): the id of the key that it shows there. "" is none.
+        acme_eab_key_id: String = Live, Text, r#""""#;
+        /// The key with that id, in base64url as the authority shows it. The first order uses it, and stores the account that it gets.
+        acme_eab_key: String = Secret, Text, r#""""#;
+        /// The file that holds that key and nothing else, in its place; relative to the folder of the file that this stands in. Others on the host may not be able to read it.
+        acme_eab_key_file: String = Live, Text, r#""""#;
         /// Where the account and the certificate are stored, with their keys; relative to the file's folder. "" is the directory acme in store.data.
         acme_dir: String = Live, Text, r#""""#;
         /// Certificates that must have signed that of the authority's own server, in PEM; relative to the file's folder. "" trusts the authorities that this machine trusts.

@@ -129,6 +129,20 @@ fn acme(config: &Config, checks: &mut Checks<'_>) {
             format!("{contact:?}: write it as \"mailto:ops@example.com\"")
         });
     }
+    let (id, key) = (&tls.acme_eab_key_id, &tls.acme_eab_key);
+    checks.require(
+        &["tls.acme_eab_key_id", "tls.acme_eab_key"],
+        id.is_empty() == key.is_empty(),
+        || {
+            "the authority shows an id and a key for it: set tls.acme_eab_key_id, and tls.acme_eab_key or \
+             tls.acme_eab_key_file"
+                .into()
+        },
+    );
+    let is_key = crate::eab_key(key).is_some();
+    checks.require(&["tls.acme_eab_key"], key.is_empty() || is_key, || {
+        "it is no base64url: copy the key as the authority shows it".into()
+    });
 }
 
 #[cfg(test)]
@@ -213,6 +227,17 @@ mod tests {
         let agreed = "acme_terms_agreed = true\nacme_dir = \"acme\"\n";
         assert_eq!(with(agreed).unwrap().tls.acme_dir, "/etc/acme");
         assert!(with("acme_terms_agreed = true\n[store]\ndata = \"/d\"\n").is_ok());
+        for (lines, says) in [
+            ("acme_eab_key_id = \"kid-1\"\n", "set tls.acme_eab_key_id, and tls.acme_eab_key"),
+            ("acme_eab_key = \"a2V5\"\n", "set tls.acme_eab_key_id, and tls.acme_eab_key"),
+            ("acme_eab_key_id = \"kid-1\"\nacme_eab_key = \"a+b\"\n", "it is no base64url"),
+        ] {
+            let error = with(&format!("{agreed}{lines}")).unwrap_err();
+            assert!(error.contains(says), "{error}");
+            assert!(!error.contains("a+b"), "{error}");
+        }
+        let both = "acme_eab_key_id = \"kid-1\"\nacme_eab_key = \"a2V5\"\n";
+        assert!(with(&format!("{agreed}{both}")).is_ok());
         let error = load(&format!("{acme}{agreed}")).unwrap_err();
         assert!(error.contains("set client.listen_tls"), "{error}");
         for (line, want) in [

@@ -1,5 +1,6 @@
 //! Certificates that the server orders itself, from Pebble, the test authority of Let's Encrypt.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -61,6 +62,16 @@ struct Pebble {
 impl Pebble {
     /// Starts Pebble. It verifies hosts at `tls_port`, and signs certificates that are valid for `seconds`.
     fn start(authority: &Authority, folder: &Path, tls_port: u16, seconds: u64) -> Self {
+        Pebble::for_customers(authority, folder, (tls_port, seconds), &[])
+    }
+
+    /// As [`Pebble::start`], for customers with these ids and keys alone, where there are some.
+    fn for_customers(
+        authority: &Authority,
+        folder: &Path,
+        (tls_port, seconds): (u16, u64),
+        customers: &[(&str, &str)],
+    ) -> Self {
         let binary = std::env::var_os("TEST_GO_PEBBLE");
         let binary = binary.expect("TEST_GO_PEBBLE, which scripts/test sets");
         let port = free_port();
@@ -68,7 +79,8 @@ impl Pebble {
             "listenAddress": format!("127.0.0.1:{port}"), "managementListenAddress": "",
             "certificate": authority.path("server.pem"), "privateKey": authority.path("server.key"),
             "httpPort": 0, "tlsPort": tls_port, "ocspResponderURL": "",
-            "externalAccountBindingRequired": false,
+            "externalAccountBindingRequired": !customers.is_empty(),
+            "externalAccountMACKeys": customers.iter().copied().collect::<BTreeMap<_, _>>(),
             "profiles": {"default": {"description": "of tests", "validityPeriod": seconds}},
         }});
         let path = folder.join("pebble.json");
@@ -134,12 +146,17 @@ impl Node {
 
     /// As [`Node::order_at`], with this folder for the account and the certificate.
     fn order(&self, authority: &Authority, directory: &str, folder: &str) {
+        self.order_with(authority, directory, folder, "");
+    }
+
+    /// As [`Node::order`], with more lines of `[tls]`.
+    fn order_with(&self, authority: &Authority, directory: &str, folder: &str, lines: &str) {
         let more = format!(
             "acme_hosts = [\"{HOST}\", \"b.example.com\"]\nacme_directory = {directory:?}\nacme_terms_agreed = true\n\
              acme_contacts = [\"mailto:ops@example.com\"]\nacme_dir = {folder:?}\nacme_ca_file = {:?}\n",
             authority.path("ca.pem")
         );
-        self.folder.write("throng.toml", &(self.config.clone() + &more));
+        self.folder.write("throng.toml", &(self.config.clone() + &more + lines));
         self.server.signal("-HUP");
     }
 
@@ -233,6 +250,41 @@ fn an_authority_that_is_away_is_tried_again() {
     // Until then clients get a certificate that the server has signed itself.
     assert!(node.certificate().contains(HOST), "{}", node.certificate());
     assert_eq!(node.server.get("/healthz").0, 200);
+}
+
+/// Without the account of a customer there is no certificate, and another customer has another account.
+#[test]
+fn an_authority_may_demand_accounts_of_its_customers() {
+    let authority = Authority::new();
+    let node = Node::start(&authority);
+    let keys = ["a2V5LTEt", "a2V5LTIt"].map(|part| part.repeat(6));
+    let customers = [("kid-1", &*keys[0]), ("kid-2", &*keys[1])];
+    let settings = (node.tls_port(), 86_400);
+    let pebble = Pebble::for_customers(&authority, node.folder.path(), settings, &customers);
+    node.order_at(&authority, &pebble.directory);
+    node.until_logged(FAILED);
+    assert!(node.log().contains("set tls.acme_eab_key_id"), "{}", node.log());
+    let order = |id: &str, folder: &str| {
+        let lines = format!("acme_eab_key_id = {id:?}\nacme_eab_key_file = \"eab.key\"\n");
+        node.order_with(&authority, &pebble.directory, folder, &lines);
+    };
+    let account = |folder: &str| {
+        std::fs::read_to_string(node.folder.path().join(folder).join("account.json")).unwrap()
+    };
+    write_secret(&node.folder.path().join("eab.key"), &keys[0]);
+    order("kid-1", "first");
+    node.until_certificate("there is one", |it| it.contains("Pebble"));
+    assert!(account("first").contains("kid-1"));
+    // Another one's key is refused.
+    order("kid-2", "second");
+    node.server.until("the key does not fit", |_| node.log().matches(FAILED).count() == 2);
+    write_secret(&node.folder.path().join("eab.key"), &keys[1]);
+    order("kid-2", "third");
+    let signed = "throng_tls_certificate_orders_total{result=\"signed\"}";
+    node.server.until("another account has ordered", |server| server.metric(signed) == 2.0);
+    assert!(account("third").contains("kid-2"));
+    let log = node.log();
+    assert!(keys.iter().all(|key| !log.contains(&**key)), "{log}");
 }
 
 /// The server orders no certificate that it could not store.

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use acme::{Challenges, Folder, Order, OrderState, Validity};
+use acme::{Challenges, EabKey, Folder, Order, OrderState, Validity};
 use config::Config;
 use control::OrderResult;
 use tls::{AlpnChallenges, Certificate, Identity};
@@ -44,6 +44,8 @@ impl AcmeConfig {
             directory: tls.acme_directory.clone(),
             hosts: tls.acme_hosts.iter().map(|host| host.to_ascii_lowercase()).collect(),
             contacts: tls.acme_contacts.clone(),
+            eab_key: config::eab_key(&tls.acme_eab_key)
+                .map(|key| EabKey { id: tls.acme_eab_key_id.clone(), key: Zeroizing::new(key) }),
             trusted: None,
             folder: Folder::new(dir),
         };

@@ -1,0 +1,36 @@
+//! Keys of external account bindings (RFC 8555, 7.3.4), by which an authority knows its customers.
+
+use base64::Engine;
+use base64::alphabet::URL_SAFE;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+
+/// Base64url, with or without padding.
+const BASE64URL: GeneralPurpose = GeneralPurpose::new(
+    &URL_SAFE,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+/// The bytes of a key; nothing where it is no base64url, or empty.
+pub fn key(text: &str) -> Option<Vec<u8>> {
+    BASE64URL.decode(text).ok().filter(|key| !key.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_base64url_with_or_without_padding() {
+        for (text, expected) in [
+            ("a2V5", Some("key")),
+            ("a2V5cw==", Some("keys")),
+            ("a2V5cw", Some("keys")),
+            ("", None),
+            ("a2V5 ", None),
+            ("a+/5", None),
+        ] {
+            assert_eq!(key(text).as_deref(), expected.map(str::as_bytes), "{text}");
+        }
+        assert_eq!(key("-_-_").map(|key| key.len()), Some(3));
+    }
+}
