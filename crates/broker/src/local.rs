@@ -290,7 +290,7 @@ impl Broker for Local {
         done(passed.map(|id| Published { id, repeated: false, queued: false }));
     }
 
-    /// Scans from the oldest message on, so that the window drops only scanned messages meanwhile; if
+    /// Begins with the oldest message, so that the window drops only messages meanwhile that were found; if
     /// it drops others, the answer is not complete. The inboxes deliver what is published after the
     /// first hold of the lock, because the caller is in the topics already.
     fn recent(&self, topics: &[(u64, &str)], after: Option<Position>) -> Recent {
@@ -312,19 +312,9 @@ impl Broker for Local {
         while seen < top.offset {
             complete &=
                 !topics.iter().any(|(hash, name)| order.window.has_dropped(*hash, name, seen));
-            let before = seen;
-            let part = order.window.after(seen, SCANNED);
-            for message in part.take_while(|message| message.id.offset <= top.offset) {
-                seen = message.id.offset;
-                // By hash first: names are compared only where hashes are the same.
-                let key = (message.topic_hash, message.publication.topic.as_str());
-                if topics.binary_search(&key).is_ok() {
-                    messages.push(message.clone());
-                }
-            }
-            if seen == before {
-                break;
-            }
+            let (part, to) = order.window.of_topics(&topics, seen, top.offset, SCANNED);
+            messages.extend(part);
+            seen = to;
             if seen < top.offset {
                 drop(order);
                 order = self.order();

@@ -1,5 +1,6 @@
 //! The recent window: the last messages of all topics, for a long poll that returns, and for operators.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hasher;
 use std::sync::Arc;
@@ -80,6 +81,8 @@ pub struct Limits {
 pub struct Window {
     limits: Limits,
     ring: VecDeque<Arc<Envelope>>,
+    /// The same messages by the hashes of their topics: a poll finds those of its own among all others.
+    by_topic: HashMap<u64, VecDeque<Arc<Envelope>>>,
     bytes: usize,
     /// When the newest dropped message was published.
     pub(crate) gone_us: u64,
@@ -116,7 +119,8 @@ impl Window {
     /// Holds nothing yet.
     pub fn new(limits: Limits) -> Self {
         let dropped = Dropped { key: None, places: Box::new([0; DROPPED_PLACES]) };
-        Window { limits, ring: VecDeque::new(), bytes: 0, gone_us: 0, dropped }
+        let (ring, by_topic) = (VecDeque::new(), HashMap::new());
+        Window { limits, ring, by_topic, bytes: 0, gone_us: 0, dropped }
     }
 
     /// Takes in a message that is newer than all others, and drops what is over the limits.
@@ -124,6 +128,7 @@ impl Window {
         let now_us = message.published_us;
         let age_us_max = self.limits.recent_seconds_max * 1_000_000;
         self.bytes += message.bytes();
+        self.by_topic.entry(message.topic_hash).or_default().push_back(message.clone());
         self.ring.push_back(message);
         while let Some(oldest) = self.ring.front() {
             let over = self.ring.len() > self.limits.recent_messages_max
@@ -136,7 +141,19 @@ impl Window {
             self.gone_us = oldest.published_us;
             let place = self.dropped.place(oldest.topic_hash, &oldest.publication.topic);
             self.dropped.places[place] = oldest.id.offset;
-            self.ring.pop_front();
+            if let Some(oldest) = self.ring.pop_front() {
+                self.remove_oldest_of(oldest.topic_hash);
+            }
+        }
+    }
+
+    /// The oldest message of the topics with this hash is dropped.
+    fn remove_oldest_of(&mut self, topic_hash: u64) {
+        if let Entry::Occupied(mut messages) = self.by_topic.entry(topic_hash) {
+            messages.get_mut().pop_front();
+            if messages.get().is_empty() {
+                messages.remove();
+            }
         }
     }
 
@@ -157,6 +174,7 @@ impl Window {
     pub fn restore(&mut self, gone_us: u64, messages: impl IntoIterator<Item = Arc<Envelope>>) {
         (self.bytes, self.gone_us) = (0, gone_us);
         self.ring.clear();
+        self.by_topic.clear();
         messages.into_iter().for_each(|message| self.push(message));
     }
 
@@ -166,9 +184,101 @@ impl Window {
         self.ring.range(from..self.ring.len().min(from.saturating_add(count)))
     }
 
+    /// The messages of these topics, which are sorted, with offsets over `after` and up to `to`, oldest first. Looks at
+    /// `count` messages of each topic at most; returns up to which offset these are all.
+    pub fn of_topics(
+        &self,
+        topics: &[(u64, &str)],
+        after: u64,
+        mut to: u64,
+        count: usize,
+    ) -> (Vec<Arc<Envelope>>, u64) {
+        let mut found = Vec::new();
+        // By hash first: names are compared only where hashes are the same.
+        for topics in topics.chunk_by(|one, other| one.0 == other.0) {
+            let Some(messages) = self.by_topic.get(&topics[0].0) else { continue };
+            let from = messages.partition_point(|message| message.id.offset <= after);
+            let end = messages.len().min(from.saturating_add(count));
+            for message in messages.range(from..end) {
+                let name = message.publication.topic.as_str();
+                if topics.iter().any(|(_, topic)| *topic == name) {
+                    found.push(message.clone());
+                }
+            }
+            if end < messages.len() {
+                to = to.min(messages[end - 1].id.offset);
+            }
+        }
+        found.retain(|message| message.id.offset <= to);
+        found.sort_unstable_by_key(|message| message.id.offset);
+        (found, to)
+    }
+
     /// Whether a message of this topic, or of another that shares its place, was dropped that had an offset
     /// over `offset`.
     pub fn has_dropped(&self, topic_hash: u64, topic: &str, offset: u64) -> bool {
         self.dropped.places[self.dropped.place(topic_hash, topic)] > offset
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Data, Epoch, Publication};
+    use random::Random;
+
+    use super::*;
+
+    /// Topics 0 to 5; the last two have the same hash.
+    fn topic(number: u64) -> (u64, String) {
+        (number.min(4), format!("t{number}"))
+    }
+
+    fn message(offset: u64, number: u64) -> Arc<Envelope> {
+        let (hash, name) = topic(number);
+        let publication = Publication::new(&name, Data::Text("x".into()));
+        let id = Position { epoch: Epoch(1), offset };
+        Arc::new(Message::new(publication, id, hash, offset).into())
+    }
+
+    #[test]
+    fn messages_of_topics_are_those_that_a_scan_finds() {
+        let mut random = Random::new(7);
+        let mut below = |limit: u64| random.below(limit);
+        let limits =
+            Limits { recent_messages_max: 40, recent_bytes_max: 1 << 20, recent_seconds_max: 60 };
+        let (mut window, mut offset) = (Window::new(limits), 0);
+        for round in 0..2_000 {
+            // Offsets may leave gaps.
+            offset += 1 + below(3);
+            window.push(message(offset, below(6)));
+            let requested: Vec<(u64, String)> =
+                (0..6).filter(|_| below(2) == 0).map(topic).collect();
+            let mut topics: Vec<(u64, &str)> =
+                requested.iter().map(|(hash, name)| (*hash, name.as_str())).collect();
+            topics.sort_unstable();
+            let (from, count) = (offset.saturating_sub(below(100)), 1 + below(9) as usize);
+            let to = from + below(offset - from + 1);
+            let scan = |to: u64| {
+                let is_requested = |found: &&Arc<Envelope>| {
+                    let key = (found.topic_hash, found.publication.topic.as_str());
+                    found.id.offset <= to && topics.contains(&key)
+                };
+                let found = window.after(from, usize::MAX).filter(is_requested);
+                found.map(|found| found.id.offset).collect::<Vec<_>>()
+            };
+            let (mut found, mut seen) = (Vec::new(), from);
+            while seen < to {
+                let (part, until) = window.of_topics(&topics, seen, to, count);
+                assert!(until > seen && until <= to, "round {round}: {seen} to {until} of {to}");
+                found.extend(part.iter().map(|found| found.id.offset));
+                assert_eq!(found, scan(until), "round {round}");
+                seen = until;
+            }
+            let indexed: usize = window.by_topic.values().map(VecDeque::len).sum();
+            assert_eq!(indexed, window.ring.len());
+            assert!(window.by_topic.values().all(|messages| !messages.is_empty()));
+        }
+        window.restore(0, [message(offset + 1, 1)]);
+        assert_eq!((window.ring.len(), window.by_topic.len()), (1, 1));
     }
 }
