@@ -308,11 +308,13 @@ impl Node {
             let mut out = Vec::new();
             if peer.state.is_up && now_us.saturating_sub(peer.state.received_us) >= SILENT_US {
                 peer.state.is_up = false;
-                peer.give_up_unsure(&mut out);
                 self.outputs.push(Output::Down { node: peer.state.node, has_left: false });
                 if peer.entries.on_down() {
                     self.outputs.push(Output::PresenceExpired(peer.state.node));
                 }
+            }
+            if peer.unsure_due_us().is_some_and(|due_us| due_us <= now_us) {
+                peer.give_up_unsure(&mut out);
             }
             peer.entries.on_time(self.presence_memory, now_us);
             peer.streams.on_time(peer.state.has_left, now_us, &mut out);
@@ -329,8 +331,9 @@ impl Node {
     pub fn due_us(&self) -> u64 {
         let silent = |peer: &Peer| peer.state.is_up.then_some(peer.state.received_us + SILENT_US);
         let peers = self.peers.values();
-        let peers =
-            peers.flat_map(|peer| [silent(peer), peer.streams.due_us(), peer.entries.due_us()]);
+        let peers = peers.flat_map(|peer| {
+            [silent(peer), peer.streams.due_us(), peer.entries.due_us(), peer.unsure_due_us()]
+        });
         let peers = peers.flatten();
         let peers_due_us = peers.min().unwrap_or(NEVER);
         match (self.is_connected, self.reading_paused_us) {

@@ -15,6 +15,10 @@ const REQUESTS_MAX: usize = 64;
 /// its reply may be lost.
 const HEADS_REPLY_US: u64 = 2_000_000;
 
+/// How long a node may be silent and still come back with what it has sent, in microseconds: as long as its messages are
+/// requested.
+const GONE_US: u64 = 12_000_000;
+
 /// Another node, as it was at its last hello.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerState {
@@ -112,6 +116,12 @@ impl Peer {
     pub fn on_interest_ended(&mut self, stream: Stream) {
         self.unsure.remove(&stream);
         self.streams.on_interest_ended(stream);
+    }
+
+    /// When a node that is silent is taken to be gone for good, where messages of it may be missing.
+    pub fn unsure_due_us(&self) -> Option<u64> {
+        let is_waiting = !self.state.is_up && !self.unsure.is_empty();
+        is_waiting.then_some(self.state.received_us.saturating_add(GONE_US))
     }
 
     /// The node is gone: what is missing of it can't be known any more.

@@ -85,14 +85,18 @@ fn a_node_that_left_while_this_one_was_cut_off_leaves_a_gap() {
         if leaves {
             there.on_leave(7);
         } else {
-            // It has died: nothing more comes.
-            (0..=7).for_each(|half_second| here.on_time(7 + half_second * 500_000));
+            // It has died, or will be back: for so long it may.
+            (0..=23).for_each(|half_second| here.on_time(7 + half_second * 500_000));
+            let outputs = here.poll_outputs(11_500_007);
+            assert_eq!(gaps(&outputs), []);
+            assert!(outputs.contains(&Output::Down { node: NodeId(2), has_left: false }));
+            here.on_time(12_000_007);
         }
-        let given = exchange(&mut [&mut here, &mut there], 4_000_000, |target| {
+        let given = exchange(&mut [&mut here, &mut there], 12_000_008, |target| {
             matches!(target, Target::Node(_))
         });
-        let down = Output::Down { node: NodeId(2), has_left: leaves };
-        assert!(given.contains(&down), "{given:?}");
+        let down = Output::Down { node: NodeId(2), has_left: true };
+        assert_eq!(given.contains(&down), leaves, "{given:?}");
         assert_eq!(gaps(&given).iter().filter(|gap| **gap == (NEWS, None)).count(), 1, "{leaves}");
     }
 }
