@@ -116,6 +116,11 @@ impl<'a, M> Slice<'a, M> {
 
 impl<M> Hub<M> {
     pub(crate) fn start(&mut self, kind: Kind, end: u32) -> u32 {
+        let topic = match kind {
+            Kind::Topic(topic) => Some(self.topics[topic].name.as_str()),
+            Kind::Broadcast => None,
+        };
+        let is_bulk = is_bulk(end) || self.owed.has_bulk_of(topic);
         let id = self.fanouts.insert(Fanout {
             kind,
             queue: VecDeque::new(),
@@ -124,7 +129,7 @@ impl<M> Hub<M> {
             from: 0,
             started_us: 0,
         });
-        self.ready.queue(is_bulk(end)).push_back(id);
+        self.ready.queue(is_bulk).push_back(id);
         id
     }
 
@@ -135,7 +140,7 @@ impl<M> Hub<M> {
 
     /// Those of them that go over long lists, or wait for one that does.
     pub fn bulk_fanouts(&self) -> usize {
-        if self.owes_bulk() { self.fanouts() } else { self.ready.bulk.len() }
+        self.owed.bulk() + self.ready.bulk.len()
     }
 
     /// Messages that wait for a fan-out which is not yet theirs.
@@ -153,9 +158,9 @@ impl<M> Hub<M> {
         bulk: bool,
         now_us: u64,
     ) -> Option<Slice<'_, M>> {
-        self.end_owed();
-        if !self.owed.is_empty() {
-            return self.next_owed(members_max, bulk, now_us);
+        self.owed.end_served();
+        if self.owed.has(false) {
+            return self.next_owed(members_max, false, now_us);
         }
         // A fan-out whose batch is done ends with the next call, when no slice holds its messages.
         for queue in [false, true] {
@@ -167,7 +172,8 @@ impl<M> Hub<M> {
                 self.end(id);
             }
         }
-        let from = match (self.ready.small.is_empty(), bulk && !self.ready.bulk.is_empty()) {
+        let has_bulk = self.owed.has(true) || !self.ready.bulk.is_empty();
+        let from = match (self.ready.small.is_empty(), bulk && has_bulk) {
             (true, false) => return None,
             (false, true) => {
                 self.ready.bulk_next = !self.ready.bulk_next;
@@ -175,6 +181,9 @@ impl<M> Hub<M> {
             }
             (_, bulk) => bulk,
         };
+        if from && self.owed.has(true) {
+            return self.next_owed(members_max, true, now_us);
+        }
         let queue = self.ready.queue(from);
         let id = queue.pop_front()?;
         queue.push_back(id);

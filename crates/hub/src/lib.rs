@@ -24,14 +24,13 @@ mod newcomers;
 mod owed;
 mod topics;
 
-use std::collections::VecDeque;
 use std::num::NonZeroU32;
 
 use fanout::{Fanout, Kind, Queued, Ready};
 pub use fanout::{Slice, Slots};
 use newcomers::Newcomers;
+use owed::Lists;
 pub use owed::Owed;
-use owed::Serving;
 use tables::{HashIndex, PageTable, Slab};
 pub use topics::Name;
 use topics::{HOLE, Many, Members, Topic, count};
@@ -118,8 +117,8 @@ pub struct Hub<M> {
     ready: Ready,
     broadcast: Option<u32>,
     queued: usize,
-    /// What is owed to members from before, which goes before all fan-outs.
-    owed: VecDeque<Serving<M>>,
+    /// What is owed to members from before.
+    owed: Lists<M>,
     slots: Vec<Slot>,
 }
 
@@ -137,7 +136,7 @@ impl<M> Default for Hub<M> {
             ready: Ready::default(),
             broadcast: None,
             queued: 0,
-            owed: VecDeque::new(),
+            owed: Lists::default(),
             slots: Vec::new(),
         }
     }

@@ -2,6 +2,10 @@
 //!
 //! Each fan-out becomes a list by itself: its messages, and from which of them on each member gets them.
 //! Members come once and go for good, so that what one gets is always all from one message on.
+//!
+//! Short lists go before all else. Long ones go before other long fan-outs, and in turn with short ones: a broadcast
+//! that an upgrade interrupts must not delay a message to one. What is published to the topic of a long list waits for
+//! it.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -51,7 +55,6 @@ pub(crate) struct Serving<M> {
     cursor: usize,
     /// The messages before this one have reached all of their members.
     done: usize,
-    is_bulk: bool,
     /// When the first of them had its turn.
     started_us: Option<u64>,
 }
@@ -81,6 +84,66 @@ impl<M> Serving<M> {
     }
 }
 
+/// Lists that wait or are served.
+pub(crate) struct Lists<M> {
+    small: VecDeque<Serving<M>>,
+    /// Long ones, and those that come behind one of the same topic.
+    bulk: VecDeque<Serving<M>>,
+}
+
+impl<M> Default for Lists<M> {
+    fn default() -> Self {
+        Lists { small: VecDeque::new(), bulk: VecDeque::new() }
+    }
+}
+
+impl<M> Lists<M> {
+    pub fn is_empty(&self) -> bool {
+        self.small.is_empty() && self.bulk.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.small.len() + self.bulk.len()
+    }
+
+    /// Whether there are some, of the short or the long ones.
+    pub fn has(&self, bulk: bool) -> bool {
+        if bulk { !self.bulk.is_empty() } else { !self.small.is_empty() }
+    }
+
+    /// Long ones, and those behind them.
+    pub fn bulk(&self) -> usize {
+        self.bulk.len()
+    }
+
+    /// Whether what is published to a topic, or to everyone, has to wait for a long list.
+    pub fn has_bulk_of(&self, topic: Option<&str>) -> bool {
+        self.bulk.iter().any(|serving| serving.is_of(topic))
+    }
+
+    fn queue(&mut self, bulk: bool) -> &mut VecDeque<Serving<M>> {
+        if bulk { &mut self.bulk } else { &mut self.small }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Serving<M>> {
+        self.small.iter().chain(&self.bulk)
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut Serving<M>> {
+        self.small.iter_mut().chain(&mut self.bulk)
+    }
+
+    /// Ends the lists of which all has been served: no slice has their messages any more.
+    pub fn end_served(&mut self) {
+        for queue in [&mut self.small, &mut self.bulk] {
+            while queue.pop_front_if(|serving| serving.is_over()).is_some() {}
+            if queue.is_empty() && queue.capacity() > 0 {
+                *queue = VecDeque::new();
+            }
+        }
+    }
+}
+
 /// A slice of the first list, whose members stand in the hub.
 struct Served {
     /// The messages from this one on.
@@ -96,7 +159,8 @@ impl<M: Clone> Hub<M> {
     /// way or waits any more.
     pub fn take_owed(&mut self) -> Vec<Owed<M>> {
         let mut all: Vec<Owed<M>> = Vec::new();
-        for serving in std::mem::take(&mut self.owed) {
+        let Lists { small, bulk } = std::mem::take(&mut self.owed);
+        for serving in small.into_iter().chain(bulk) {
             let Serving { topic, batch, members, cursor, done, .. } = serving;
             if done == batch.len() {
                 continue;
@@ -147,8 +211,8 @@ impl<M: Clone> Hub<M> {
 }
 
 impl<M> Hub<M> {
-    /// Serves these members before all that is published from now on, a slice at a time. One that is not here,
-    /// or not in the topic, is passed over. `hash` is the topic's; it counts for nothing without one.
+    /// Serves these members before all that is published from now on to the same topic, or to everyone, a slice at a time.
+    /// One that is not here, or not in the topic, is passed over. `hash` is the topic's; it counts for nothing without one.
     pub fn give_owed(&mut self, owed: Owed<M>, hash: u64) {
         // As many messages at a time as a fan-out takes.
         for part in owed.parts(BATCH_MAX) {
@@ -169,36 +233,27 @@ impl<M> Hub<M> {
         let mut members: Vec<(u32, Slot)> = members.map(|(slot, from)| (from, slot)).collect();
         members.sort_unstable();
         let queued = |message| Queued { message, end: 0, newcomers: 0 };
-        let is_bulk = is_bulk(count(members.len()));
-        self.owed.push_back(Serving {
+        let is_bulk = is_bulk(count(members.len())) || self.owed.has_bulk_of(topic.as_deref());
+        self.owed.queue(is_bulk).push_back(Serving {
             topic,
             batch: messages.into_iter().map(queued).collect(),
             members,
             cursor: 0,
             done: 0,
-            is_bulk,
             started_us: None,
         });
     }
 
-    /// Whether the list whose turn it is is a long one.
-    pub(crate) fn owes_bulk(&self) -> bool {
-        let first = self.owed.iter().find(|serving| !serving.is_over());
-        first.is_some_and(|serving| serving.is_bulk)
-    }
-
-    /// The next slice of the first list, if there is one and it may go on.
+    /// The next slice of the first of the short lists, or of the long ones.
     pub(crate) fn next_owed(
         &mut self,
         members_max: usize,
         bulk: bool,
         now_us: u64,
     ) -> Option<Slice<'_, M>> {
-        if self.owes_bulk() && !bulk {
-            return None;
-        }
-        let Served { from, done, is_last, started_us } = self.serve_owed(members_max, now_us)?;
-        let serving = self.owed.front()?;
+        let served = self.serve_owed(members_max, bulk, now_us)?;
+        let Served { from, done, is_last, started_us } = served;
+        let serving = self.owed.queue(bulk).front()?;
         Some(Slice {
             messages: &serving.batch[from..],
             done: &serving.batch[done],
@@ -208,17 +263,9 @@ impl<M> Hub<M> {
         })
     }
 
-    /// Ends the lists of which all has been served: no slice holds their messages any more.
-    pub(crate) fn end_owed(&mut self) {
-        while self.owed.pop_front_if(|serving| serving.is_over()).is_some() {}
-        if self.owed.is_empty() && self.owed.capacity() > 0 {
-            self.owed = VecDeque::new();
-        }
-    }
-
     /// Gathers the next members of the first list.
-    fn serve_owed(&mut self, members_max: usize, now_us: u64) -> Option<Served> {
-        let serving = self.owed.front_mut()?;
+    fn serve_owed(&mut self, members_max: usize, bulk: bool, now_us: u64) -> Option<Served> {
+        let serving = self.owed.queue(bulk).front_mut()?;
         let started_us = *serving.started_us.get_or_insert(now_us);
         self.slots.clear();
         let rest = &serving.members[serving.cursor..];
@@ -236,7 +283,7 @@ impl<M> Hub<M> {
 
     /// The connection has left a topic, or all: nothing of that is owed to it any more.
     pub(crate) fn disown(&mut self, slot: Slot, topic: Option<&str>) {
-        for serving in &mut self.owed {
+        for serving in self.owed.iter_mut() {
             if serving.is_of(topic)
                 && let Some(at) = serving.find(slot)
             {

@@ -363,6 +363,38 @@ fn a_short_fanout_does_not_wait_for_a_long_one() {
 }
 
 #[test]
+fn a_short_fanout_waits_for_no_long_list_of_another_topic_that_is_owed() {
+    let mut hub = Hub::<u32>::default();
+    for slot in 0..100 {
+        hub.insert(slot);
+        hub.join(slot, hash("long"), "long");
+    }
+    hub.join(7, hash("short"), "short");
+    hub.publish(hash("long"), "long", 1);
+    for owed in hub.take_owed() {
+        hub.give_owed(owed, hash("long"));
+    }
+    assert_eq!((hub.fanouts(), hub.bulk_fanouts()), (1, 1));
+    assert!(hub.next_slice(10, false, 0).is_none());
+    assert_eq!(hub.next_slice(10, true, 0).unwrap().slots.len(), 10);
+    hub.publish(hash("short"), "short", 2);
+    // Few are left of those to whom the list goes: what they get next waits for it all the same.
+    (0..90).for_each(|slot| _ = hub.leave(slot, hash("long"), "long"));
+    hub.publish(hash("long"), "long", 3);
+    assert_eq!((hub.fanouts(), hub.bulk_fanouts()), (3, 2));
+    let slice = hub.next_slice(10, false, 0).unwrap();
+    assert_eq!(slice.messages().collect::<Vec<_>>(), [&2]);
+    assert!(hub.next_slice(10, false, 0).is_none());
+    let mut got = Vec::new();
+    while let Some(slice) = hub.next_slice(10, true, 0) {
+        if slice.slots.contains(&95) {
+            got.extend(slice.messages().copied());
+        }
+    }
+    assert_eq!(got, [1, 3]);
+}
+
+#[test]
 fn messages_that_wait_for_one_topic_leave_together() {
     let mut hub = Hub::default();
     for slot in 0..3 {
