@@ -1,6 +1,7 @@
 //! A client of a node's admin API, and its errors.
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -157,19 +158,19 @@ impl Admin {
         reply.map_err(|error| self.no_reply(path, &error))
     }
 
-    /// Sends a request whose response is a stream, and gives each line of it to `each` as it arrives.
-    /// A response with another status than 200 is returned with its body, and gives no lines.
+    /// Sends a request whose response is a stream, and gives each line of it to `each` as it arrives, until that
+    /// breaks. A response with another status than 200 is returned with its body, and gives no lines.
     ///
     /// # Errors
     /// If there was no response, the stream broke off, or nothing came for `silence`.
     pub fn lines(
         &mut self,
-        path: &str,
+        (method, path): (&str, &str),
         body: &str,
         silence: Duration,
-        each: &mut dyn FnMut(&[u8]),
+        each: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
     ) -> Result<(u16, Vec<u8>), AdminError> {
-        let reply = self.http.lines("POST", &format!("{}{path}", self.base), body, silence, each);
+        let reply = self.http.lines(method, &format!("{}{path}", self.base), body, silence, each);
         reply.map_err(|error| self.no_reply(path, &error))
     }
 

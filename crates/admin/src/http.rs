@@ -3,6 +3,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -131,7 +132,7 @@ impl Http {
         path: &str,
         body: &str,
         silence: Duration,
-        each: &mut dyn FnMut(&[u8]),
+        each: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
     ) -> Result<(u16, Vec<u8>)> {
         let request = format!(
             "{method} {path} HTTP/1.1\r\n{}Content-Type: application/json\r\n\
@@ -147,7 +148,7 @@ impl Http {
         &mut self,
         request: &str,
         silence: Duration,
-        each: &mut dyn FnMut(&[u8]),
+        each: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
     ) -> Result<(u16, Vec<u8>)> {
         self.stream = None;
         let mut stream = self.connected()?;
@@ -161,7 +162,10 @@ impl Http {
             }
             let body = self.buffer[head_bytes..head_bytes + body_bytes].to_vec();
             if status == 200 {
-                body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).for_each(each);
+                let _ = body
+                    .split(|byte| *byte == b'\n')
+                    .filter(|line| !line.is_empty())
+                    .try_for_each(each);
             }
             return Ok((status, body));
         }
@@ -171,8 +175,8 @@ impl Http {
             chunks.read(&self.buffer, &mut rest)?;
             self.buffer.clear();
             while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-                if status == 200 {
-                    each(&rest[..end]);
+                if status == 200 && each(&rest[..end]).is_break() {
+                    return Ok((status, Vec::new()));
                 }
                 rest.drain(..=end);
             }
@@ -348,17 +352,22 @@ mod tests {
             vec![vec![reply, "2\r\nc\n\r\n0\r\n\r\n"]],
             vec![vec![rejection]],
             vec![vec![reply]],
+            vec![vec![reply, "6\r\nc\nd\ne\n\r\n"]],
         ]);
         let mut lines = Vec::new();
         let silence = Duration::from_secs(5);
         let mut ask = || {
-            let mut each = |line: &[u8]| lines.push(String::from_utf8_lossy(line).into_owned());
+            let mut each = |line: &[u8]| {
+                lines.push(String::from_utf8_lossy(line).into_owned());
+                if lines.len() < 5 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            };
             http.lines("POST", "/x", "{}", silence, &mut each)
         };
         assert_eq!(ask().expect("an answer").0, 200);
         assert_eq!(ask().expect("an answer"), (501, b"{}".to_vec()));
         assert!(ask().is_err(), "it broke off");
-        assert_eq!(lines, ["a", "bc", "a"]);
+        assert_eq!(ask().expect("it goes on").0, 200, "the reader had enough");
+        assert_eq!(lines, ["a", "bc", "a", "a", "bc"]);
         let requests = server.join().expect("no panic");
         assert!(requests[0].starts_with("POST /x HTTP/1.1\r\n"));
     }

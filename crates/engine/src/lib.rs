@@ -37,6 +37,7 @@ mod recovery;
 #[cfg(test)]
 mod testing;
 mod topics;
+mod trace;
 mod webhook;
 
 pub use auth::credentials::Expiry;
@@ -60,6 +61,10 @@ pub use handover::fanouts::{Owed, OwedMember};
 pub use handover::value::{ImportError, VERSION as RECORD_VERSION};
 pub use mqtt::MqttInfo;
 pub use protocol::Listener;
+pub use trace::event::{
+    NotDelivered, TraceEvent, TraceKind, TraceSink, Traced, TracedConnection, TracedMessage,
+};
+pub use trace::state::{EVENTS_PER_SECOND_MAX as TRACE_EVENTS_PER_SECOND_MAX, TRACES_MAX};
 pub use webhook::events::{HookEvent, HookEvents, Whose};
 pub use webhook::forward_rule::{ForwardRequest, ForwardRule, Forwards};
 pub use webhook::pending_hook::PendingHook;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ::engine::{
     Arrival, Command, Config, Engine, Handle, Listener, Output, Outputs, Queue, Settings, Shared,
-    Target,
+    Target, TraceEvent, TraceSink,
 };
 use broker::Broker;
 use history::{History, Implicit};
@@ -74,6 +74,15 @@ impl Queue for Commands {
     }
     fn take(&self, empty: Vec<Command>) -> Vec<Command> {
         std::mem::replace(&mut *self.0.lock().unwrap(), empty)
+    }
+}
+
+/// Where the events of a trace of the user go.
+struct Follower;
+
+impl TraceSink for Follower {
+    fn push(&self, event: TraceEvent) {
+        assert!(event.connection.is_none_or(|id| id.node == NodeId(1)));
     }
 }
 
@@ -229,7 +238,16 @@ impl World {
         let mqtt: MqttStores = (Arc::new(sessions), retained);
         let engine = new_engine(handle, &broker, &history, &presence, &mqtt, 0);
         let (sockets, confirmed) = (Vec::new(), Vec::new());
-        World { engine, broker, history, presence, mqtt, sockets, confirmed, now_us: 0 }
+        let world =
+            World { engine, broker, history, presence, mqtt, sockets, confirmed, now_us: 0 };
+        world.follow();
+        world
+    }
+
+    /// Has the engine report what happens to the user.
+    fn follow(&self) {
+        let (number, target, sink) = (1, Target::User("u".into()), Arc::new(Follower));
+        self.engine.handle().send(Command::Trace { number, target, sink, reply: Box::new(|_| ()) });
     }
 
     /// Replaces the engine by a new one, unless it does not become quiet. First, the engine of another world
@@ -285,6 +303,7 @@ impl World {
         }
         self.engine = next;
         self.engine.restart();
+        self.follow();
         self.perform();
     }
 
@@ -308,6 +327,7 @@ impl World {
                     Output::Describe(describe) => {
                         (describe.reply)((describe.members, describe.connections));
                     }
+                    Output::Traced(traced) => traced.sink.push(traced.event),
                     Output::Shared { .. } | Output::Delivered { .. } | Output::Resume { .. } => {}
                 }
             }

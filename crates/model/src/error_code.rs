@@ -265,7 +265,7 @@ error_codes! {
             GoingDown = "going_down";
         [503] Server "of a poll that waited: [why it ended](#why-a-connection-ends)":
             Drain = "drain", ByApplication = "application";
-        [503] Server "of `/api/live`":
+        [503] Server "of `/api/live` or `/api/trace`":
             TooManyReaders = "too_many_readers";
         [503] Operator
             "the keys of [the token's issuer](security.md#keys-that-others-hold) could not be fetched so far":

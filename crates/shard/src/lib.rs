@@ -22,9 +22,10 @@ mod wake;
 pub use engine::{
     Changes, Command, Connecting, ConnectionInfo, Counter, Expiry, ForwardRequest, ForwardRule,
     Forwards, Full, Handle, HandshakeResult, Histogram, HookEvent, HookEvents, HookPlace,
-    HookRefusal, Limited, Listener, LoggedIn, LoginError, Metrics, MqttInfo, PendingHook,
-    PresenceQuery, RECORD_VERSION, Refusal, Reply, ReplyTarget, RequestDetails, Revocation,
-    SILENCE_SECONDS_MAX, Settings, Shared, Target, TopicInfo, Webhook, WebhookKind, WebhookRequest,
+    HookRefusal, Limited, Listener, LoggedIn, LoginError, Metrics, MqttInfo, NotDelivered,
+    PendingHook, PresenceQuery, RECORD_VERSION, Refusal, Reply, ReplyTarget, RequestDetails,
+    Revocation, SILENCE_SECONDS_MAX, Settings, Shared, TRACES_MAX, Target, TopicInfo, TraceEvent,
+    TraceKind, TraceSink, TracedConnection, TracedMessage, Webhook, WebhookKind, WebhookRequest,
     WebhookResponse, Whose,
 };
 pub use handover::{

@@ -366,6 +366,11 @@ impl Shard {
                         self.engine.on_address(slot, address);
                     }
                     Output::Describe(describe) => self.describe(*describe),
+                    Output::Traced(mut traced) => {
+                        let outbox = traced.slot.and_then(|slot| self.sockets.outbox(slot));
+                        traced.event.outbox_bytes += outbox.map_or(0, engine::Outbox::bytes);
+                        traced.sink.push(traced.event);
+                    }
                 }
             }
             outputs.clear();

@@ -105,6 +105,11 @@ pub enum Command {
     #[cfg(feature = "top")]
     #[command(after_long_help = help::TOP)]
     Top(Top),
+    /// Follow one user, or one connection, in the terminal: connects, topics, messages, and why one does not come.
+    ///
+    /// Shows what happens on the node that it calls, as it happens, and no payloads. Ctrl-C ends it.
+    #[command(after_long_help = help::TRACE)]
+    Trace(crate::commands::trace::Trace),
     /// Gather what a report of a fault needs into one text: figures, the configuration, metrics, the host.
     ///
     /// No secret is in it, and no name of a user but in a log that is added. Read it before you pass it on.
@@ -342,6 +347,7 @@ mod tests {
             ("key", true),
             ("store", true),
             ("bundle", true),
+            ("trace", true),
             ("subscriptions", true),
             ("token", true),
             ("upgrade", true),

@@ -141,6 +141,19 @@ Exit status:
   1  the database can't be reached, has those of a newer version, or does not allow it
   2  the command line or the configuration is wrong";
 
+pub const TRACE: &str = "\
+Examples:
+  throng trace --user alice
+  throng trace --user alice http://10.0.0.5:8001 --api-key-file key
+  throng trace --connection 5f3a91c2-0-12-345
+  throng trace --user alice --json | jq .event
+
+Exit status:
+  0  the connection has ended, or the output was closed
+  1  the node can't be reached, refuses the key, has no such connection or too many traces, or has
+     ended the trace
+  2  the command line is wrong";
+
 pub const BUNDLE: &str = "\
 Examples:
   throng bundle

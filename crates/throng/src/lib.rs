@@ -64,6 +64,7 @@ pub fn run_with(
         Some(Command::Subscriptions(what)) => commands::subscriptions::run(&what),
         #[cfg(feature = "top")]
         Some(Command::Top(top)) => commands::top::run(&top),
+        Some(Command::Trace(trace)) => commands::trace::run(&trace),
         Some(Command::Bundle(bundle)) => commands::bundle::run(&bundle),
         Some(Command::Upgrade(upgrade)) => commands::upgrade::run(&upgrade),
         Some(Command::Parent) => commands::parent::run(),

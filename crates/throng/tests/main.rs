@@ -69,6 +69,7 @@ mod token_command;
 mod tokens;
 #[cfg(feature = "top")]
 mod top;
+mod trace;
 mod transports;
 #[cfg(feature = "tune")]
 mod tune;

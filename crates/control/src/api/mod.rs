@@ -29,6 +29,7 @@ mod subscriptions;
 mod tokens;
 mod top;
 mod topics;
+mod trace;
 mod upgrade;
 
 pub use openapi::openapi;
@@ -36,6 +37,8 @@ pub(crate) use publish::{OutboxPublisher, ReplyPublisher};
 pub(crate) use spread::serve as serve_nodes;
 pub(crate) use tokens::forget as forget_revocations;
 pub use tokens::{REVOCATIONS, of_shards};
+#[cfg(test)]
+pub(crate) use trace::EVENTS_MAX as TRACE_EVENTS_MAX;
 
 use std::sync::Arc;
 
@@ -125,6 +128,7 @@ fn calls() -> Calls<Arc<Node>> {
 fn monitor_calls() -> Calls<Arc<Monitor>> {
     Calls::new()
         .get("/api/live", RequiredScope::Read, samples::live)
+        .get("/api/trace", RequiredScope::Read, trace::trace)
         .get("/api/samples", RequiredScope::Read, samples::samples)
         .get("/api/top", RequiredScope::Read, top::top)
         .get("/api/noisiest", RequiredScope::Read, noisiest::noisiest)

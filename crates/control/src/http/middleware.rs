@@ -27,12 +27,13 @@ const REQUEST_MAX: Duration = Duration::from_secs(30);
 /// Paths that are answered when all connections are busy: what watches over the node.
 const VITAL: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
-/// The stream of figures. Where another process serves it ends, so that its reader asks there.
+/// The streams of figures and of a trace. Where another process serves they end, so that their readers ask there.
 const LIVE: &str = "/api/live";
+const TRACE: &str = "/api/trace";
 
 /// Paths that are answered while all others are held back, besides what watches over the node: streams,
 /// which would never let it stand still.
-const NEVER_PAUSED: [&str; 2] = [LIVE, "/api/upgrade"];
+const NEVER_PAUSED: [&str; 3] = [LIVE, TRACE, "/api/upgrade"];
 
 /// The policy of what is no page.
 const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'";
@@ -127,8 +128,9 @@ async fn here(mut request: Request, next: Next, working: Working) -> Result<Resp
 /// Has a request answered here as soon as it may be, or by the process that has taken over.
 async fn pass(gate: &Arc<Gate>, on: Option<&On>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
-    let (request, to) = if path == LIVE && gate.is_forwarding() {
-        let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CONNECTION, "close")];
+    let (request, to) = if (path == LIVE || path == TRACE) && gate.is_forwarding() {
+        let media = if path == LIVE { "text/event-stream" } else { "application/x-ndjson" };
+        let headers = [(header::CONTENT_TYPE, media), (header::CONNECTION, "close")];
         return (headers, empty()).into_response();
     } else if VITAL.contains(&path) || NEVER_PAUSED.contains(&path) {
         match gate.pass_vital() {

@@ -1,12 +1,13 @@
 //! Takes a sample of the node every second, for all who watch it.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use kernel::{KernelStats, StatsWindow};
 use model::CloseReason;
+use shard::TRACES_MAX;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::MissedTickBehavior;
 
@@ -37,6 +38,10 @@ pub(crate) struct Monitor {
     pub newest: watch::Receiver<Bytes>,
     /// A permit for each reader of the live figures.
     pub readers: Arc<Semaphore>,
+    /// A permit for each trace.
+    pub traces: Arc<Semaphore>,
+    /// How many traces there were: the number of the next.
+    pub traces_begun: AtomicU64,
     /// What the kernel reported in the last 15 minutes.
     kernel: Mutex<StatsWindow>,
 }
@@ -55,7 +60,10 @@ impl Monitor {
         let readers = Arc::new(Semaphore::new(READERS_MAX));
         let tops = Tops::default();
         let kernel = Mutex::default();
-        let monitor = Arc::new(Monitor { node, tops, samples, newest, readers, kernel });
+        let (traces, traces_begun) = (Arc::new(Semaphore::new(TRACES_MAX)), AtomicU64::new(0));
+        let monitor =
+            Monitor { node, tops, samples, newest, readers, traces, traces_begun, kernel };
+        let monitor = Arc::new(monitor);
         drop(monitor.push_kernel(before.kernel));
         (monitor.clone(), Sampler { monitor, before, sender })
     }

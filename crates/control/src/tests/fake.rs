@@ -38,6 +38,9 @@ pub enum Mood {
     Overloaded,
 }
 
+/// Events of a trace from each shard: from both of them more than wait for a reader.
+pub const EVENTS: usize = 600;
+
 /// Two shards, each with two connections of `alice` in `news`.
 pub struct FakeShards {
     mood: Mood,
@@ -162,6 +165,35 @@ fn reply_text(shard: usize, command: Command) -> String {
             reply(key == "b");
             format!("end {slot} {key}")
         }
+        Command::Trace { number, target, sink, reply } => {
+            // A connection of shard 1 is there, and no other.
+            let count = match &target {
+                Target::User(_) => 1,
+                Target::Connection(id) => u32::from(id.slot == 12),
+            };
+            reply(count);
+            let message = shard::TracedMessage {
+                id: Position { epoch: HISTORY_EPOCH, offset: 7 },
+                topic: "news".into(),
+                event: "message".into(),
+                bytes: 4,
+                age_us: 1_500,
+            };
+            for _ in 0..EVENTS {
+                sink.push(shard::TraceEvent {
+                    at_ms: 5_000,
+                    connection: Some(connection(shard as u16).id),
+                    outbox_bytes: 3,
+                    kind: shard::TraceKind::Delivered(message.clone()),
+                });
+            }
+            let whom = match target {
+                Target::User(user) => user.to_string(),
+                Target::Connection(id) => id.to_string(),
+            };
+            format!("trace {number} {whom}")
+        }
+        Command::TraceEnd { number } => format!("trace end {number}"),
         Command::Revoke { revocation, reply } => {
             reply(1);
             format!("revoke {revocation:?}")

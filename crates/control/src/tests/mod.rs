@@ -11,6 +11,7 @@ mod presence;
 mod publish;
 mod reply_publisher;
 mod subscriptions;
+mod trace;
 mod upgrade;
 
 use std::io::{Read, Write};

@@ -111,6 +111,7 @@ impl Engine {
             self.core.on_session_request_ended(&session_request, self.core.id(slot, serial));
         }
         self.core.log_close(slot, close);
+        self.core.trace_closed(slot, close);
         let gone = self.core.gone(slot, close);
         self.leave_topics(slot);
         self.core.hook_events.extend(gone);
@@ -131,6 +132,7 @@ impl Engine {
     pub(crate) fn end(&mut self, slot: u32, close: CloseReason) {
         if self.core.is_open(slot) {
             self.core.log_close(slot, close);
+            self.core.trace_closed(slot, close);
         }
         let gone = self.core.gone(slot, close);
         self.forget(slot, Extent::All);
@@ -288,6 +290,7 @@ impl Engine {
         self.explicit.clear(slot);
         self.pages.forget(slot);
         self.core.joins.clear(slot);
+        self.core.traces.forget(slot, extent == Extent::Topics);
         self.core.leave_topics(slot);
         self.core.metrics.topics.set(u64::from(self.core.hub.topics()));
         if extent == Extent::All {

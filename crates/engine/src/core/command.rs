@@ -13,6 +13,7 @@ use crate::core::reply::Reply;
 use crate::core::reply_target::ReplyTarget;
 use crate::core::settings::Settings;
 use crate::mqtt::{MqttFound, MqttInfo};
+use crate::trace::event::TraceSink;
 use crate::webhook::WebhookResponse;
 use crate::webhook::pending_hook::PendingHook;
 
@@ -286,6 +287,22 @@ pub enum Command {
         revocation: Revocation,
         /// Told how many connections were closed.
         reply: Reply<u32>,
+    },
+    /// Report what happens to connections, from now on; answers how many of them are open.
+    Trace {
+        /// The trace's number, which no other one has.
+        number: u64,
+        /// Whose connections, or which one.
+        target: Target,
+        /// Where the events go.
+        sink: Arc<dyn TraceSink>,
+        /// Told how many connections there are now.
+        reply: Reply<u32>,
+    },
+    /// Report to this trace no longer.
+    TraceEnd {
+        /// Its number.
+        number: u64,
     },
     /// Take new settings.
     Settings(Arc<Settings>),

@@ -37,6 +37,7 @@ use crate::mqtt::Clients;
 use crate::phoenix::joins::Joins;
 use crate::presence::entries::PresenceEntries;
 use crate::topics::dedup::Dedup;
+use crate::trace::state::Traces;
 use crate::webhook::Webhook;
 use crate::webhook::events::HookEvent;
 
@@ -79,6 +80,8 @@ pub(crate) struct Core {
     pub peers: Peers,
     /// Of the log lines that peers cause.
     pub lines: Lines,
+    /// What operators follow.
+    pub traces: Traces,
     /// Topics that have lost their last member since the filter was made anew.
     pub topics_ended: usize,
     /// Commands taken from the mailbox and not done yet.
@@ -214,6 +217,9 @@ impl Core {
         {
             self.broker.enter_topic(topic);
         }
+        if entered {
+            self.trace_entered(slot, topic);
+        }
         self.metrics.topics.set(u64::from(self.hub.topics()));
         entered
     }
@@ -221,6 +227,9 @@ impl Core {
     /// Takes a connection out of a topic, as [`hub::Hub::leave`] does.
     pub(crate) fn leave_topic(&mut self, slot: u32, hash: u64, topic: &str) -> Option<bool> {
         let ended = self.hub.leave(slot, hash, topic);
+        if ended.is_some() {
+            self.trace_left(slot, topic);
+        }
         if ended == Some(true) {
             self.topics_ended += 1;
             self.broker.leave_topic(topic);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::core::command::ConnectionInfo;
 use crate::core::reply::Reply;
+use crate::trace::event::Traced;
 
 /// One thing for the driver to do.
 pub enum Output {
@@ -61,6 +62,8 @@ pub enum Output {
     },
     /// Add what sockets know of connections, and answer.
     Describe(Box<Describe>),
+    /// Add the bytes that wait for a connection, and give the event to its sink.
+    Traced(Box<Traced>),
 }
 
 /// Connections that somebody asked about.

@@ -33,6 +33,8 @@ struct Others {
     subscribed: Vec<u32>,
     /// Long-poll sessions, by the bytes that they get.
     sessions: Vec<(Arc<[u8]>, Vec<u32>)>,
+    /// Members of groups that are traced.
+    traced: Vec<u32>,
 }
 
 /// Sorts the members of a slice: most into the group of their encoding, which gets the same bytes.
@@ -58,9 +60,12 @@ struct Sorter<'a> {
 }
 
 impl Others {
-    /// No member needs the messages themselves.
+    /// Nothing needs the messages themselves.
     fn is_empty(&self) -> bool {
-        self.per_member.is_empty() && self.conflated.is_empty() && self.subscribed.is_empty()
+        self.per_member.is_empty()
+            && self.conflated.is_empty()
+            && self.subscribed.is_empty()
+            && self.traced.is_empty()
     }
 }
 
@@ -164,6 +169,7 @@ impl Engine {
             };
             if !bytes.is_empty() {
                 delivered += group.len() as u64;
+                others.traced.extend(core.traces.among(group));
                 if protocol.delivery() == Delivery::Gathered {
                     others.sessions.push((bytes, std::mem::take(group)));
                 } else {
@@ -197,7 +203,10 @@ impl Engine {
         messages: &[Arc<Envelope>],
         count: u32,
     ) {
-        let Others { per_member, conflated, subscribed, sessions } = others;
+        let Others { per_member, conflated, subscribed, sessions, traced } = others;
+        for slot in traced {
+            self.core.trace_delivered(slot, messages.iter().map(|it| &it.message));
+        }
         if !per_member.is_empty() {
             self.serve_per_member(&per_member, list, messages);
         }

@@ -45,6 +45,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) {
         let topic = &publication.topic;
+        self.core.trace_published(slot, &publication);
         if let Some(why) = self.rates.publish_refusal(&mut self.core, slot, topic) {
             let error = CodedError::new(ErrorCode::Overloaded, why);
             http::publish_reply(&respond, Err(error), out);
@@ -104,7 +105,11 @@ impl Engine {
             ReplyTarget::Id(_)
             | ReplyTarget::Phoenix(_)
             | ReplyTarget::Mqtt(_)
-            | ReplyTarget::MqttAuth(_) => publication.sent_by(core.sender(slot)),
+            | ReplyTarget::MqttAuth(_) => {
+                let publication = publication.sent_by(core.sender(slot));
+                core.trace_published(slot, &publication);
+                publication
+            }
         };
         match consent {
             Consent::Given(permit) => {

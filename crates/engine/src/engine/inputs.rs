@@ -10,6 +10,7 @@ use super::Engine;
 use crate::connection::input::is_paused;
 use crate::connection::{Flag, Phase};
 use crate::core::Core;
+use crate::trace::event::TraceKind;
 
 impl Engine {
     /// Bytes have come. They may be changed: a WebSocket's are unmasked in place.
@@ -102,6 +103,7 @@ impl Engine {
     /// The driver holds bytes for the connection that its peer doesn't take.
     pub fn on_blocked(&mut self, slot: u32) {
         self.core.set(slot, Flag::Blocked, true);
+        self.core.trace(slot, || TraceKind::Blocked);
     }
 
     /// Some of those bytes have left.
@@ -118,6 +120,9 @@ impl Engine {
 
     /// All bytes have left: the connection gets what waits for that.
     pub fn on_drained(&mut self, slot: u32) {
+        if self.core.traces.has(slot) && self.core.is(slot, Flag::Blocked) {
+            self.core.trace(slot, || TraceKind::Drained);
+        }
         self.core.set(slot, Flag::Blocked, false);
         self.core.set(slot, Flag::Awaiting, false);
         self.core.table.trim(slot);

@@ -70,18 +70,7 @@ impl Engine {
 
 impl Engine {
     fn disconnect(&mut self, target: &Target, close: CloseReason) -> u32 {
-        let slots = match target {
-            Target::User(user) => slots_of(&self.core, user),
-            Target::Connection(ConnectionId { node, slot, serial, .. }) => {
-                let found = self
-                    .core
-                    .table
-                    .get(*slot)
-                    .is_some_and(|found| found.serial == *serial && !found.is_closing());
-                let found = found && *node == self.core.shared.node;
-                if found { vec![*slot] } else { Vec::new() }
-            }
-        };
+        let slots = targeted(&self.core, target);
         for slot in &slots {
             self.say_goodbye(*slot, close);
         }
@@ -176,6 +165,18 @@ fn deliver(engine: &mut Engine, delivery: broker::Delivery) {
     }
     if let Some(receipt) = receipt {
         receipt.add(u64::from(members));
+    }
+}
+
+/// The slots of the connections that are meant and open.
+fn targeted(core: &Core, target: &Target) -> Vec<u32> {
+    match target {
+        Target::User(user) => slots_of(core, user),
+        Target::Connection(ConnectionId { node, slot, serial, .. }) => {
+            let found = core.table.get(*slot);
+            let is_it = found.is_some_and(|it| it.serial == *serial && !it.is_closing());
+            if is_it && *node == core.shared.node { vec![*slot] } else { Vec::new() }
+        }
     }
 }
 
@@ -351,6 +352,11 @@ fn run_command(engine: &mut Engine, command: Command) {
                 engine.on_presence_listed(slot, query, list);
             }
         }
+        Command::Trace { number, target, sink, reply } => {
+            let slots = targeted(&engine.core, &target);
+            reply(engine.core.trace_begin(number, target, &slots, sink));
+        }
+        Command::TraceEnd { number } => engine.core.traces.end(number),
         Command::Settings(settings) => {
             let core = &mut engine.core;
             let before = std::mem::replace(&mut core.settings, settings);

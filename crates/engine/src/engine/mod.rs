@@ -137,6 +137,7 @@ impl Engine {
             dedup: Default::default(),
             peers: Default::default(),
             lines: Lines::new(),
+            traces: Default::default(),
             topics_ended: 0,
             commands: Default::default(),
             stands_still: false,

@@ -11,6 +11,7 @@ pub(super) fn each_second(engine: &mut Engine) {
     }
     engine.second_due_us = engine.core.now_us + EVERY_US;
     engine.mqtt_second();
+    engine.core.trace_seconds();
     shrink(engine);
 }
 

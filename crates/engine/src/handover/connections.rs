@@ -215,6 +215,7 @@ impl Engine {
         record.is_none_or(|record| record.is_forgotten())
             && !self.core.dedup.holds(slot)
             && !self.rates.quota.counts(slot)
+            && !self.core.traces.has(slot)
     }
 
     /// Takes back an [import](Engine::import_connection), as if it had not been. Nobody outside hears of it. False

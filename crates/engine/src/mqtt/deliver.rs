@@ -21,6 +21,7 @@ use crate::core::Core;
 use crate::core::command::Command;
 use crate::core::metrics::Limited;
 use crate::engine::Engine;
+use crate::trace::event::NotDelivered;
 
 /// What becomes of a message that is to be confirmed.
 enum Turn {
@@ -236,6 +237,7 @@ impl Core {
         let Some(mqtt) = self.mqtt_protocol(slot) else { return true };
         let now_ms = self.unix_ms();
         if message.is_expired(now_ms) {
+            self.trace_not_delivered(slot, message, NotDelivered::Expired);
             return true;
         }
         let capacity = self.mqtt_capacity(slot);
@@ -245,6 +247,7 @@ impl Core {
         let is_deferred = self.mqtt_is_deferred(slot, way);
         let mut stamp = self.mqtt_stamp(slot, message, way);
         if self.mqtt_is_too_large(slot, message, &stamp) {
+            self.trace_not_delivered(slot, message, NotDelivered::TooLarge);
             return true;
         }
         let alias = stamp.alias;
@@ -260,6 +263,7 @@ impl Core {
             }
         }
         self.metrics.delivered.add(1);
+        self.trace_delivered(slot, [message]);
         match self.mqtt.details_mut(slot).filter(|_| is_deferred) {
             // Its packet identifier must be known after a crash, or the client would take it for another
             // message.
@@ -577,6 +581,8 @@ impl Engine {
             Turn::Wait => {
                 let Way { qos, retain, ids } = way;
                 let (message, ids) = (message.clone(), ids.into());
+                self.core.trace_not_delivered(slot, &message, NotDelivered::Queued);
+                let Some(details) = self.core.mqtt.details_mut(slot) else { return };
                 let waiting = Waiting { message, qos, retained: false, retain, ids, group: None };
                 details.waiting.push_back(waiting);
                 self.core.mqtt.wake(slot);
@@ -585,9 +591,14 @@ impl Engine {
                 let (topic, offset) = (message.publication.topic.clone(), message.id.offset);
                 details.session.refs.push(Source { topic, offset, retained: false, group: None });
                 self.core.mqtt.wake(slot);
+                self.core.trace_not_delivered(slot, message, NotDelivered::CatchingUp);
             }
-            Turn::Pass => self.core.mqtt.wake(slot),
+            Turn::Pass => {
+                self.core.mqtt.wake(slot);
+                self.core.trace_not_delivered(slot, message, NotDelivered::CatchingUp);
+            }
             Turn::Full => {
+                self.core.trace_not_delivered(slot, message, NotDelivered::QueueFull);
                 self.mqtt_flush(slot, out);
                 self.say_goodbye(slot, CloseReason::SlowConsumer);
             }

@@ -406,6 +406,8 @@ impl Engine {
         let body = poll::reply(messages_of, &since, recovered, gap, &states);
         let mut reply = Vec::with_capacity(body.len() + 256);
         json_reply(&poll.respond, &body, &mut reply);
+        self.core.trace_delivered(slot, messages.iter().map(|it| &it.message));
+        self.core.trace_closed(slot, CloseReason::Replied);
         self.leave_topics(slot);
         self.core.metrics.delivered.add(messages.len() as u64);
         self.core.await_request(slot);

@@ -28,6 +28,7 @@ use super::{ALL, Catchup, CatchupTable, Recovery, ReplyTo, acks_of, id_with};
 use crate::connection::Flag;
 use crate::core::Core;
 use crate::core::command::Command;
+use crate::trace::event::NotDelivered;
 
 /// Connections that one second delivers to again; more wait for the next.
 const AGAIN_MAX: usize = 10_000;
@@ -369,6 +370,7 @@ impl Recovery {
             acks.flight.pop_front_if(|first| first.offset == offset);
         }
         announce_acknowledged(core, &user, &topic, offset);
+        core.trace_not_delivered(slot, message, NotDelivered::GivenUp);
         true
     }
 
@@ -424,6 +426,7 @@ impl Recovery {
             return;
         };
         core.metrics.delivered.add(1);
+        core.trace_delivered(slot, [&message.message]);
         if core.is(slot, Flag::Resumable) && !self.catchups.says_all(core, slot, message) {
             let id = id_with(message.id, self.catchups.position_now(core, slot));
             protocol.encode_with(message, &id, out);
@@ -569,7 +572,9 @@ impl Core {
         }
         let offset = self.history().acknowledge(&user, &topic, id)?;
         announce_acknowledged(self, &user, &topic, offset);
-        Ok((topic, Position { offset, ..id }))
+        let id = Position { offset, ..id };
+        self.trace_acknowledged(&user, &topic, id);
+        Ok((topic, id))
     }
 }
 

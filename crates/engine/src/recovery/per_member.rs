@@ -14,6 +14,7 @@ use crate::core::Core;
 use crate::core::count::count;
 use crate::delivery::encode::{encode, encode_by};
 use crate::delivery::outbox::{Chunk, Piece};
+use crate::trace::event::NotDelivered;
 
 /// Messages that a connection is given together of those that waited for it to read.
 const SERVED_MESSAGES: usize = 64;
@@ -84,17 +85,13 @@ impl Recovery {
             slot,
             serial: connection.serial,
         };
-        let matching: Vec<Arc<Envelope>> = messages
-            .iter()
-            .enumerate()
-            .filter(|(at, message)| {
-                message.publication.except != Some(id)
-                    && self.admits(slot, message)
-                    && self.catchups.chooses(slot, message)
-                    && core.comes_first(slot, message, &messages[at + 1..])
-            })
-            .map(|(_, message)| message.clone())
-            .collect();
+        let mut matching: Vec<Arc<Envelope>> = Vec::with_capacity(messages.len());
+        for (at, message) in messages.iter().enumerate() {
+            match self.excludes(core, slot, id, message, &messages[at + 1..]) {
+                None => matching.push(message.clone()),
+                Some(why) => core.trace_not_delivered(slot, message, why),
+            }
+        }
         if matching.is_empty() {
             return 0;
         }
@@ -114,7 +111,29 @@ impl Recovery {
             let topic = matching.first().map(|message| message.topic_hash);
             core.outputs.share(bytes, &[slot], count(matching.len()), topic);
         }
+        core.trace_delivered(slot, matching.iter().map(|it| &it.message));
         matching.len()
+    }
+
+    /// Why a message of a slice does not go to a member that gets it for itself; `rest` comes right behind it.
+    fn excludes(
+        &mut self,
+        core: &mut Core,
+        slot: u32,
+        id: ConnectionId,
+        message: &Arc<Envelope>,
+        rest: &[Arc<Envelope>],
+    ) -> Option<NotDelivered> {
+        if message.publication.except == Some(id) {
+            return Some(NotDelivered::Own);
+        }
+        if !self.admits(slot, message) {
+            return Some(NotDelivered::CatchingUp);
+        }
+        if !self.catchups.chooses(slot, message) {
+            return Some(NotDelivered::Tags);
+        }
+        (!core.comes_first(slot, message, rest)).then_some(NotDelivered::Duplicate)
     }
 
     /// Notes the messages of a slice for a member that doesn't keep up, and gets the newest of each key
@@ -128,14 +147,12 @@ impl Recovery {
         let Some(connection) = core.table.get(slot) else {
             return true;
         };
-        let id = Some(core.id(slot, connection.serial));
+        let id = core.id(slot, connection.serial);
         let max = core.settings.outbox_bytes_max;
         messages.iter().enumerate().all(|(at, message)| {
-            let wanted = message.publication.except != id
-                && self.admits(slot, message)
-                && self.catchups.chooses(slot, message)
-                && core.comes_first(slot, message, &messages[at + 1..]);
-            !wanted || core.conflation.push(slot, message.clone(), max, &core.metrics)
+            let excluded = self.excludes(core, slot, id, message, &messages[at + 1..]);
+            core.trace_not_delivered(slot, message, excluded.unwrap_or(NotDelivered::Conflated));
+            excluded.is_some() || core.conflation.push(slot, message.clone(), max, &core.metrics)
         })
     }
 
@@ -158,6 +175,7 @@ impl Recovery {
         };
         core.metrics.delivered.add(messages.len() as u64);
         core.send_and_wait(slot, &bytes);
+        core.trace_delivered(slot, messages.iter().map(|it| &it.message));
     }
 
     /// Whether a message that comes live is for this connection, or held back from it.
@@ -249,6 +267,7 @@ impl Recovery {
             }
             out.extend_from_slice(&encode_by(messages.iter(), &filter, protocol, &mut core.codecs));
             core.metrics.delivered.add(messages.len() as u64);
+            core.trace_delivered(slot, messages.iter().map(|it| &it.message));
         }
         let hash = topic.map(|(hash, _)| hash);
         let conflated = core.conflation.take_topic(slot, hash, &core.metrics);
@@ -262,6 +281,7 @@ impl Recovery {
         });
         self.flush_messages(core, slot, &owed, out);
         core.metrics.delivered.add(owed.len() as u64);
+        core.trace_delivered(slot, owed.iter().map(|it| &it.message));
     }
 
     /// The last words to a connection: what was published to it before, and why it ends.

@@ -355,6 +355,7 @@ impl Recovery {
                 continue;
             }
             count += 1;
+            core.trace_delivered(slot, [&message.message]);
             let offset = message.id.offset;
             if offset < plain_from && !self.catchups.says_all(core, slot, message) {
                 let (rest, through) = (&messages[at + 1..], piece.through);

@@ -344,6 +344,12 @@ impl Driver {
                     }
                     Output::Drop { slot } => drop(self.sockets.remove(&slot)),
                     Output::Address { slot } => self.engine.on_address(slot, None),
+                    Output::Traced(mut traced) => {
+                        let socket = traced.slot.and_then(|slot| self.sockets.get(&slot));
+                        let outbox = socket.and_then(|socket| socket.outbox.as_ref());
+                        traced.event.outbox_bytes += outbox.map_or(0, Outbox::bytes);
+                        traced.sink.push(traced.event);
+                    }
                     Output::Delivered { .. } | Output::Describe(_) => {}
                 }
             }

@@ -32,6 +32,9 @@ impl Core {
     pub(crate) fn leave_filter(&mut self, slot: u32, name: &str) -> bool {
         let hash = self.broker.hash(name);
         let Some(ended) = self.hub.leave(slot, hash, name) else { return false };
+        if self.is_open(slot) {
+            self.trace_left(slot, name);
+        }
         self.topics_ended += usize::from(ended);
         if ended {
             self.mqtt.turns.remove(&hash);

@@ -16,6 +16,7 @@ pub mod subscriptions;
 pub mod token;
 #[cfg(feature = "top")]
 pub mod top;
+pub mod trace;
 #[cfg(feature = "tune")]
 pub mod tune;
 pub mod upgrade;

@@ -1,6 +1,7 @@
 //! `throng upgrade`: has a running node go on as another binary, and says how it goes.
 
 use std::io::{IsTerminal, Write, stderr, stdout};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -35,9 +36,10 @@ pub fn run(args: &Upgrade) -> Result<(), CommandError> {
             show.step(&state);
             last = Some(state);
         }
+        ControlFlow::Continue(())
     };
     let body = request(args)?.to_string();
-    let reply = admin.lines(PATH, &body, SILENCE_MAX, &mut each);
+    let reply = admin.lines(("POST", PATH), &body, SILENCE_MAX, &mut each);
     let end = match (reply, last) {
         (Ok((200, _)), Some(state)) if has_result(&state) => state,
         // The old process may be gone before its last line is here. The new one has the same to say.

@@ -1,0 +1,193 @@
+//! The events of a trace.
+
+use std::sync::Arc;
+
+use model::{CloseReason, ConnectionId, Message, Name, Position};
+
+/// Where the events of a trace go.
+pub trait TraceSink: Send + Sync {
+    /// Takes an event, in order, on the shard's thread. Must not block.
+    fn push(&self, event: TraceEvent);
+}
+
+/// An event for a sink.
+pub struct Traced {
+    /// Where it goes.
+    pub sink: Arc<dyn TraceSink>,
+    /// The connection's slot: the driver adds what waits for it.
+    pub slot: Option<u32>,
+    /// The event.
+    pub event: TraceEvent,
+}
+
+/// Something that has happened to a traced connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceEvent {
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// Which connection; none where it is of the trace itself.
+    pub connection: Option<ConnectionId>,
+    /// Bytes that waited for the connection just then, before those of this event.
+    pub outbox_bytes: usize,
+    /// What has happened.
+    pub kind: TraceKind,
+}
+
+/// What has happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TraceKind {
+    /// The connection was open when the trace began.
+    Open(Box<TracedConnection>),
+    /// The connection has come, or has logged the user in.
+    Connected(Box<TracedConnection>),
+    /// The connection has logged in one more user.
+    LoggedIn(Name),
+    /// The connection has logged out a user.
+    LoggedOut(Name),
+    /// The connection ends.
+    Disconnected {
+        /// Why.
+        reason: CloseReason,
+        /// How long it was open, in seconds.
+        age_seconds: u32,
+    },
+    /// The connection has entered a topic.
+    Subscribed(Name),
+    /// The connection has left a topic.
+    Unsubscribed(Name),
+    /// The client publishes; limits and the application may still reject it.
+    Published {
+        /// To which topic.
+        topic: Name,
+        /// The payload, in bytes.
+        bytes: usize,
+    },
+    /// A message goes to the connection: into its socket, or behind what waits for it.
+    Delivered(TracedMessage),
+    /// A message of one of its topics does not go to the connection now.
+    NotDelivered(TracedMessage, NotDelivered),
+    /// A user of the connection has acknowledged a topic up to this message.
+    Acknowledged {
+        /// The topic.
+        topic: Name,
+        /// The message.
+        id: Position,
+    },
+    /// The kernel takes no more for the connection: what comes now waits in its outbox.
+    Blocked,
+    /// All that waited for the connection has left.
+    Drained,
+    /// So many events were left out, as there were more than [`EVENTS_PER_SECOND_MAX`](super::state::EVENTS_PER_SECOND_MAX).
+    LeftOut(u64),
+}
+
+impl TraceKind {
+    /// Whether there may be many of them: they leave a part of what may be reported to others.
+    pub(crate) fn is_of_message(&self) -> bool {
+        match self {
+            TraceKind::Published { .. }
+            | TraceKind::Delivered(_)
+            | TraceKind::NotDelivered(..)
+            | TraceKind::Acknowledged { .. } => true,
+            TraceKind::Open(_)
+            | TraceKind::Connected(_)
+            | TraceKind::LoggedIn(_)
+            | TraceKind::LoggedOut(_)
+            | TraceKind::Disconnected { .. }
+            | TraceKind::Subscribed(_)
+            | TraceKind::Unsubscribed(_)
+            | TraceKind::Blocked
+            | TraceKind::Drained
+            | TraceKind::LeftOut(_) => false,
+        }
+    }
+}
+
+/// A connection as a trace shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TracedConnection {
+    /// The name of its transport.
+    pub transport: &'static str,
+    /// How long it has been open, in seconds.
+    pub age_seconds: u32,
+    /// Its users.
+    pub users: Vec<Name>,
+    /// How many topics it is in, users' own left out.
+    pub topics: usize,
+}
+
+/// A message as a trace shows it: never its payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TracedMessage {
+    /// Its id.
+    pub id: Position,
+    /// Its topic.
+    pub topic: Name,
+    /// The name of its event.
+    pub event: Name,
+    /// Its payload, in bytes.
+    pub bytes: usize,
+    /// The time since it was published, in microseconds; in steps of a millisecond where the topic has history.
+    pub age_us: u64,
+}
+
+impl TracedMessage {
+    /// A message at this time: in microseconds of the node's clock, and in milliseconds since 1970.
+    pub(crate) fn of(message: &Message, now_us: u64, now_ms: u64) -> Self {
+        let publication = &message.publication;
+        TracedMessage {
+            id: message.id,
+            topic: publication.topic.clone(),
+            event: message.event().into(),
+            bytes: publication.bytes(),
+            // The history may be of another process, which had another clock.
+            age_us: match message.at_ms {
+                0 => now_us.saturating_sub(message.published_us),
+                at_ms => now_ms.saturating_sub(at_ms) * 1_000,
+            },
+        }
+    }
+}
+
+/// Why a message does not go to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotDelivered {
+    /// The connection has published it itself.
+    Own,
+    /// The connection catches up: the message comes from the history, in its turn.
+    CatchingUp,
+    /// The client's tags don't match the message's.
+    Tags,
+    /// Another of the client's filters brings it.
+    Duplicate,
+    /// The client doesn't keep up: it gets the newest message of each key when it does.
+    Conflated,
+    /// The MQTT client has enough to confirm: the message waits.
+    Queued,
+    /// The queue of the MQTT client is full.
+    QueueFull,
+    /// The message is larger than the MQTT client takes.
+    TooLarge,
+    /// The message has expired.
+    Expired,
+    /// Nobody has acknowledged the message in all its tries: it is given up.
+    GivenUp,
+}
+
+impl NotDelivered {
+    /// The reason's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            NotDelivered::Own => "own",
+            NotDelivered::CatchingUp => "catching_up",
+            NotDelivered::Tags => "tags",
+            NotDelivered::Duplicate => "duplicate",
+            NotDelivered::Conflated => "conflated",
+            NotDelivered::Queued => "queued",
+            NotDelivered::QueueFull => "queue_full",
+            NotDelivered::TooLarge => "too_large",
+            NotDelivered::Expired => "expired",
+            NotDelivered::GivenUp => "given_up",
+        }
+    }
+}
