@@ -104,13 +104,21 @@ fn an_open_admin_connection_is_served_by_the_new_server() {
     for api in &mut idle {
         assert_eq!(api.history("h:a").len(), 20);
     }
-    let mut live = Stream::new(connect(node.admin));
-    live.send("GET /api/live HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    assert!(live.head().starts_with("HTTP/1.1 200 "));
+    let open = |path: &str| {
+        let mut stream = Stream::new(connect(node.admin));
+        stream.send(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+        assert!(stream.head().starts_with("HTTP/1.1 200 "), "{path}");
+        stream
+    };
+    let streams = ["/api/live", "/api/trace?user=alice"].map(open);
     node.switch();
-    // A stream of samples ends, so that its reader asks the new server.
-    let end = Instant::now() + TIMEOUT;
-    while !live.chunk().is_empty() {
-        assert!(Instant::now() < end, "it does not end");
+    // A stream of samples ends, and so does a trace, so that their readers ask the new server.
+    for mut stream in streams {
+        let end = Instant::now() + TIMEOUT;
+        while !stream.chunk().is_empty() {
+            assert!(Instant::now() < end, "it does not end");
+        }
     }
+    let mut trace = open("/api/trace?user=alice");
+    assert!(trace.chunk().contains("\"trace\""));
 }
