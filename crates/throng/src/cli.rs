@@ -244,9 +244,16 @@ pub struct Top {
     /// Print one sample and end.
     #[arg(long)]
     pub once: bool,
-    /// Print a sample a second, each a JSON object on a line of its own.
+    /// Print a sample a second, each a JSON object on a line of its own; with --cluster one every two seconds.
     #[arg(long)]
     pub json: bool,
+    /// Show all nodes of the node's cluster in one table.
+    #[arg(long)]
+    pub cluster: bool,
+    /// With --cluster: sort the nodes by this column.
+    #[arg(long, value_name = "COLUMN", default_value = "node", requires = "cluster",
+        value_parser = clap::builder::PossibleValuesParser::new(top::cluster::Column::NAMES))]
+    pub sort: String,
 }
 
 #[derive(Args)]

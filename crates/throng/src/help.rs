@@ -213,6 +213,7 @@ Examples:
   throng top http://10.0.0.5:8001 --api-key-file key
   throng top --once
   throng top --json | jq .connections
+  throng top --cluster --sort connections
 
 Exit status:
   0  ended

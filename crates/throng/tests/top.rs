@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 
+use crate::cluster::support::{Nats, nodes_in};
 use crate::support::*;
 use serde_json::{Value, json};
 
@@ -187,4 +188,71 @@ fn attempts_to_connect_that_the_kernel_drops_are_shown_with_what_to_do() {
     let findings = report["findings"].as_array().unwrap();
     assert!(findings.iter().any(|it| it["kind"] == "listen_overflows"), "{report}");
     assert!(report["stats"]["listen_overflows"].as_f64() > Some(before), "{report}");
+}
+
+/// The cells of a node in the text of `--cluster`.
+fn cells<'a>(text: &'a str, node: &str) -> Vec<&'a str> {
+    let mut lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    lines.find(|cells| cells.first() == Some(&node)).unwrap_or_else(|| panic!("{node} in\n{text}"))
+}
+
+#[test]
+fn all_nodes_of_a_cluster_are_in_one_table() {
+    let nats = Nats::start();
+    let [a, b] = nats.nodes(&[]);
+    let _streams: Vec<_> = (0..3).map(|_| b.listen("/stream?topic=t")).collect();
+    let _one = a.listen("/sse?topic=t");
+    let version = env!("CARGO_PKG_VERSION");
+    let mut text = String::new();
+    // Without a terminal it prints text.
+    a.until("all connections are shown", |a| {
+        text = good(command(a.admin, "--cluster --sort connections"));
+        cells(&text, "b")[..4] == ["b", "up", version, "3"]
+    });
+    assert_eq!(cells(&text, "a")[..5], ["a", "*", "up", version, "1"], "{text}");
+    assert_eq!(cells(&text, "all")[..3], ["all", "2", "4"], "{text}");
+    assert!(text.find("\nb ") < text.find("\na *"), "{text}");
+    assert!(text.starts_with("cluster throng · 2 nodes: 2 up\n"), "{text}");
+    // Any node gives it, in another order.
+    let from_b = good(command(b.admin, "--cluster --once"));
+    assert!(from_b.find("\na ") < from_b.find("\nb *"), "{from_b}");
+    // A node that is silent stays in it.
+    b.pause();
+    a.until("b is silent", |a| nodes_in(a, "silent") == ["b"]);
+    let text = good(command(a.admin, "--cluster --once"));
+    assert_eq!(cells(&text, "b")[..3], ["b", "!", "silent"], "{text}");
+    b.signal("-CONT");
+    // One that is alone has none.
+    bad(command(Server::start().admin, "--cluster"), "this node is alone");
+    let (code, _, error) = run(command(a.admin, "--sort memory"));
+    assert!(code == 2 && error.contains("--cluster"), "{code} {error}");
+}
+
+#[test]
+fn the_table_of_a_cluster_is_printed_as_json_with_rates_of_each_node() {
+    let nats = Nats::start();
+    let [a, b] = nats.nodes(&[]);
+    let mut member = b.listen("/stream?topic=t");
+    assert_eq!(member.next_object()["type"], "welcome");
+    let mut child = command(a.admin, "--cluster --json").stdout(Stdio::piped()).spawn().unwrap();
+    let mut rates = Vec::new();
+    for line in Lines::of(child.stdout.take().unwrap()).take(20) {
+        let line: Value = serde_json::from_str(&line).unwrap();
+        let rate = |node: usize, what: &str| line["nodes"][node]["per_second"][what].as_f64();
+        assert_eq!(
+            (&line["nodes"][0]["name"], &line["nodes"][1]["name"]),
+            (&json!("a"), &json!("b"))
+        );
+        rates = vec![rate(0, "published"), rate(1, "published"), rate(1, "delivered")];
+        if rates[0] > Some(0.0) && rates[2] > Some(0.0) {
+            break;
+        }
+        for number in 0..20 {
+            a.publish("t", json!(number));
+        }
+    }
+    assert!(rates[0] > Some(0.0) && rates[1] == Some(0.0) && rates[2] > Some(0.0), "{rates:?}");
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    assert_eq!(wait_within(&mut child).code(), Some(0));
 }

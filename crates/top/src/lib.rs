@@ -2,9 +2,11 @@
 //!
 //! [`state`] holds the known figures and [`draw`] draws them; both use no socket, clock or terminal.
 //! [`watch`] polls the node from threads of its own, and [`screen`] is the loop between them.
+//! [`cluster`] shows all nodes of a cluster in one table.
 
 #![forbid(unsafe_code)]
 
+pub mod cluster;
 pub mod draw;
 mod format;
 mod live;
@@ -17,7 +19,7 @@ pub mod watch;
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use admin::{Admin, AdminError, Target};
 use live::Live;
@@ -27,6 +29,12 @@ use sample::History;
 pub(crate) const AGENT: &str = "throng-top";
 /// The time between two attempts to reach a node that is away.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// The time, in milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis().try_into().unwrap_or(u64::MAX))
+}
 
 /// Prints the newest sample as text, and the topics on top.
 ///

@@ -2,29 +2,30 @@
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use admin::Target;
 use anyhow::{Context, Result, bail, ensure};
-use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
+use ratatui::{DefaultTerminal, Frame};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::draw::draw;
+use crate::now_ms;
 use crate::state::{Action, State};
 use crate::watch::Watch;
 
 /// How long the loop waits for a key before it checks for updates of the node.
-const TURN: Duration = Duration::from_millis(100);
+pub(crate) const TURN: Duration = Duration::from_millis(100);
 /// How long the loop waits for the node's first response before it draws on the terminal.
-const FIRST_RESPONSE: Duration = Duration::from_secs(2);
+pub(crate) const FIRST_RESPONSE: Duration = Duration::from_secs(2);
 
 /// The terminal. Dropping this restores it, and so does a panic.
-struct Screen(DefaultTerminal);
+pub(crate) struct Screen(DefaultTerminal);
 
 impl Screen {
-    fn open() -> Result<Self> {
+    pub fn open() -> Result<Self> {
         match ratatui::try_init() {
             Ok(terminal) => Ok(Screen(terminal)),
             Err(error) => {
@@ -32,6 +33,10 @@ impl Screen {
                 Err(error).context("the terminal can't be drawn on: try --once")
             }
         }
+    }
+
+    pub fn draw(&mut self, picture: impl FnOnce(&mut Frame<'_>)) -> Result<()> {
+        self.0.draw(picture).map(drop).context("drawing on the terminal")
     }
 }
 
@@ -63,10 +68,7 @@ pub fn run(target: &Target, stop: &AtomicBool) -> Result<()> {
             bail!("what asks the node has ended: this is a bug of throng top");
         }
         if is_new {
-            screen
-                .0
-                .draw(|frame| draw(frame, &state, now_ms))
-                .context("drawing on the terminal")?;
+            screen.draw(|frame| draw(frame, &state, now_ms))?;
             drawn_ms = now_ms;
         }
         wait_for_input()?;
@@ -87,7 +89,7 @@ pub fn run(target: &Target, stop: &AtomicBool) -> Result<()> {
 
 /// Waits a turn for a key or for the signal of a new size. Crossterm's own wait would never return
 /// from a terminal that hung up.
-fn wait_for_input() -> Result<()> {
+pub(crate) fn wait_for_input() -> Result<()> {
     let keyboard = std::io::stdin();
     if !keyboard.is_terminal() {
         // Crossterm reads /dev/tty then, and a signal reports its end.
@@ -118,9 +120,4 @@ fn await_first_response(watch: &Watch, state: &mut State, stop: &AtomicBool) -> 
         }
     }
     Ok(())
-}
-
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis().try_into().unwrap_or(u64::MAX))
 }

@@ -120,6 +120,18 @@ pub(crate) struct ClusterPresence {
     reads: u64,
 }
 
+/// The link of a node to the others.
+///
+/// # Errors
+/// When it is alone.
+pub(crate) fn link_of(node: &Node) -> Result<&link::Link, Rejection> {
+    node.cluster.as_deref().ok_or_else(|| {
+        let message =
+            "this node is alone: set cluster.urls (--cluster) and restart it to join others";
+        Rejection::new(ErrorCode::NoCluster, message)
+    })
+}
+
 /// The nodes of the cluster as this one sees them, and its connection to NATS.
 #[utoipa::path(get, path = "/api/cluster", tag = "operate", responses(
     (status = 200, body = ClusterState),
@@ -127,11 +139,7 @@ pub(crate) struct ClusterPresence {
 pub(crate) async fn cluster(
     State(node): State<Arc<Node>>,
 ) -> Result<Json<ClusterState>, Rejection> {
-    let link = node.cluster.as_ref().ok_or_else(|| {
-        let message =
-            "this node is alone: set cluster.urls (--cluster) and restart it to join others";
-        Rejection::new(ErrorCode::NoCluster, message)
-    })?;
+    let link = link_of(&node)?;
     let (settings, status) = (link.settings(), link.status());
     let seconds = |since_us: u64| status.now_us.saturating_sub(since_us) as f64 / 1e6;
     let nodes = status.peers.iter().map(|peer| OtherNode {

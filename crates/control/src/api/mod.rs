@@ -5,6 +5,7 @@ mod backup;
 mod calls;
 mod certificates;
 mod cluster;
+mod cluster_nodes;
 mod connections;
 mod cursors;
 mod history;
@@ -110,6 +111,7 @@ fn calls() -> Calls<Arc<Node>> {
         .delete("/api/mqtt/retained/{topic}", Admin, mqtt::retained::delete)
         .get("/api/stats", Read, stats::stats)
         .get("/api/cluster", Read, cluster::cluster)
+        .get("/api/cluster/nodes", Read, cluster_nodes::cluster_nodes)
         .get("/api/outbox", Read, outbox::outbox)
         .get("/api/config", Read, operate::config)
         .get("/api/certificates", Read, certificates::certificates)

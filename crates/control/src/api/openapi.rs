@@ -11,9 +11,9 @@ use utoipa::openapi::{
 use utoipa::{Modify, OpenApi};
 
 use super::{
-    backup, certificates, cluster, connections, cursors, history, kernel, login, members, messages,
-    mqtt, noisiest, operate, outbox, presence, publish, samples, session, spread, stats,
-    subscriptions, tokens, top, topics, trace, upgrade,
+    backup, certificates, cluster, cluster_nodes, connections, cursors, history, kernel, login,
+    members, messages, mqtt, noisiest, operate, outbox, presence, publish, samples, session,
+    spread, stats, subscriptions, tokens, top, topics, trace, upgrade,
 };
 use crate::http::ErrorBody;
 use crate::http::access::{RequiredScope, Row};
@@ -32,7 +32,7 @@ use crate::http::access::{RequiredScope, Row};
         connections::disconnect, connections::subscribe, connections::unsubscribe,
         login::login, login::logout, tokens::revoke, tokens::revocations,
         topics::topics, topics::topic, members::user, stats::stats, operate::config,
-        cluster::cluster, outbox::outbox,
+        cluster::cluster, cluster_nodes::cluster_nodes, outbox::outbox,
         history::page, history::delete, cursors::acknowledge, cursors::cursor,
         subscriptions::change, subscriptions::list, subscriptions::clear, subscriptions::import,
         subscriptions::subscribers::subscribers,
@@ -100,9 +100,16 @@ impl Modify for Nodes {
             operation.parameters.get_or_insert_default().push(node.build());
         }
         let components = document.components.get_or_insert_default();
-        for called in
-            ["Topics", "Topic", "TopicMembers", "User", "Disconnected", "Subscribed", "Stats"]
-        {
+        for called in [
+            "Topics",
+            "Topic",
+            "TopicMembers",
+            "User",
+            "Disconnected",
+            "Subscribed",
+            "Stats",
+            "ClusterNodes",
+        ] {
             let Some(RefOr::T(Schema::Object(object))) = components.schemas.get_mut(called) else {
                 continue;
             };

@@ -14,8 +14,14 @@ use crate::error::CommandError;
 pub fn run(args: &Top) -> Result<(), CommandError> {
     let target = args.access.target(&args.url)?;
     let to_error = |error: AdminError| CommandError::Runtime(error.to_string());
+    let column = top::cluster::Column::by_name(&args.sort).unwrap_or_default();
+    let sort = args.cluster.then_some(top::cluster::Sort { column, is_reversed: false });
     if !args.json && (args.once || !stdout().is_terminal()) {
-        return top::print_once(&target, &mut stdout()).map_err(to_error);
+        return match sort {
+            Some(sort) => top::cluster::print_once(&target, sort, &mut stdout()),
+            None => top::print_once(&target, &mut stdout()),
+        }
+        .map_err(to_error);
     }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -24,9 +30,14 @@ pub fn run(args: &Top) -> Result<(), CommandError> {
             .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
             .map_err(|error| CommandError::Runtime(format!("signals can't be handled: {error}")))?;
     }
-    match args.json {
-        true => top::print_json(&target, args.once, &stop, &mut stdout()).map_err(to_error),
-        false => top::screen::run(&target, &stop)
-            .map_err(|error| CommandError::Runtime(format!("{error:#}"))),
+    let to_text = |error| CommandError::Runtime(format!("{error:#}"));
+    match (args.json, sort) {
+        (true, None) => top::print_json(&target, args.once, &stop, &mut stdout()).map_err(to_error),
+        (true, Some(sort)) => {
+            top::cluster::print_json(&target, sort, args.once, &stop, &mut stdout())
+                .map_err(to_error)
+        }
+        (false, None) => top::screen::run(&target, &stop).map_err(to_text),
+        (false, Some(sort)) => top::cluster::run(&target, sort, &stop).map_err(to_text),
     }
 }

@@ -82,7 +82,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, now_ms: u64) {
         View::Details => details::details(frame, body, data, state.scroll),
     }
     if state.help {
-        help(frame, body);
+        help_box(frame, body, HELP);
     }
 }
 
@@ -205,9 +205,10 @@ fn overview(frame: &mut Frame<'_>, area: Rect, state: &State) {
     }
 }
 
-fn help(frame: &mut Frame<'_>, area: Rect) {
+/// Draws a box with keys and words, and what each means.
+pub(crate) fn help_box(frame: &mut Frame<'_>, area: Rect, help: &[(&'static str, &'static str)]) {
     let width = area.width.min(72);
-    let height = area.height.min(HELP.len() as u16 + 2);
+    let height = area.height.min(help.len() as u16 + 2);
     let area = Rect {
         x: area.x + (area.width - width) / 2,
         y: area.y + (area.height - height) / 2,
@@ -217,7 +218,7 @@ fn help(frame: &mut Frame<'_>, area: Rect) {
     let line = |(key, what): &(&'static str, &'static str)| {
         Line::from(vec![Span::styled(format!(" {key:<14}"), STRONG), Span::raw(*what)])
     };
-    let text: Vec<Line<'_>> = HELP.iter().map(line).collect();
+    let text: Vec<Line<'_>> = help.iter().map(line).collect();
     frame.render_widget(Clear, area);
     let block = ratatui::widgets::Block::bordered().title(" Help: any key closes it ");
     frame.render_widget(Paragraph::new(text).block(block), area);

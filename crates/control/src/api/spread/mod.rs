@@ -47,6 +47,7 @@ const LIMIT: usize = 100;
 /// The calls that are done for all nodes: method, path, and how replies become one.
 pub(super) const CALLS: &[(&str, &str, Merge)] = &[
     ("GET", "/api/stats", Merge::Sum),
+    ("GET", "/api/cluster/nodes", Merge::Sum),
     ("GET", "/api/topics", Merge::Topics),
     ("GET", "/api/topics/{topic}", Merge::Sum),
     ("GET", "/api/topics/{topic}/members", Merge::Sum),

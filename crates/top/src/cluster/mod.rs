@@ -1,0 +1,20 @@
+//! Shows all nodes of a cluster in one table.
+//!
+//! Any node gives the table: it knows the others, and has each reply with its numbers. `table` makes the rows of two
+//! polls, and `view` holds what the user sees of them; both use no socket, clock or terminal.
+
+mod draw;
+mod poll;
+mod print;
+mod screen;
+mod table;
+mod view;
+
+use std::time::Duration;
+
+pub use print::{print_json, print_once};
+pub use screen::run;
+pub use table::{Column, Sort};
+
+/// The time between two polls.
+const EVERY: Duration = Duration::from_secs(2);
