@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use model::{Envelope, FilterKey};
 
+use crate::Gap;
+
 /// One shard's end of the broker.
 pub trait Inbox: Send + Sync {
     /// False only when no connection behind this inbox is a member of the topic.
@@ -16,6 +18,9 @@ pub trait Inbox: Send + Sync {
 
     /// Takes a message. Messages come in the order of their offsets.
     fn deliver(&self, delivery: Delivery);
+
+    /// Messages of other nodes are lost, which came before those that are delivered from now on.
+    fn notify_gap(&self, gap: Arc<Gap>);
 }
 
 /// A message on its way to one inbox.

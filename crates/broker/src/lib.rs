@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
+mod gap;
 mod handover;
 mod inbox;
 mod local;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 
 use model::{Envelope, Epoch, FilterKey, Position, Publication};
 
+pub use gap::Gap;
 pub use handover::RecentPart;
 pub use inbox::{Delivery, Inbox, Passed, Receipt};
 pub use local::{Local, SECRET_BYTES, epoch};

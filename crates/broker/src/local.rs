@@ -11,7 +11,7 @@ use model::{Envelope, Epoch, FilterKey, HistoryRule, Message, Position, Publicat
 
 use crate::recent::keyed_hash;
 use crate::{
-    Activity, Append, Broker, Done, HistoryLog, Latest, Limits, Options, Passed, Publish,
+    Activity, Append, Broker, Done, Gap, HistoryLog, Latest, Limits, Options, Passed, Publish,
     PublishError, Published, Receipt, Recent, Relay, Router, Window,
 };
 
@@ -129,6 +129,17 @@ impl Local {
         let mut order = self.order();
         order.last += 1;
         order.last
+    }
+
+    /// Messages of other nodes are lost: of the topics of which `is_lost` says so, and those to everyone where
+    /// `is_everyone` does. Members here get a notice, as far as their protocol has one.
+    pub fn notify_gap(
+        &self,
+        is_everyone: bool,
+        is_lost: impl Fn(&str) -> bool + Send + Sync + 'static,
+    ) {
+        let position = Position { epoch: self.epoch(), offset: self.skip_offset() };
+        self.router.notify_gap(&Arc::new(Gap::new(position, is_everyone, is_lost)));
     }
 
     /// The relay that takes a message of this origin to other nodes. What the node says of itself stays here, and so do
@@ -462,6 +473,9 @@ mod tests {
             }
             self.taken.lock().unwrap().push(delivery.message.id.offset);
         }
+        fn notify_gap(&self, gap: Arc<Gap>) {
+            self.taken.lock().unwrap().push(gap.position.offset);
+        }
     }
 
     fn broker(messages_max: usize) -> (Arc<Box1>, Local) {
@@ -484,6 +498,15 @@ mod tests {
         );
         inbox.unwanted.store(local.hash("nobody"), Ordering::Relaxed);
         (inbox, local)
+    }
+
+    #[test]
+    fn a_gap_has_an_offset_between_those_of_messages_and_goes_to_all_shards() {
+        let (inbox, local) = broker(9);
+        local.publish(publication("a"), None).unwrap();
+        local.notify_gap(false, |topic| topic == "a");
+        local.publish(publication("a"), None).unwrap();
+        assert_eq!(*inbox.taken.lock().unwrap(), [1, 1, 2, 2, 3, 3]);
     }
 
     fn nowhere() -> Arc<Router> {

@@ -10,7 +10,7 @@ use model::filter::has_wildcard;
 use model::name::of_filter;
 use model::{Envelope, FilterKey, Name, Rules, TopicKind};
 
-use crate::{Delivery, Inbox, Passed, Receipt};
+use crate::{Delivery, Gap, Inbox, Passed, Receipt};
 
 /// The shards' inboxes, and which filters their connections have.
 ///
@@ -89,6 +89,11 @@ impl Router {
     /// Takes new rules: a filter reaches topics alone that anybody may enter.
     pub fn set_rules(&self, rules: Arc<Rules>) {
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
+    }
+
+    /// Has all shards send their members notices of a gap.
+    pub(crate) fn notify_gap(&self, gap: &Arc<Gap>) {
+        self.inboxes.iter().for_each(|inbox| inbox.notify_gap(gap.clone()));
     }
 
     /// A connection of a shard has a filter from now on, by its name in the hub
@@ -341,6 +346,7 @@ mod tests {
         fn deliver(&self, delivery: Delivery) {
             self.0.lock().unwrap().push(delivery.passed.unwrap());
         }
+        fn notify_gap(&self, _: Arc<Gap>) {}
     }
 
     fn message() -> Arc<Envelope> {

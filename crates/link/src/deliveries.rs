@@ -1,6 +1,6 @@
 //! What other nodes have published, on its way to the broker.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use broker::{Local, PublishError};
@@ -15,6 +15,9 @@ use crate::Link;
 /// Lines in the log about the same, in a second.
 const LINES_US: u64 = 1_000_000;
 
+/// The time between two notices of gaps to members, in microseconds: each costs a look at the names of all topics.
+const NOTICE_US: u64 = 1_000_000;
+
 /// What is to be done, in its order.
 pub(crate) enum Delivery {
     /// A message of another node.
@@ -28,6 +31,10 @@ pub(crate) struct Deliveries {
     link: Arc<Link>,
     broker: Arc<Local>,
     waiting: VecDeque<Delivery>,
+    /// Streams with gaps of which members have no notice yet.
+    lost: BTreeSet<Stream>,
+    /// When they get the next one, at the earliest.
+    notice_due_us: u64,
     damaged: Throttle,
     rejected: Throttle,
     gaps: Throttle,
@@ -40,6 +47,8 @@ impl Deliveries {
             link,
             broker,
             waiting: VecDeque::new(),
+            lost: BTreeSet::new(),
+            notice_due_us: 0,
             damaged: lines(),
             rejected: lines(),
             gaps: lines(),
@@ -52,6 +61,7 @@ impl Deliveries {
 
     /// Delivers until a shard is behind. True when nothing waits any more.
     pub fn deliver(&mut self) -> bool {
+        self.notify_gaps();
         while let Some(delivery) = self.waiting.front() {
             match delivery {
                 Delivery::Message(node, bytes) => {
@@ -59,11 +69,28 @@ impl Deliveries {
                         return false;
                     }
                 }
-                Delivery::Gap(node, stream, lost) => self.report_gap(*node, *stream, *lost),
+                Delivery::Gap(node, stream, lost) => {
+                    let (node, stream, lost) = (*node, *stream, *lost);
+                    self.report_gap(node, stream, lost);
+                    self.notify_gaps();
+                }
             }
             self.waiting.pop_front();
         }
         true
+    }
+
+    /// Has members get notices of gaps: of the first one before the messages behind it, of those that follow within a
+    /// second at its end.
+    fn notify_gaps(&mut self) {
+        let now_us = self.link.now_us();
+        if self.lost.is_empty() || now_us < self.notice_due_us {
+            return;
+        }
+        self.notice_due_us = now_us + NOTICE_US;
+        let lost = std::mem::take(&mut self.lost);
+        let is_everyone = lost.contains(&Stream::EVERYONE);
+        self.broker.notify_gap(is_everyone, move |topic| lost.contains(&Stream::of(topic)));
     }
 
     /// Gives the broker a message. False where it must wait.
@@ -90,9 +117,10 @@ impl Deliveries {
         }
     }
 
-    /// A poll that comes back to a topic of the stream gets a gap.
-    fn report_gap(&self, node: NodeId, stream: Stream, lost: Option<u64>) {
+    /// A poll that comes back to a topic of the stream gets a gap, and other members a notice.
+    fn report_gap(&mut self, node: NodeId, stream: Stream, lost: Option<u64>) {
         self.link.set_complete_after(stream, self.broker.skip_offset());
+        self.lost.insert(stream);
         if let Some(suppressed) = self.gaps.pass(self.link.now_us(), 1) {
             tracing::warn!(
                 %node,

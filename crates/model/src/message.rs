@@ -1,5 +1,6 @@
 //! A message: what is published, and its position in the order. [`crate::Envelope`] holds its encodings.
 
+use crate::event::RECOVERY;
 use crate::name::BROADCAST;
 use crate::{ConnectionId, Name, Position, Properties, Qos};
 
@@ -186,6 +187,20 @@ impl Message {
     pub fn new(publication: Publication, id: Position, topic_hash: u64, published_us: u64) -> Self {
         let retention = Retention::None;
         Message { id, topic_hash, published_us, at_ms: 0, retention, publication }
+    }
+
+    /// The notice that messages of a topic are lost before this position. It was not published, and has no id.
+    pub fn gap(topic: &str, id: Position, topic_hash: u64, published_us: u64) -> Self {
+        let mut publication = Publication::new(topic, Data::Text("".into()));
+        publication.event = Some(RECOVERY.into());
+        publication.attributes =
+            Some(Box::new(Attributes { is_own: true, ..Attributes::default() }));
+        Message::new(publication, id, topic_hash, published_us).passing()
+    }
+
+    /// Whether it is the notice that messages of its topic are lost ([`Message::gap`]). Nothing else has this event.
+    pub fn is_gap(&self) -> bool {
+        self.publication.event.as_deref() == Some(RECOVERY)
     }
 
     /// The same message in a topic whose history it passes by.

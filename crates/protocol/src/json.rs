@@ -14,8 +14,11 @@ use model::{ConnectionId, Data, Message, Name, Position, RecoveryGap, ResumeToke
 
 /// Appends `{"type":"message","topic":…,"id":…,"event":…,"data":…}`, with `"sender":…`, `"tags":[…]`
 /// and `"key":…` before the data where the message has them. Bytes are base64 text, and then
-/// `"encoding":"base64"` says so.
+/// `"encoding":"base64"` says so. The notice of a gap is the object of [`gap`].
 pub fn message(message: &Message, out: &mut Vec<u8>) {
+    if message.is_gap() {
+        return gap(message, out);
+    }
     message_head(message, out);
     match &message.publication.data {
         Data::Json(json) => {
@@ -98,6 +101,12 @@ pub fn recovery(token: &ResumeToken, gaps: Option<&[(Name, RecoveryGap)]>, out: 
         out.push(b'}');
     }
     out.push(b'}');
+}
+
+/// Appends the notice of a gap ([`Message::gap`]): what [`recovery`] says of a topic that has lost something.
+pub fn gap(notice: &Message, out: &mut Vec<u8>) {
+    let topic = notice.publication.topic.clone();
+    recovery(&notice.id.into(), Some(&[(topic, RecoveryGap::TooOld)]), out);
 }
 
 /// Appends `{"type":"state_complete","topic":…}`: a client has all of the state of a compacted topic.
@@ -224,6 +233,19 @@ mod tests {
             r#""sender":"al\"","tags":["red","b\""],"key":"k","data":1}"#
         );
         assert_eq!(String::from_utf8(out).unwrap(), want);
+    }
+
+    #[test]
+    fn the_notice_of_a_gap_is_a_recovery_that_fails() {
+        let id = Position { epoch: Epoch(10), offset: 7 };
+        for (topic, shown) in [("news", "news"), ("@al", "@al"), ("\0a/+", "a/+")] {
+            let mut out = Vec::new();
+            message(&Message::gap(topic, id, 0, 0), &mut out);
+            let expected = format!(
+                r#"{{"type":"recovery","since":"0000000a:7","recovered":false,"reason":"too_old","topics":{{"{shown}":"too_old"}}}}"#
+            );
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        }
     }
 
     #[test]

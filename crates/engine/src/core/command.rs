@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use auth::TokenMark;
-use broker::Delivery;
+use broker::{Delivery, Gap};
 use model::{CloseReason, CodedError, ConnectionId, ErrorCode, Name};
 use protocol::phoenix::ClientMessage;
 use sessions::{Author, Listing, Token};
@@ -21,6 +21,8 @@ use crate::webhook::pending_hook::PendingHook;
 pub enum Command {
     /// Carry a message to the topic's members.
     Deliver(Delivery),
+    /// Send members notices of messages that are lost.
+    Gap(Arc<Gap>),
     /// Close connections; answers how many were closed.
     Disconnect {
         /// Which ones.

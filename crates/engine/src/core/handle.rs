@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use broker::{Delivery, Inbox};
+use broker::{Delivery, Gap, Inbox};
 use mailbox::Filter;
 use model::NodeId;
 use presence::Presence;
@@ -236,5 +236,9 @@ impl Inbox for EngineInbox {
     fn deliver(&self, delivery: Delivery) {
         self.waiting.enter(&delivery.message);
         self.queue.push(Command::Deliver(delivery));
+    }
+
+    fn notify_gap(&self, gap: Arc<Gap>) {
+        self.queue.push(Command::Gap(gap));
     }
 }

@@ -4,5 +4,6 @@ pub(crate) mod backpressure;
 pub(crate) mod conflation;
 pub(crate) mod encode;
 pub(crate) mod fanout;
+mod gap;
 pub(crate) mod outbox;
 pub(crate) mod publish;

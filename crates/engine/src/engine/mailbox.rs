@@ -249,6 +249,7 @@ fn describe_mqtt(
 fn run_command(engine: &mut Engine, command: Command) {
     match command {
         Command::Deliver(delivery) => on_message(engine, delivery),
+        Command::Gap(gap) => engine.core.on_gap(&gap),
         Command::MqttTakeOver { slot, key } => engine.mqtt_taken_over(slot, &key),
         Command::MqttStoreAgain { slot, key } => engine.core.mqtt_store_again(slot, &key),
         Command::MqttMayTake { slot, serial } => {

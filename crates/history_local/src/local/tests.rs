@@ -47,6 +47,7 @@ impl Inbox for Taken {
         }
         self.offsets.lock().unwrap().push(delivery.message.id.offset);
     }
+    fn notify_gap(&self, _: Arc<broker::Gap>) {}
 }
 
 fn history(messages_max: u64) -> HistoryRule {

@@ -33,7 +33,14 @@ impl Phoenix {
         let key = publication.key().map(|key| key.as_str());
         // A binary message has no place for a key, and without it a state says nothing; nor for the topic
         // where its channel has another name.
-        let content = content(&publication.data, self.polled || key.is_some() || filter.is_some());
+        let mut gap = Vec::new();
+        let content = match message.is_gap() {
+            true => {
+                json::gap(message, &mut gap);
+                Content::Json(str::from_utf8(&gap).unwrap_or("{}"))
+            }
+            false => content(&publication.data, self.polled || key.is_some() || filter.is_some()),
+        };
         let id = message.is_retained().then_some(message.id);
         let event = message.event();
         // In the server's own messages a user may have any name: a list of presence is an object by user.

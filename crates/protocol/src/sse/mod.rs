@@ -8,6 +8,7 @@ use crate::http::{Endpoint, Grant, Needs, Route, endless_head};
 use crate::protocol::{Capabilities, Delivery, Liveness, Protocol, Read, Reader};
 use crate::request::Interrupt;
 use crate::{Codecs, Request, Settings, json};
+use model::event::RECOVERY;
 use model::{CloseReason, ConnectionId, Data, Encoding, Message, ResumeToken};
 
 /// Server-Sent Events.
@@ -154,6 +155,9 @@ fn listen(route: &Route<'_>, out: &mut Vec<u8>) -> Result<Request, Interrupt> {
 }
 
 fn event(message: &Message, json: bool, id: &impl std::fmt::Display, out: &mut Vec<u8>) {
+    if message.is_gap() {
+        return own_event(RECOVERY, out, |out| json::gap(message, out));
+    }
     // Without one, a browser returns with that of the last event that had one.
     if message.has_place() {
         out.extend_from_slice(b"id: ");

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::support::*;
 use super::{stream, until_end};
+use crate::mqtt::client::{Connect, V5, filter};
 use crate::support::*;
 
 #[test]
@@ -79,6 +80,87 @@ fn what_a_node_did_not_retain_is_a_gap_for_polls() {
     b.until("the gap is counted", |b| b.metric("throng_cluster_gaps_total") >= 1.0);
     let (_, poll) = b.get(&format!("/poll?topic=t&since={since}&timeout=0"));
     assert_eq!(poll["recovered"], false, "{poll}");
+}
+
+/// Of what a client got up to the end: that the notice of a gap came first, and that the newest messages followed.
+#[track_caller]
+fn assert_gap_and_newest(transport: &str, notice: &Value, rest: &[Value]) {
+    assert_eq!(notice["recovered"], false, "{transport}: {notice}");
+    assert_eq!(notice["topics"], json!({"t": "too_old"}), "{transport}: {notice}");
+    assert!(notice["since"].is_string(), "{transport}: {notice}");
+    let first = rest[0].as_u64().unwrap();
+    let newest: Vec<Value> = (first..100).map(Value::from).collect();
+    assert!(first > 0 && rest == newest, "{transport}: {rest:?}");
+}
+
+#[test]
+fn clients_of_all_transports_but_mqtt_get_a_notice_before_what_comes_behind_a_gap() {
+    let mut nats = Nats::start();
+    let settings = [("THRONG_CLUSTER_REPLAY_BYTES_MAX", "2KiB")];
+    let a = nats.node("a", &settings);
+    let b = nats.node_with("b", &["--mqtt", "127.0.0.1:0"], &settings);
+    [&a, &b].into_iter().for_each(|node| until_nodes(node, 1));
+    let mut lines = stream(&b, "topic=t");
+    let mut other = stream(&b, "topic=other");
+    let mut events = b.listen("/sse?topic=t");
+    let mut socket = websocket(&b, "topic=t");
+    let url = format!("ws://{}/socket/websocket?vsn=2.0.0", b.client);
+    let mut phoenix = tungstenite::client(url, b.connect()).unwrap().0;
+    let join = json!(["1", "1", "t", "phx_join", {}]).to_string();
+    phoenix.send(tungstenite::Message::text(join)).unwrap();
+    assert_eq!(receive(&mut phoenix)[4]["status"], "ok");
+    let mut mqtt = Connect::new(V5, "m").open(b.client);
+    mqtt.subscribe(&[filter("t", 0)]);
+    a.publish("t", json!("begin"));
+    assert_eq!(lines.next_object()["data"], "begin");
+    assert_eq!(events.data(), "begin");
+    assert_eq!(receive(&mut socket)["data"], "begin");
+    assert_eq!(receive(&mut phoenix)[3], "message");
+    assert_eq!(mqtt.message().payload, "begin");
+    let (_, poll) = b.get("/poll?topic=t&timeout=0");
+    let since = poll["since"].as_str().unwrap();
+    let mut poll = Stream::new(b.connect());
+    poll.send(&format!("GET /poll?topic=t&since={since} HTTP/1.1\r\nHost: b\r\n\r\n"));
+    nats.kill();
+    [&a, &b].into_iter().for_each(until_disconnected);
+    for number in 0..100 {
+        a.publish("t", json!(number));
+    }
+    nats.run();
+    [&a, &b].into_iter().for_each(|node| until_nodes(node, 1));
+    a.publish("t", json!("end"));
+    a.publish("other", json!("end"));
+    let notice = lines.next_object();
+    assert_eq!(notice["type"], "recovery");
+    assert_gap_and_newest("stream", &notice, &until_end(&mut lines));
+    let event = events.event();
+    let field = |name: &str| event.iter().find(|field| field.0 == name).map(|field| &*field.1);
+    assert_eq!((field("event"), field("id")), (Some("recovery"), None));
+    let notice: Value = serde_json::from_str(field("data").unwrap()).unwrap();
+    let rest = std::iter::from_fn(|| Some(events.data()).filter(|data| data != "end"));
+    let rest: Vec<Value> = rest.map(|data| serde_json::from_str(&data).unwrap()).collect();
+    assert_gap_and_newest("SSE", &notice, &rest);
+    let notice = receive(&mut socket);
+    let rest = std::iter::from_fn(|| Some(receive(&mut socket)["data"].clone()));
+    let rest: Vec<Value> = rest.take_while(|data| data != "end").collect();
+    assert_gap_and_newest("/ws", &notice, &rest);
+    let notice = receive(&mut phoenix);
+    assert_eq!((&notice[2], &notice[3]), (&json!("t"), &json!("recovery")));
+    let rest = std::iter::from_fn(|| Some(receive(&mut phoenix)[4].clone()));
+    let rest: Vec<Value> = rest.take_while(|payload| payload["data"] != "end").collect();
+    let rest: Vec<Value> = rest.iter().map(|payload| payload["data"].clone()).collect();
+    assert_gap_and_newest("Phoenix", &notice[4], &rest);
+    // MQTT has no packet for it, and nothing else disturbs its clients.
+    let payloads = std::iter::from_fn(|| Some(mqtt.message().payload));
+    let payloads: Vec<String> = payloads.take_while(|payload| payload != "end").collect();
+    assert!(payloads.len() == rest.len() && payloads.last().unwrap() == "99", "{payloads:?}");
+    let (_, reply) = poll.read_reply();
+    let reply: Value = serde_json::from_str(&reply).unwrap();
+    assert_eq!((&reply["recovered"], &reply["reason"]), (&json!(false), &json!("too_old")));
+    let is_message = |message: &Value| message["type"] == "message";
+    assert!(reply["messages"].as_array().unwrap().iter().all(is_message), "{reply}");
+    // Members of other topics hear nothing of it.
+    assert_eq!(other.next_object()["data"], "end");
 }
 
 #[test]

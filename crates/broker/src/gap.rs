@@ -1,0 +1,44 @@
+//! Messages of other nodes that are lost.
+
+use std::fmt;
+
+use model::Position;
+
+/// Messages that other nodes have published, and that did not come here.
+pub struct Gap {
+    /// The position from which on all comes again: one that no message has.
+    pub position: Position,
+    is_everyone: bool,
+    is_lost: Box<dyn Fn(&str) -> bool + Send + Sync>,
+}
+
+impl Gap {
+    /// A gap in the topics of which `is_lost` says so; `is_everyone` where messages to everyone may be lost as well.
+    pub fn new(
+        position: Position,
+        is_everyone: bool,
+        is_lost: impl Fn(&str) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Gap { position, is_everyone, is_lost: Box::new(is_lost) }
+    }
+
+    /// Whether messages to everyone may be lost: they concern each connection.
+    pub fn is_everyone(&self) -> bool {
+        self.is_everyone
+    }
+
+    /// Whether messages of this topic may be lost.
+    pub fn has(&self, topic: &str) -> bool {
+        (self.is_lost)(topic)
+    }
+}
+
+impl fmt::Debug for Gap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Gap { position, is_everyone, .. } = self;
+        f.debug_struct("Gap")
+            .field("position", position)
+            .field("is_everyone", is_everyone)
+            .finish_non_exhaustive()
+    }
+}
