@@ -15,6 +15,7 @@
 //! | `not run: WHY` | The block is only looked at: its commands exist and take these flags. |
 //! | `with A => B; C => D` | A large number is a small one here. |
 //! | `background` | It runs in another terminal. |
+//! | `until TEXT` | The reader repeats it until TEXT is printed: what the page says takes a moment. |
 //! | `exit N` | The commands end so; what they print to standard error counts as printed. |
 //! | `output of the commands`, `the listener`, `listener N`, `the server`, `the page` | Who prints this. |
 //! | `numbers vary`, `any order`, `headers` | How it is compared. |
@@ -55,6 +56,7 @@ struct How {
     not_run: Option<String>,
     with: Vec<(String, String)>,
     background: bool,
+    until: Option<String>,
     exit: i32,
     of: Option<String>,
     rules: Rules,
@@ -135,6 +137,7 @@ impl Runner<'_> {
             let (word, rest) = directive.split_once(' ').unwrap_or((directive, ""));
             match (word, rest) {
                 ("background", "") => self.how.background = true,
+                ("until", text) => self.how.until = Some(text.into()),
                 ("exit", code) => {
                     self.how.exit = code.parse().map_err(|_| "exit takes a number")?
                 }
@@ -264,7 +267,15 @@ impl Runner<'_> {
 
     fn foreground(&mut self, text: &str, how: &How) -> Result<(), String> {
         let stored = self.stored();
-        let done = self.shell.run(&self.real(text));
+        let end = Instant::now() + TIMEOUT;
+        let mut done = self.shell.run(&self.real(text));
+        while how.until.as_ref().is_some_and(|until| !done.out.contains(until)) {
+            if Instant::now() > end {
+                return Err(format!("it never prints {:?}:\n{}", how.until, done.out));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            done = self.shell.run(&self.real(text));
+        }
         let output = format!("{}{}", done.out, done.err);
         if how.exit == 0 && !done.failed.is_empty() || done.status != how.exit {
             return Err(format!(
