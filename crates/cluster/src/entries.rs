@@ -104,6 +104,21 @@ struct Reading {
 }
 
 impl PeerEntries {
+    /// Another process has read the entries so many times. Where some may be here they are read once more, since
+    /// changes may be lost that have not been made.
+    pub fn restored(reads: u64, may_have_some: bool, now_us: u64) -> Self {
+        let mut entries = PeerEntries { reads, ..PeerEntries::default() };
+        if may_have_some {
+            entries.read_anew(now_us);
+        }
+        entries
+    }
+
+    /// Whether some of its entries may be here.
+    pub fn may_have_some(&self) -> bool {
+        !matches!(self.phase, Phase::Absent)
+    }
+
     /// The other node is there, and shares its entries.
     pub fn on_up(&mut self, now_us: u64) {
         if matches!(self.phase, Phase::Absent) {
@@ -114,7 +129,7 @@ impl PeerEntries {
 
     /// The other node is gone. True where some of its entries may be here.
     pub fn on_down(&mut self) -> bool {
-        let was_there = !matches!(self.phase, Phase::Absent);
+        let was_there = self.may_have_some();
         (self.phase, self.missing) = (Phase::Absent, None);
         self.newer.clear();
         was_there

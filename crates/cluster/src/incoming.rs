@@ -44,6 +44,17 @@ pub(crate) enum StreamOutput {
     Gap(Stream, Option<u64>),
 }
 
+/// What another process goes on with: numbers of streams, and of messages.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ExportedStreams {
+    /// The last that was delivered, or is lost.
+    pub last: Vec<(u16, u64)>,
+    /// Those that are known to have been published, and are missing.
+    pub missing: Vec<(u16, u64)>,
+    /// Streams of which it is not known where they begin.
+    pub beginning: Vec<u16>,
+}
+
 /// When a request was sent and its reply came, and what the other node's clock said in between; in microseconds.
 #[derive(Clone, Copy)]
 pub(crate) struct Times {
@@ -95,6 +106,40 @@ impl IncomingStreams {
             ranges_to_request: Vec::new(),
             tails: BTreeMap::new(),
             duplicates: 0,
+        }
+    }
+
+    /// What another process goes on with.
+    pub fn export(&self) -> ExportedStreams {
+        let all = Stream::all().map(|stream| (stream.number(), self.last.get(stream)));
+        let last = all.filter(|(_, last)| *last != UNKNOWN).collect();
+        let mut missing = BTreeMap::new();
+        let newest = |pending: &Pending| {
+            let requested = pending.requested.map(|range| range.to);
+            requested.max(pending.waiting.keys().next_back().copied())
+        };
+        let pending = self.pending.iter().filter_map(|(stream, it)| Some((*stream, newest(it)?)));
+        let tails = self.tails.iter().map(|(stream, (_, number))| (*stream, *number));
+        for (stream, number) in pending.chain(tails) {
+            let of_stream = missing.entry(stream.number()).or_insert(number);
+            *of_stream = number.max(*of_stream);
+        }
+        let beginning = self.pending.keys().filter(|stream| self.last.get(**stream) == UNKNOWN);
+        let beginning = beginning.map(|it| it.number()).collect();
+        ExportedStreams { last, missing: missing.into_iter().collect(), beginning }
+    }
+
+    /// Another process had these last numbers, and was missing those.
+    pub fn restore(&mut self, last: &[(u16, u64)], missing: &[(u16, u64)], now_us: u64) {
+        for (stream, number) in last {
+            if let Some(stream) = Stream::from_number(*stream) {
+                self.last.set(stream, *number);
+            }
+        }
+        for (stream, number) in missing {
+            if let Some(stream) = Stream::from_number(*stream) {
+                self.tails.insert(stream, (now_us + TAIL_US, *number));
+            }
         }
     }
 

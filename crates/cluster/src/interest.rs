@@ -52,6 +52,18 @@ impl Interest {
         self.is_on.get(stream)
     }
 
+    /// When a topic of a stream lost its last member, most recently, in microseconds.
+    pub fn left_us(&self, stream: Stream) -> u64 {
+        self.left_us.get(stream)
+    }
+
+    /// Another process was interested in a stream or not, and a topic of it lost its last member there at this time.
+    /// Topics that have members here stay.
+    pub fn restore(&mut self, stream: Stream, is_on: bool, left_us: u64) {
+        self.is_on.set(stream, is_on || self.topics.get(stream) > 0);
+        self.left_us.set(stream, left_us);
+    }
+
     /// The streams whose interest ends now. To be called about once a second.
     pub fn expire(&mut self, now_us: u64) -> Vec<Stream> {
         let is_over = |stream: &Stream| {

@@ -18,6 +18,8 @@
 //! its own ([`PresenceDiff`]), so that losses are noticed and repaired like those of messages. A node that has not all
 //! changes of another one reads its entries page by page ([`PresencePage`]).
 //!
+//! Another process can go on as the same node ([`Handover`]): others notice nothing but a connection that broke.
+//!
 //! [`Node`] is all of it. Nothing here knows a socket, a clock, a thread or randomness, so that a simulation of several
 //! nodes and a NATS that loses connections repeats by its seed.
 
@@ -39,7 +41,8 @@ mod subject;
 
 pub use interest::Interest;
 pub use node::{
-    Description, HELLO_US, Node, PRESENCE_PACKET_BYTES, PRESENCE_US, SILENT_US, Settings,
+    Description, HELLO_US, Handover, HandoverError, Node, PRESENCE_PACKET_BYTES, PRESENCE_US,
+    Record, SILENT_US, Settings,
 };
 pub use output::{Counts, Output, Target, TooLarge};
 pub use packet::{
@@ -48,5 +51,6 @@ pub use packet::{
     RequestedRange,
 };
 pub use peer::PeerState;
+pub use replay::{MessagesFrom, RetainedMessage};
 pub use stream::Stream;
 pub use subject::Subjects;

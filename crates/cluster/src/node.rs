@@ -4,8 +4,10 @@
 //! [`Node::on_time`] at [`Node::due_us`] at the latest.
 
 mod entries;
+mod handover;
 
 pub use entries::{PRESENCE_PACKET_BYTES, PRESENCE_US};
+pub use handover::{Handover, HandoverError, Record};
 
 use std::collections::BTreeMap;
 
@@ -591,6 +593,8 @@ impl Node {
     }
 }
 
+#[cfg(test)]
+mod handover_tests;
 #[cfg(test)]
 mod loss_tests;
 #[cfg(test)]

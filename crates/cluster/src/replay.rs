@@ -21,6 +21,22 @@ const REPLY_BYTES_MAX: usize = 4 << 20;
 /// less than the entries that they are about.
 const PRESENCE_PART: usize = 4;
 
+/// A message that the node retains. It never changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetainedMessage {
+    pub(crate) stream: Stream,
+    pub(crate) number: u64,
+    pub(crate) at_us: u64,
+    pub(crate) bytes: Bytes,
+}
+
+/// Where a page of retained messages begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MessagesFrom {
+    pub(crate) is_presence: bool,
+    pub(crate) index: u64,
+}
+
 /// Numbers of streams, and the newest messages.
 pub(crate) struct Replay {
     node: NodeId,
@@ -42,6 +58,8 @@ struct Retained {
     bytes_max: usize,
     /// When the newest message that is not retained any more was published.
     evicted_us: Option<u64>,
+    /// How many are not retained any more: the index of the oldest that is.
+    evicted_count: u64,
 }
 
 struct Record {
@@ -102,6 +120,74 @@ impl Replay {
 
     fn retained_mut(&mut self, stream: Stream) -> &mut Retained {
         if stream == Stream::PRESENCE { &mut self.presence } else { &mut self.messages }
+    }
+
+    /// When the newest message that is not retained any more was published, and the newest diff of presence.
+    pub fn evicted_us(&self) -> (Option<u64>, Option<u64>) {
+        (self.messages.evicted_us, self.presence.evicted_us)
+    }
+
+    /// The newest number of a stream and its time, the newest number that is not retained, and whether the stream has
+    /// changed since the last hello.
+    pub fn stream(&self, stream: Stream) -> ((u64, u64), u64, bool) {
+        (self.heads.get(stream), self.evicted.get(stream), self.changed.get(stream))
+    }
+
+    /// Retained messages for another process, so many from a place on.
+    pub fn export(
+        &self,
+        from: MessagesFrom,
+        messages_max: usize,
+    ) -> (Vec<RetainedMessage>, Option<MessagesFrom>) {
+        let retained = if from.is_presence { &self.presence } else { &self.messages };
+        let first = from.index.saturating_sub(retained.evicted_count);
+        let first = usize::try_from(first).unwrap_or(usize::MAX).min(retained.records.len());
+        let records = retained.records.range(first..).take(messages_max);
+        let messages = records.map(|record| RetainedMessage {
+            stream: record.stream,
+            number: record.number,
+            at_us: record.at_us,
+            bytes: record.bytes.clone(),
+        });
+        let messages: Vec<RetainedMessage> = messages.collect();
+        let behind = first + messages.len();
+        let next = match (behind < retained.records.len(), from.is_presence) {
+            (true, is_presence) => {
+                let index = retained.evicted_count + behind as u64;
+                Some(MessagesFrom { is_presence, index })
+            }
+            (false, false) => Some(MessagesFrom { is_presence: true, index: 0 }),
+            (false, true) => None,
+        };
+        (messages, next)
+    }
+
+    /// Another process had this of a stream.
+    pub fn restore_stream(
+        &mut self,
+        stream: Stream,
+        head: (u64, u64),
+        evicted: u64,
+        is_changed: bool,
+    ) {
+        self.heads.set(stream, head);
+        self.evicted.set(stream, evicted);
+        self.changed.set(stream, is_changed);
+    }
+
+    /// Another process retained these, in their order.
+    pub fn restore(
+        &mut self,
+        messages: Vec<RetainedMessage>,
+        (evicted_us, presence_evicted_us): (Option<u64>, Option<u64>),
+    ) {
+        self.messages.evicted_us = evicted_us;
+        self.presence.evicted_us = presence_evicted_us;
+        for RetainedMessage { stream, number, at_us, bytes } in messages {
+            let retained = self.retained_mut(stream);
+            retained.bytes += RECORD_BYTES + bytes.len();
+            retained.records.push_back(Record { stream, number, at_us, bytes });
+        }
     }
 
     /// The newest numbers of streams that have changed since the call before.
@@ -182,7 +268,13 @@ impl Replay {
 
 impl Retained {
     fn new(bytes_max: usize) -> Self {
-        Retained { records: VecDeque::new(), bytes: 0, bytes_max, evicted_us: None }
+        Retained {
+            records: VecDeque::new(),
+            bytes: 0,
+            bytes_max,
+            evicted_us: None,
+            evicted_count: 0,
+        }
     }
 
     /// Drops what is too much, or too old. `on_evicted` gets the stream and the number of each.
@@ -193,6 +285,7 @@ impl Retained {
             self.bytes -= RECORD_BYTES + oldest.bytes.len();
             on_evicted(oldest.stream, oldest.number);
             self.evicted_us = Some(oldest.at_us);
+            self.evicted_count += 1;
             self.records.pop_front();
         }
     }

@@ -47,6 +47,16 @@ impl Calls {
         (id, receiver)
     }
 
+    /// The id of the next call.
+    pub fn next_id(&self) -> u64 {
+        self.id.load(Relaxed)
+    }
+
+    /// The next call has this id.
+    pub fn go_on_from(&self, id: u64) {
+        self.id.store(id, Relaxed);
+    }
+
     /// A call was not sent: it gets no reply.
     pub fn forget(&self, id: u64) {
         lock(&self.pending).remove(&id);

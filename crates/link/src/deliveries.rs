@@ -80,6 +80,12 @@ impl Deliveries {
         true
     }
 
+    /// Has members get notices of all gaps that are known: another process may know of none.
+    pub fn notify_gaps_now(&mut self) {
+        self.notice_due_us = 0;
+        self.notify_gaps();
+    }
+
     /// Has members get notices of gaps: of the first one before the messages behind it, of those that follow within a
     /// second at its end.
     fn notify_gaps(&mut self) {

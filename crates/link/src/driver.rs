@@ -7,7 +7,7 @@ use async_nats::connection::State;
 use async_nats::{Client, Event};
 use broker::Local;
 use bytes::Bytes;
-use cluster::{Description, Node, Output, PRESENCE_PACKET_BYTES, Settings, Target, TooLarge};
+use cluster::{Description, Node, Output, PRESENCE_PACKET_BYTES, Target, TooLarge};
 use handover::message::encode_publication_into;
 use model::NodeId;
 use throttle::Throttle;
@@ -20,6 +20,8 @@ use crate::Link;
 use crate::deliveries::{Deliveries, Delivery};
 use crate::entries::{Entries, Registry};
 use crate::link::{Input, stream_of};
+use crate::lock::lock;
+use crate::orders::Order;
 use crate::status::Status;
 use crate::writer::{Command, Writer, continue_panic, own_targets};
 
@@ -39,11 +41,21 @@ const RETRY_DELAY: Duration = Duration::from_millis(1);
 /// How often the driver updates the status, and ends interest, in microseconds.
 const STATUS_US: u64 = 200_000;
 
-/// How long the goodbye may take.
-const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the goodbye may take, or the last packets before another process takes this one's place.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The most bytes of a packet beside the payload: names, tags, a key, properties of MQTT.
 const PACKET_OVERHEAD_BYTES: usize = 16 << 10;
+
+/// What the driver does, while another process may be about to take its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Serving,
+    /// It reads no packets.
+    Paused,
+    /// It does nothing.
+    Resting,
+}
 
 /// Does the I/O of a [`cluster::Node`].
 pub(crate) struct Driver {
@@ -55,6 +67,10 @@ pub(crate) struct Driver {
     packets: Receiver<(Target, Bytes)>,
     deliveries: Deliveries,
     entries: Entries,
+    orders: UnboundedReceiver<Order>,
+    mode: Mode,
+    /// Who waits until the broker has all messages that have come.
+    when_delivered: Option<std::sync::mpsc::Sender<()>>,
     describe: Describe,
     status_due_us: u64,
     /// The largest packet that NATS takes and the one that this node needs, as they were compared last, in bytes.
@@ -71,24 +87,24 @@ impl Driver {
         (broker, registry): (Arc<Local>, Registry),
         describe: Describe,
     ) -> Self {
-        let settings = link.settings();
-        let entries = Entries::new(registry, settings.presence_bytes_max);
-        let settings = Settings {
-            node: settings.node,
-            name: settings.name.clone(),
-            version: settings.version.clone(),
-            replay_bytes_max: settings.replay_bytes_max,
-        };
+        let entries = Entries::new(registry, link.settings().presence_bytes_max);
         let (packets_sender, packets) = mpsc::channel(PACKETS_MAX);
         let (commands, receiver) = mpsc::unbounded_channel();
         let writer = Writer::new(link.clone(), client.clone(), packets_sender);
         let writer = tokio::spawn(writer.run(receiver));
-        for target in own_targets(settings.node) {
+        for target in own_targets(link.settings().node) {
             // The writer ends after the driver.
             let _ = commands.send(Command::Subscribe(target));
         }
+        let node = lock(&link.node).take();
+        let new = || Node::new(link.node_settings(), link.now_us());
+        // A second driver of one link has none.
+        let orders = link.orders.take_receiver().unwrap_or_else(|| mpsc::unbounded_channel().1);
         Driver {
-            node: Node::new(settings, link.now_us()),
+            node: node.unwrap_or_else(new),
+            orders,
+            mode: Mode::Serving,
+            when_delivered: None,
             deliveries: Deliveries::new(link.clone(), broker),
             entries,
             client,
@@ -111,7 +127,8 @@ impl Driver {
         Driver { writer, ..self }
     }
 
-    /// Runs until it is stopped. False where the client of NATS has ended before. Panics where the writer does.
+    /// Runs until it is stopped, or another process has taken its place. False where the client of NATS has ended before.
+    /// Panics where the writer does.
     pub async fn run(
         mut self,
         mut events: UnboundedReceiver<Event>,
@@ -119,8 +136,19 @@ impl Driver {
     ) -> bool {
         let mut is_behind = false;
         loop {
+            if self.mode == Mode::Resting {
+                tokio::select! {
+                    Some(order) = self.orders.recv() => match self.on_order(order).await {
+                        true => continue,
+                        false => return true,
+                    },
+                    _ = &mut stopped => break,
+                }
+            }
+            let is_reading = !is_behind && self.mode == Mode::Serving;
+            let has_pending = self.entries.has_pending() && self.mode == Mode::Serving;
             let due_us = self.node.due_us().min(self.status_due_us).min(self.entries.due_us);
-            let sleep = match is_behind || self.entries.has_pending() {
+            let sleep = match is_behind || has_pending {
                 true => RETRY_DELAY,
                 false => Duration::from_micros(due_us.saturating_sub(self.link.now_us())),
             };
@@ -135,16 +163,30 @@ impl Driver {
                     return false;
                 }
                 // While a shard is behind, or the registry, NATS and its client hold what comes.
-                Some(packet) = self.packets.recv(), if !is_behind => self.on_packets(&packet),
+                Some(packet) = self.packets.recv(), if is_reading => self.on_packets(&packet),
+                Some(order) = self.orders.recv() => {
+                    if !self.on_order(order).await {
+                        return true;
+                    }
+                    if self.mode == Mode::Resting {
+                        continue;
+                    }
+                }
                 () = tokio::time::sleep(sleep) => {}
                 _ = &mut stopped => break,
             }
             self.turn();
-            is_behind = !self.deliveries.deliver() || self.entries.is_behind();
+            let has_delivered = self.deliveries.deliver();
+            is_behind = !has_delivered || self.entries.is_behind();
             let now_us = self.link.now_us();
-            match is_behind {
+            match is_behind || self.mode == Mode::Paused {
                 true => self.node.on_reading_paused(now_us),
                 false => self.node.on_reading_resumed(now_us),
+            }
+            if let Some(waits) = self.when_delivered.take_if(|_| has_delivered) {
+                self.deliveries.notify_gaps_now();
+                // It may have given up.
+                let _ = waits.send(());
             }
         }
         self.leave().await;
@@ -189,7 +231,43 @@ impl Driver {
             self.update_status();
         }
         self.perform();
-        self.entries.advance(&mut self.node, now_us);
+        // Notices of what others have changed would never end while this process comes to rest.
+        if self.mode == Mode::Serving {
+            self.entries.advance(&mut self.node, now_us);
+        }
+    }
+
+    /// Does what it is ordered. False where it is to end.
+    async fn on_order(&mut self, order: Order) -> bool {
+        match order {
+            Order::Inspect(read) => read(&self.node),
+            Order::Pause(delivered) => {
+                self.mode = Mode::Paused;
+                self.when_delivered = Some(delivered);
+            }
+            Order::Rest(done) => {
+                self.rest().await;
+                // It may have given up.
+                let _ = done.send(());
+            }
+            Order::Resume => (self.mode, self.when_delivered) = (Mode::Serving, None),
+            Order::Abandon => return false,
+        }
+        true
+    }
+
+    /// Sends all that other nodes are to have of this process, and comes to rest.
+    async fn rest(&mut self) {
+        self.mode = Mode::Paused;
+        self.turn();
+        while self.entries.publish(&mut self.node, self.link.now_us()) {
+            self.perform();
+        }
+        self.node.describe((self.describe)());
+        self.node.on_rest(self.link.now_us());
+        self.perform();
+        self.flush().await;
+        self.mode = Mode::Resting;
     }
 
     fn on_packets(&mut self, first: &(Target, Bytes)) {
@@ -393,9 +471,17 @@ impl Driver {
         self.turn();
         self.node.on_leave(self.link.now_us());
         self.perform();
+        self.flush().await;
+    }
+
+    /// Waits until NATS has all that was sent.
+    async fn flush(&self) {
+        if self.client.connection_state() != State::Connected {
+            return;
+        }
         let (done, flushed) = oneshot::channel();
         let _ = self.commands.send(Command::Flush(done));
-        // Without NATS nothing can be said.
-        let _ = timeout(GOODBYE_TIMEOUT, flushed).await;
+        // Without NATS nothing can be sent.
+        let _ = timeout(FLUSH_TIMEOUT, flushed).await;
     }
 }

@@ -63,11 +63,13 @@ impl Entries {
         self.registry.presence.stats()
     }
 
-    /// Publishes what has changed of this node's entries.
-    pub fn publish(&mut self, node: &mut Node, now_us: u64) {
+    /// Publishes what has changed of this node's entries, as much as goes into one turn. True where there is more.
+    pub fn publish(&mut self, node: &mut Node, now_us: u64) -> bool {
         let changes = self.registry.presence.take_changes(TURN_BYTES_MAX);
         self.due_us = now_us + if changes.has_more { REST_US } else { PRESENCE_US };
+        let has_more = changes.has_more;
         node.publish_presence(changes, now_us);
+        has_more
     }
 
     /// Reads a page for another node.

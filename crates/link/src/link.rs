@@ -7,13 +7,14 @@ use std::time::Instant;
 
 use broker::Relay;
 use bytes::Bytes;
-use cluster::{Call, CallReply, Interest, Packet, Stream, Subjects};
+use cluster::{Call, CallReply, Interest, Node, Packet, Stream, Subjects};
 use model::{Envelope, NodeId};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::Login;
 use crate::calls::Calls;
 use crate::lock::lock;
+use crate::orders::Orders;
 use crate::status::Status;
 
 /// The memory of a queued message beside its payload, in bytes, roughly.
@@ -23,7 +24,7 @@ const OVERHEAD_BYTES: usize = 512;
 const PAYLOAD_TOO_LARGE: u16 = 413;
 
 /// The offset of a stream whose messages don't come.
-const NEVER: u64 = u64::MAX;
+pub(crate) const NEVER: u64 = u64::MAX;
 
 /// How a node takes part in a cluster.
 #[derive(Clone, Debug)]
@@ -52,7 +53,9 @@ pub struct Settings {
 pub struct Link {
     pub(crate) settings: Settings,
     pub(crate) subjects: Subjects,
-    state: Mutex<LinkState>,
+    pub(crate) state: Mutex<LinkState>,
+    /// The node, until the thread starts.
+    pub(crate) node: Mutex<Option<Node>>,
     /// Wakes the thread when `state` has inputs.
     pub(crate) notify: Notify,
     queued_bytes: AtomicUsize,
@@ -60,18 +63,19 @@ pub struct Link {
     /// The largest packet that NATS takes, in bytes: `usize::MAX` before the first connect.
     packet_bytes_max: AtomicUsize,
     /// Offsets of the broker, by streams: see [`Relay::complete_after`].
-    complete_after: Box<[AtomicU64]>,
+    pub(crate) complete_after: Box<[AtomicU64]>,
     status: Mutex<Status>,
     pub(crate) calls: Calls,
     pub(crate) login: Mutex<Login>,
     /// The thread has ended.
-    is_closed: AtomicBool,
+    pub(crate) is_closed: AtomicBool,
+    pub(crate) orders: Orders,
     started: Instant,
 }
 
-struct LinkState {
-    interest: Interest,
-    inputs: Vec<Input>,
+pub(crate) struct LinkState {
+    pub interest: Interest,
+    pub inputs: Vec<Input>,
 }
 
 /// What other threads give to the link's thread.
@@ -85,18 +89,20 @@ pub(crate) enum Input {
 }
 
 impl Link {
-    /// A link, which [`crate::spawn`] starts.
-    pub fn new(settings: Settings, login: Login) -> Arc<Self> {
+    /// A link, which [`crate::spawn`] starts. Its clock began at this time: that of a process which takes another one's
+    /// place is the same.
+    pub fn new(settings: Settings, login: Login, started: Instant) -> Arc<Self> {
         let complete_after = |stream: Stream| match stream {
             Stream::EVERYONE => AtomicU64::new(0),
             _ => AtomicU64::new(NEVER),
         };
-        Arc::new(Link {
+        let link = Link {
             subjects: Subjects::new(&settings.cluster),
             state: Mutex::new(LinkState {
                 interest: Interest::new(settings.linger_us),
                 inputs: Vec::new(),
             }),
+            node: Mutex::default(),
             notify: Notify::new(),
             queued_bytes: AtomicUsize::new(0),
             message_bytes_max: AtomicUsize::new(settings.message_bytes_max),
@@ -106,9 +112,21 @@ impl Link {
             calls: Calls::new(),
             login: Mutex::new(login),
             is_closed: AtomicBool::new(false),
-            started: Instant::now(),
+            orders: Orders::new(),
+            started,
             settings,
-        })
+        };
+        *lock(&link.node) = Some(Node::new(link.node_settings(), link.now_us()));
+        Arc::new(link)
+    }
+
+    pub(crate) fn node_settings(&self) -> cluster::Settings {
+        cluster::Settings {
+            node: self.settings.node,
+            name: self.settings.name.clone(),
+            version: self.settings.version.clone(),
+            replay_bytes_max: self.settings.replay_bytes_max,
+        }
     }
 
     /// Its settings.
@@ -364,7 +382,8 @@ mod tests {
     use super::*;
 
     fn link(queue_bytes_max: usize) -> Arc<Link> {
-        Link::new(Settings { queue_bytes_max, ..Settings::for_tests() }, Login::Anonymous)
+        let settings = Settings { queue_bytes_max, ..Settings::for_tests() };
+        Link::new(settings, Login::Anonymous, Instant::now())
     }
 
     fn message(topic: &str, retain: bool) -> Arc<Envelope> {

@@ -227,7 +227,8 @@ impl Drop for Running {
 mod tests {
     use std::time::Instant;
 
-    use model::NodeId;
+    use broker::Relay as _;
+    use model::{Data, Epoch, Message, NodeId, Position, Publication};
     use presence::{Change, Limits, Presence as _, SharedEntry, Updates};
 
     use super::*;
@@ -253,7 +254,8 @@ mod tests {
     #[test]
     fn entries_of_other_nodes_go_with_a_thread_that_panics() {
         for (panics, left) in [(false, 101), (true, 0)] {
-            let (link, registry) = (Link::new(Settings::for_tests(), Login::Anonymous), registry());
+            let (link, registry) =
+                (Link::new(Settings::for_tests(), Login::Anonymous, Instant::now()), registry());
             let (ended, presence) = (link.clone(), registry.clone());
             let thread = std::thread::spawn(move || {
                 let mut close = CloseOnDrop::new(ended, presence);
@@ -267,17 +269,65 @@ mod tests {
         }
     }
 
+    fn broker() -> Arc<Local> {
+        let router = Arc::new(broker::Router::new(Vec::new()));
+        let limits =
+            broker::Limits { recent_messages_max: 9, recent_bytes_max: 9, recent_seconds_max: 9 };
+        let history = Arc::new(broker::NoHistory);
+        Arc::new(Local::new(router, [7; 20], Instant::now(), limits, history))
+    }
+
+    fn until(what: &str, is_so: impl Fn() -> bool) {
+        let end = Instant::now() + Duration::from_secs(20);
+        while !is_so() {
+            assert!(Instant::now() < end, "{what} takes too long");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_thread_that_rests_takes_nothing_until_it_goes_on_or_ends() {
+        let link = Link::new(Settings::for_tests(), Login::Anonymous, Instant::now());
+        let servers = Servers::new(&["nats://127.0.0.1:1".into()]).unwrap();
+        let (runtime, describe) = (Runtime::new().unwrap(), Description::default);
+        let running = spawn(runtime, link.clone(), servers, broker(), registry(), describe);
+        let running = running.unwrap();
+        let publish = || {
+            let publication = Publication::new("a", Data::Text("x".into()));
+            let id = Position { epoch: Epoch(1), offset: 1 };
+            link.publish(Arc::new(Message::new(publication, id, 1, 1).into()));
+        };
+        let published = || link.inspect(|node| node.counts().published);
+        for round in 0..3 {
+            let paused = link.pause();
+            until("the pause", || paused.is_done());
+            publish();
+            until("a message of a shard that comes to rest", || link.queued_bytes() == 0);
+            publish();
+            let rests = link.rest();
+            until("the rest", || rests.is_done());
+            assert_eq!((link.queued_bytes(), published()), (0, Some(3 * round + 2)));
+            publish();
+            // It goes on to show what it has.
+            assert_eq!(published(), Some(3 * round + 2));
+            assert!(link.queued_bytes() > 0);
+            if round < 2 {
+                link.resume();
+                until("the rest of them", || link.queued_bytes() == 0);
+            }
+        }
+        link.abandon();
+        until("the end", || link.is_closed());
+        assert_eq!(published(), None);
+        running.stop();
+    }
+
     /// A driver whose writer is this, and its registry. No server of NATS is there.
     fn run_with_writer(
         writer: impl Future<Output = ()> + Send + 'static,
         link: &Arc<Link>,
     ) -> bool {
-        let registry = registry();
-        let (link, router) = (link.clone(), Arc::new(broker::Router::new(Vec::new())));
-        let limits =
-            broker::Limits { recent_messages_max: 9, recent_bytes_max: 9, recent_seconds_max: 9 };
-        let history = Arc::new(broker::NoHistory);
-        let broker = Arc::new(Local::new(router, [7; 20], Instant::now(), limits, history));
+        let (link, broker, registry) = (link.clone(), broker(), registry());
         Runtime::new().unwrap().0.block_on(async {
             let servers = Servers::new(&["nats://127.0.0.1:1".into()]).unwrap();
             let (client, events) = connect(link.clone(), servers).await.unwrap();
@@ -290,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_panic_of_the_writer_is_one_of_the_thread() {
-        let link = || Link::new(Settings::for_tests(), Login::Anonymous);
+        let link = || Link::new(Settings::for_tests(), Login::Anonymous, Instant::now());
         let thread = std::thread::spawn(move || {
             run_with_writer(async { panic!("on purpose") }, &link());
         });

@@ -161,6 +161,8 @@ pub(crate) fn own_targets(node: NodeId) -> [Target; 2] {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use tokio::sync::mpsc;
 
     use super::*;
@@ -171,7 +173,7 @@ mod tests {
         let options = async_nats::ConnectOptions::new().retry_on_initial_connect();
         // No server of NATS is there.
         let client = options.connect("nats://127.0.0.1:1").await.unwrap();
-        let link = Link::new(Settings::for_tests(), Login::Anonymous);
+        let link = Link::new(Settings::for_tests(), Login::Anonymous, Instant::now());
         let (packets, _receiver) = mpsc::channel(1);
         let mut writer = Writer::new(link, client, packets);
         writer.readers.spawn(async {});

@@ -5,17 +5,20 @@ use std::sync::Arc;
 
 use minicbor::{Decode, Encode};
 
-use crate::registry::Registry;
+use crate::local::ENTRIES_PER_LOCK;
+use crate::registry::{Registry, shared_entry};
 use crate::topic::Listing;
-use crate::{Limits, Local, Ref};
-use handover::{Part, PartError, encode};
+use crate::{Limits, Local, NodeId, PassedEntry, Ref, SharedEntry};
+use handover::{Again, Part, PartError, encode};
 
-/// Topics that are looked through while the lock is held once.
+/// Topics that are looked through while the lock is held once, and numbers of entries of other nodes.
 const TOPICS: usize = 4_096;
+const NUMBERS_PER_LOCK: usize = 1_024;
 
 /// Kinds of keys. They stay for good.
 const NUMBERS: u8 = b'n';
 const UNLISTED: u8 = b'u';
+const OTHER: u8 = b'o';
 
 /// What goes on: the number of the next ref, and the caps on users and on bytes of a list.
 #[derive(Encode, Decode)]
@@ -38,6 +41,20 @@ struct Unlisted {
     last_us: Option<u64>,
 }
 
+/// An entry of another node. Its key has the node and the number, and it never changes.
+#[derive(Encode, Decode)]
+#[cbor(map)]
+struct OtherEntry {
+    #[n(0)]
+    entry: SharedEntry,
+    /// The node and the number of the ref before, where it has replaced one.
+    #[n(1)]
+    prev: Option<(u32, u64)>,
+    /// The topic was made for it, which counts for its memory.
+    #[cbor(n(2), default)]
+    is_first: bool,
+}
+
 /// A topic, and when its members last got a notice.
 type LastNotice = (Arc<str>, Option<u64>);
 
@@ -50,27 +67,45 @@ fn size(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-/// Who is there comes with the connections: [`Presence::restore`](crate::Presence::restore). What was to be
-/// said must have been: [`Presence::is_settled`](crate::Presence::is_settled).
+fn other_key(of: Ref) -> Vec<u8> {
+    let (node, number) = (of.node().0.to_be_bytes(), of.number().to_be_bytes());
+    [&[OTHER][..], &node, &number].concat()
+}
+
+fn other_ref(key: &[u8]) -> Result<Ref, PartError> {
+    let damaged = || PartError::new("presence", "the key of an entry has another length");
+    let (node, number) = key.split_first_chunk::<4>().ok_or_else(damaged)?;
+    let number = <[u8; 8]>::try_from(number).map_err(|_| damaged())?;
+    Ok(Ref::new(NodeId(u32::from_be_bytes(*node)), u64::from_be_bytes(number)))
+}
+
+/// Own connections come as connections: [`Presence::restore`](crate::Presence::restore). Entries of other nodes are
+/// records. What was to be said must have been: [`Presence::is_settled`](crate::Presence::is_settled); and other nodes
+/// must have been sent all changes ([`Local::take_changes`]).
 impl Part for Local {
     fn name(&self) -> &'static str {
         "presence"
     }
 
     fn export(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
+        handover::export_all(self, each);
+    }
+
+    fn export_again(&self, each: &mut Again<'_>) {
         let numbers = {
             let Registry { next, limits: Limits { users_max, list_bytes_max, .. }, .. } =
                 &*self.lock();
             let (users_max, list_bytes_max) = (*users_max as u64, *list_bytes_max as u64);
             Numbers { next: next.number(), users_max, list_bytes_max }
         };
-        each(&[NUMBERS], &encode(&numbers));
+        each(&[NUMBERS], Some(&encode(&numbers)));
+        self.export_others(each);
         let mut after = None;
         loop {
             let (unlisted, last) = self.lock().unlisted_after(after.as_deref(), TOPICS);
             for (name, last_us) in unlisted {
                 let key = [&[UNLISTED], name.as_bytes()].concat();
-                each(&key, &encode(&Unlisted { last_us }));
+                each(&key, Some(&encode(&Unlisted { last_us })));
             }
             after = last;
             if after.is_none() {
@@ -95,6 +130,16 @@ impl Part for Local {
                 let unlisted = value.map(decoded::<Unlisted>).transpose()?;
                 registry.set_unlisted(name, unlisted.map(|it| it.last_us));
             }
+            Some((&OTHER, of)) => {
+                let of = other_ref(of)?;
+                match value.map(decoded::<OtherEntry>).transpose()? {
+                    Some(OtherEntry { entry, prev, is_first }) => {
+                        let prev = prev.map(|(node, number)| Ref::new(NodeId(node), number));
+                        registry.restore_other(of, &entry, prev, is_first);
+                    }
+                    None => registry.unrestore_other(of),
+                }
+            }
             // A newer version may know more.
             _ => {}
         }
@@ -108,7 +153,47 @@ impl Part for Local {
     }
 }
 
+impl Local {
+    /// Gives the entries of other nodes.
+    fn export_others(&self, each: &mut Again<'_>) {
+        let nodes = self.lock().other_nodes();
+        for node in nodes {
+            let mut from = Some(0);
+            while let Some(first) = from.take() {
+                let mut numbers = self.lock().other_numbers(node, first, NUMBERS_PER_LOCK);
+                if numbers.len() == NUMBERS_PER_LOCK {
+                    from = numbers.last().and_then(|last| last.checked_add(1));
+                }
+                numbers.retain(|number| !each(&other_key(Ref::new(node, *number)), None));
+                for part in numbers.chunks(ENTRIES_PER_LOCK) {
+                    let registry = self.lock();
+                    let refs = part.iter().map(|number| Ref::new(node, *number));
+                    let entries = refs.filter_map(|of| Some((of, registry.other_entry(of)?)));
+                    let entries: Vec<_> = entries.collect();
+                    drop(registry);
+                    for (of, entry) in entries {
+                        each(&other_key(of), Some(&encode(&entry)));
+                    }
+                }
+            }
+        }
+    }
+}
+
 impl Registry {
+    fn other_numbers(&self, node: NodeId, from: u64, numbers_max: usize) -> Vec<u64> {
+        let others = self.sharing.iter().map(|sharing| &sharing.others);
+        others.flat_map(|others| others.numbers(node, from)).take(numbers_max).collect()
+    }
+
+    fn other_entry(&self, of: Ref) -> Option<OtherEntry> {
+        let located = self.sharing.as_ref()?.others.get(of.node(), of.number())?;
+        let PassedEntry { meta, prev } = self.passed(&located.topic, &located.user, of)?;
+        let entry = shared_entry(of, &located.topic, &located.user, &meta);
+        let prev = prev.map(|prev| (prev.node().0, prev.number()));
+        Some(OtherEntry { entry, prev, is_first: located.is_first })
+    }
+
     /// The topics behind this one whose users are not listed, of so many that are looked at; and the last of
     /// those, where there may be more.
     fn unlisted_after(

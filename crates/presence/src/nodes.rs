@@ -140,6 +140,37 @@ impl Registry {
         self.changed(&entry.topic, now_us);
     }
 
+    /// Adds an entry of another node of which members know, from another process. The limit is that of new ones: what
+    /// that process had stays.
+    pub fn restore_other(
+        &mut self,
+        of: Ref,
+        entry: &SharedEntry,
+        prev: Option<Ref>,
+        is_first: bool,
+    ) {
+        self.unrestore_other(of);
+        if self.sharing.is_none() || of.node() == self.next.node() {
+            return;
+        }
+        let meta = Meta::new(&entry.meta, prev);
+        let Some((topic, user)) = self.insert_known((&entry.topic, &entry.user), of, meta) else {
+            return;
+        };
+        if let Some(sharing) = &mut self.sharing {
+            let located = Located { topic, user, is_first, bytes: memory_bytes(entry, is_first) };
+            sharing.others.insert(of.node(), of.number(), located);
+        }
+    }
+
+    /// An entry of another node that was restored is not here.
+    pub fn unrestore_other(&mut self, of: Ref) {
+        let located = self.sharing.as_mut().and_then(|it| it.others.remove(of.node(), of.number()));
+        if let Some(located) = located {
+            self.remove_known(&located.topic, &located.user, of);
+        }
+    }
+
     fn replace_of(
         &mut self,
         node: NodeId,

@@ -144,8 +144,27 @@ impl Registry {
         place.meta(&place.entry(key, of)?).map(Meta::passed)
     }
 
-    /// Adds a connection of which members know, from another process.
+    /// Adds a connection of which members know, from another process, and other nodes as well.
     pub fn restore(&mut self, topic: &str, key: &str, of: Ref, passed: &PassedEntry) {
+        let meta = Meta::new(&passed.meta, passed.prev);
+        let Some((topic, user)) = self.insert_known((topic, key), of, meta) else { return };
+        // Nobody gets its ref again.
+        if of.node() == self.next.node() && of.number() >= self.next.number() {
+            self.next = of.next();
+        }
+        if let Some(sharing) = &mut self.sharing {
+            let located = Located { topic, user, is_first: false, bytes: 0 };
+            sharing.own.insert(of.number(), located);
+        }
+    }
+
+    /// Adds a connection of which members know, and returns the topic and the user; nothing where it is here.
+    pub fn insert_known(
+        &mut self,
+        (topic, key): (&str, &str),
+        of: Ref,
+        meta: Meta,
+    ) -> Option<(Arc<str>, Arc<str>)> {
         if !self.topics.contains_key(topic) {
             let mut new = Topic::new(topic, &self.limits);
             if let Some(last_us) = self.unlisted.get(topic) {
@@ -153,27 +172,33 @@ impl Registry {
             }
             self.topics.insert(new.name.clone(), new);
         }
-        let Some(place) = self.topics.get_mut(topic) else { return };
+        let place = self.topics.get_mut(topic)?;
         if place.entry(key, of).is_some() {
-            return;
+            return None;
         }
-        place.restore(key, of, Meta::new(&passed.meta, passed.prev));
         self.connections += 1;
-        // Nobody gets its ref again.
-        if of.node() == self.next.node() && of.number() >= self.next.number() {
-            self.next = of.next();
-        }
+        Some((place.name.clone(), place.restore(key, of, meta)))
     }
 
     /// A connection that was restored is not here.
     pub fn unrestore(&mut self, topic: &str, key: &str, of: Ref) {
-        let Some(place) = self.topics.get_mut(topic) else { return };
-        let Some(entry) = place.entry(key, of) else { return };
+        if self.remove_known(topic, key, of)
+            && let Some(sharing) = &mut self.sharing
+        {
+            sharing.own.remove(&of.number());
+        }
+    }
+
+    /// Removes a connection, of which no member is notified. False where it is not here.
+    pub fn remove_known(&mut self, topic: &str, key: &str, of: Ref) -> bool {
+        let Some(place) = self.topics.get_mut(topic) else { return false };
+        let Some(entry) = place.entry(key, of) else { return false };
         place.unrestore(&entry);
         self.connections -= 1;
         if place.connections == 0 && place.due_us.is_none() {
             self.topics.remove(topic);
         }
+        true
     }
 
     /// All that is to be said is due now.
@@ -190,6 +215,10 @@ impl Registry {
     /// All have come from another process. Where the caps are other ones, members are told what that means.
     pub fn restored(&mut self) {
         self.unlisted = HashMap::new();
+        if let Some(sharing) = &mut self.sharing {
+            // That process has sent other nodes all its changes.
+            sharing.on_read(self.next.number());
+        }
         if self.caps_before != (self.limits.users_max, self.limits.list_bytes_max) {
             let names: Vec<_> = self.topics.keys().cloned().collect();
             names.iter().for_each(|name| self.changed(name, 0));

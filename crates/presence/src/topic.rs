@@ -171,8 +171,8 @@ impl Topic {
         self.joins.get(entry).or_else(|| self.metas.get(entry))
     }
 
-    /// Adds a connection of which members know.
-    pub fn restore(&mut self, key: &str, of: Ref, meta: Meta) {
+    /// Adds a connection of which members know, and returns its user.
+    pub fn restore(&mut self, key: &str, of: Ref, meta: Meta) -> Arc<str> {
         let key = match self.users.get_key_value(key) {
             Some((key, _)) => key.clone(),
             None => {
@@ -184,7 +184,8 @@ impl Topic {
         self.connections += 1;
         self.bytes += meta.bytes(of);
         self.list.take();
-        self.metas.insert((key, of), meta);
+        self.metas.insert((key.clone(), of), meta);
+        key
     }
 
     /// Takes it away again.

@@ -6,9 +6,9 @@ mod failures;
 #[cfg(feature = "flood")]
 mod flood;
 mod killed;
-mod member;
+pub mod member;
 mod mqtt;
-mod node;
+pub mod node;
 mod older;
 mod partial_input;
 mod peers;

@@ -6,6 +6,7 @@
 mod nats;
 mod registry;
 mod trial;
+mod upgrade;
 mod verify;
 
 use std::cmp::Reverse;
@@ -100,6 +101,8 @@ struct World {
     processes: Vec<Option<Process>>,
     published: Vec<Published>,
     deaths: Vec<(NodeId, u64)>,
+    /// When each node lost its connection, most recently, but for upgrades.
+    disconnected_us: [Option<u64>; NODES],
     seed: u64,
     next_id: u32,
 }
@@ -138,6 +141,7 @@ impl World {
             processes: (0..NODES).map(|_| None).collect(),
             published: Vec::new(),
             deaths: Vec::new(),
+            disconnected_us: [None; NODES],
             seed,
             next_id: 0,
         };
@@ -233,12 +237,7 @@ impl World {
         self.next_id += 1;
         let id = NodeId(self.next_id);
         let clock_us = self.random.below(1_000_000 * SECOND_US);
-        let settings = Settings {
-            node: id,
-            name: format!("n{node}"),
-            version: "1".into(),
-            replay_bytes_max: if self.faults == Faults::Gaps { 100_000 } else { 16 << 20 },
-        };
+        let settings = self.settings(node, id);
         let now_us = self.now_us + clock_us;
         let process = Process {
             node: Node::new(settings, now_us),
@@ -265,6 +264,15 @@ impl World {
         self.input(node, |_, _| {});
         // Some topics have members for good.
         (0..3).for_each(|at| self.enter(node, (node + 4 * at) % (TOPICS - 1)));
+    }
+
+    fn settings(&self, node: usize, id: NodeId) -> Settings {
+        Settings {
+            node: id,
+            name: format!("n{node}"),
+            version: "1".into(),
+            replay_bytes_max: if self.faults == Faults::Gaps { 100_000 } else { 16 << 20 },
+        }
     }
 
     fn connect(&mut self, node: usize, number: u32) {
@@ -355,7 +363,10 @@ impl World {
             Output::Call(_) | Output::CallReply(_) => panic!("no node calls another"),
             Output::TooLarge { .. } => panic!("the nodes know no limit of NATS"),
             Output::Up(_) => {}
-            Output::Down { node: by, .. } => drop(process.down.insert(by, now_us)),
+            Output::Down { node: by, .. } => {
+                process.down.insert(by, now_us);
+                self.verify_down(node, by);
+            }
         }
     }
 
@@ -449,6 +460,9 @@ impl World {
 
     fn fault(&mut self) {
         let node = self.random.below(NODES);
+        if self.random.one_in(3_u32) {
+            return self.upgrade(node);
+        }
         let kinds = match self.faults {
             Faults::Mild => 3_u32,
             Faults::Gaps => 5,
@@ -516,6 +530,7 @@ impl World {
 
     fn disconnect(&mut self, node: usize) {
         self.nats.disconnect(node);
+        self.disconnected_us[node] = Some(self.now_us);
         self.disturb(node);
         self.input(node, |process, now_us| process.node.on_disconnected(now_us));
         let number = self.nats.connections[node].number;
@@ -540,8 +555,10 @@ fn seeds(count: u64) {
         runs(|it| it.resets),
         runs(|it| it.unreachable),
         runs(|it| it.returns),
+        runs(|it| it.upgrades),
     ];
-    assert!(runs.iter().all(|runs| *runs > 2), "limits, resets, unreachable, returns: {runs:?}");
+    let reached = "limits, resets, unreachable, returns, upgrades";
+    assert!(runs.iter().all(|runs| *runs > 2), "{reached}: {runs:?}");
 }
 
 #[test]

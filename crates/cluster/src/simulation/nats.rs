@@ -19,6 +19,8 @@ pub struct Connection {
     /// All that it carries is lost, and neither end notices.
     pub is_cut_off: bool,
     subscriptions: BTreeSet<Stream>,
+    /// The connection of the process before, of which all arrives that was sent.
+    earlier: Option<u32>,
     /// When the last packet that was sent arrives at NATS, in microseconds.
     sent_us: u64,
 }
@@ -77,7 +79,9 @@ impl Nats {
         random: &mut Random,
     ) -> Vec<Sent> {
         let connection = &mut self.connections[node];
-        if connection.number != number || !connection.is_up || connection.is_cut_off {
+        let is_current = connection.number == number && connection.is_up && !connection.is_cut_off;
+        let is_earlier = connection.earlier == Some(number);
+        if !(is_current || is_earlier && matches!(command, Command::Publish(..))) {
             return Vec::new();
         }
         let (target, bytes) = match command {
@@ -109,6 +113,15 @@ impl Nats {
             sent.push(Sent { at_us, node: to, connection, target, bytes });
         }
         sent
+    }
+
+    /// Another process goes on as the node, and is about to connect.
+    pub fn pass_on(&mut self, node: usize) {
+        let connection = &self.connections[node];
+        let earlier =
+            Some(connection.number).filter(|_| connection.is_up && !connection.is_cut_off);
+        let number = connection.number + 1;
+        self.connections[node] = Connection { number, earlier, ..Connection::default() };
     }
 
     /// The node's connection breaks.

@@ -84,6 +84,41 @@ impl Registry {
         }
     }
 
+    /// Notifies the members of all, as a process does before another one takes its place.
+    pub fn settle(&mut self, now_us: u64, seed: u64) {
+        // A topic has one notice for each time.
+        for later_us in 0..10 {
+            self.local.hasten(now_us + later_us);
+            self.notify(now_us + later_us, seed);
+        }
+        assert!(self.local.is_settled(), "seed {seed}");
+    }
+
+    /// The registry of the process that takes this one's place, which must have the same. What waits to be made is lost.
+    pub fn passed(self, bytes_max: usize, pending_bytes_max: usize, seed: u64) -> Self {
+        let new = Registry::new(self.node, bytes_max, pending_bytes_max);
+        let mut sent = handover::Sent::new();
+        handover::testing::pass(&self.local, &new.local, &mut sent);
+        for ((index, user, of), _) in &self.entries {
+            let passed = self.local.passed(&topic(*index), user, *of).unwrap();
+            new.local.restore(&topic(*index), user, *of, &passed);
+        }
+        handover::testing::pass_all(&self.local, &new.local, &mut sent);
+        let list = |local: &Local, index| {
+            let list = local.list(&topic(index), None, Box::new(|_| {}));
+            let PresenceReply::Now(List { counts, users }) = list else { panic!("later") };
+            (counts, users.map(Snapshot::into_json))
+        };
+        for index in 0..TOPICS {
+            assert_eq!(list(&new.local, index), list(&self.local, index), "seed {seed}");
+        }
+        let stats =
+            |local: &Local| presence::Stats { notices: 0, notices_delayed: 0, ..local.stats() };
+        assert_eq!(stats(&new.local), stats(&self.local), "seed {seed}");
+        assert!(new.local.is_settled(), "seed {seed}: members are notified of what they know");
+        Registry { entries: self.entries, views: self.views, ..new }
+    }
+
     /// Another node's entries go, which takes until then, as if they were very many.
     pub fn expire(&mut self, node: NodeId, until_us: u64) {
         self.updates.push_expire(node);

@@ -72,4 +72,6 @@ pub struct Reached {
     pub unreachable: usize,
     /// Changes came of a node whose removal went on.
     pub returns: usize,
+    /// Another process took the place of one while messages were missing there.
+    pub upgrades: usize,
 }

@@ -5,6 +5,7 @@ mod faults;
 mod max_payload;
 mod presence;
 pub mod support;
+mod upgrade;
 
 use serde_json::{Value, json};
 
@@ -161,16 +162,13 @@ fn a_node_that_is_alone_says_so() {
 }
 
 #[test]
-fn a_node_says_goodbye_and_does_not_upgrade() {
+fn a_node_says_goodbye() {
     let nats = Nats::start();
     let [a, mut b] = nats.nodes(&[]);
     let state = state(&a);
     assert_eq!((&state["cluster"], &state["node"]["name"]), (&json!("throng"), &json!("a")));
     assert_eq!(state["nodes"][0]["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(a.metric("throng_cluster_nodes"), 1.0);
-    let (status, error) = b.api("POST", "/api/upgrade", Some(json!({})));
-    assert_eq!(status, 400, "{error}");
-    assert!(error.to_string().contains("a node of a cluster"), "{error}");
     b.signal("-TERM");
     assert!(wait_within(&mut b.child).success());
     a.until("b has left", |a| nodes_in(a, "left") == ["b"]);

@@ -33,11 +33,11 @@ impl Config {
 }
 
 /// A member of a topic, and what it knows of who is there: of each ref the user and what it shows.
-struct Member {
+pub struct Member {
     stream: Stream,
     here: BTreeMap<String, (String, Value)>,
     /// The users of whom it was notified that a connection is gone.
-    left: BTreeSet<String>,
+    pub left: BTreeSet<String>,
 }
 
 /// The metas of a list or a part of a diff: ref, user, and what is shown.
@@ -57,7 +57,7 @@ fn metas(list: &Value) -> Vec<(String, (String, Value))> {
 
 impl Member {
     /// Enters a topic as this user.
-    fn new(node: &Server, topic: &str, user: &str) -> Self {
+    pub fn new(node: &Server, topic: &str, user: &str) -> Self {
         let mut stream = node.listen(&format!("/stream?topic={topic}&user={user}"));
         assert_eq!(stream.next_object()["type"], "welcome");
         Member { stream, here: BTreeMap::new(), left: BTreeSet::new() }
@@ -92,7 +92,7 @@ impl Member {
     }
 
     /// Takes notices until these users are there.
-    fn until(&mut self, users: &[&str]) {
+    pub fn until(&mut self, users: &[&str]) {
         while self.users() != users {
             self.read();
         }
@@ -100,12 +100,12 @@ impl Member {
 }
 
 /// What a node says of a topic to applications.
-fn list(node: &Server, topic: &str) -> Value {
+pub fn list(node: &Server, topic: &str) -> Value {
     node.api("GET", &format!("/api/presence/{topic}"), None).1
 }
 
 /// Waits until all nodes say the same of a topic, with so many connections.
-fn until_alike(nodes: &[&Server], topic: &str, connections: usize) {
+pub fn until_alike(nodes: &[&Server], topic: &str, connections: usize) {
     for node in nodes {
         node.until(&format!("{topic} has {connections} connections"), |node| {
             let here = list(node, topic);

@@ -25,6 +25,7 @@ use tower::ServiceExt;
 
 use super::calls;
 use crate::http::Rejection;
+use crate::http::gate::Pass;
 use crate::node::Node;
 pub(super) use commands::{OtherNodes, PendingCommand};
 use merge::Merge;
@@ -258,14 +259,19 @@ fn owner_of(body: &[u8]) -> Option<NodeId> {
 
 /// Does the calls of other nodes, and replies to them, until the link ends.
 pub(crate) async fn serve(node: Arc<Node>, link: Arc<Link>, mut calls: mpsc::Receiver<Call>) {
+    let gate = node.upgrades.gate.clone();
     let router = router(node);
     let permits = Arc::new(Semaphore::new(CALLS_MAX));
     while let Some(call) = calls.recv().await {
         let Ok(permit) = permits.clone().acquire_owned().await else { return };
-        let (router, link) = (router.clone(), link.clone());
+        let (router, link, gate) = (router.clone(), link.clone(), gate.clone());
         tokio::spawn(async move {
-            let (status, body) = perform(router, &call).await;
-            link.reply(&call, status.as_u16(), body);
+            // As a request does. Where another process takes this one's place the caller gets no reply.
+            if let Pass::Here(working) = gate.pass(|| ()).await {
+                let (status, body) = perform(router, &call).await;
+                link.reply(&call, status.as_u16(), body);
+                drop(working);
+            }
             drop(permit);
         });
     }

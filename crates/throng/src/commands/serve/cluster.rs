@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use config::Config;
 use link::{Description, Link, Login, Registry, Runtime, Servers, Settings};
@@ -25,6 +26,7 @@ impl Cluster {
     pub fn new(
         config: &Config,
         node: model::NodeId,
+        started: Instant,
         demo: bool,
     ) -> Result<Option<Self>, CommandError> {
         if config.cluster.urls.is_empty() {
@@ -42,7 +44,7 @@ impl Cluster {
         let servers = Servers::new(&config.cluster.urls).map_err(error)?;
         let ca_file = Some(&config.cluster.ca_file).filter(|file| !file.is_empty());
         let servers = servers.with_authorities(ca_file.map(PathBuf::from));
-        let link = Link::new(settings(config, node), login(config));
+        let link = Link::new(settings(config, node), login(config), started);
         Ok(Some(Cluster { link, servers }))
     }
 

@@ -101,7 +101,7 @@ impl Services {
         let store = found.store.clone();
         let mqtt_state = mqtt::Mqtt::new(node, store.as_ref());
         let begin = found.begin.take();
-        let cluster = Cluster::new(config, node, args.demo)?;
+        let cluster = Cluster::new(config, node, started, args.demo)?;
         let relay = cluster.as_ref().map(|cluster| cluster.link.clone());
         let (broker, history) = broker(config, &handles, started, begin, &mqtt_state, relay)?;
         let presence = presence::Local::new(settings::presence(config), node);

@@ -183,6 +183,7 @@ impl Start<'_> {
             webhook: &services.webhook,
             handles: &services.handles,
             certificates: services.certificates.clone(),
+            cluster: services.cluster.as_ref().map(|cluster| cluster.link.clone()),
         });
         let connections_max = connections_max.min(capacity);
         Ok(Running { services, workers, shards, ports, connections_max, live, access, parts })
@@ -237,7 +238,7 @@ impl Start<'_> {
             limits: settings::limits(self.loaded),
             binary: crate::binary::path(),
             arguments: upgrade::arguments(std::env::args_os()),
-            is_in_cluster: link.is_some(),
+            cluster: link.clone(),
             done: Box::new(move || signals_handle.close()),
         };
         let upgrade = Upgrade::new(passes_on, came);

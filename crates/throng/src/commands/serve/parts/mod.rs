@@ -11,7 +11,7 @@ use super::certificates::{Certificates, NoTicketsPart, TicketsPart};
 use super::mqtt::Mqtt;
 
 /// The names of all parts, in the order in which they are passed on.
-pub(super) const NAMES: [&str; 17] = [
+pub(super) const NAMES: [&str; 18] = [
     "recent",
     "history",
     "cursors",
@@ -29,6 +29,7 @@ pub(super) const NAMES: [&str; 17] = [
     "sign-ins",
     "samples",
     "tls-tickets",
+    "cluster",
 ];
 
 /// What the parts are parts of.
@@ -45,12 +46,14 @@ pub(super) struct Services<'a> {
     pub webhook: &'a Arc<Dispatcher>,
     pub handles: &'a [shard::Handle],
     pub certificates: Option<Arc<Certificates>>,
+    pub cluster: Option<Arc<link::Link>>,
 }
 
 /// All parts of this process, in the order of [`NAMES`].
 pub(super) fn all(services: Services<'_>) -> Vec<Arc<dyn Part>> {
     let Services { broker, history, presence, subscriptions, revocations, live, .. } = services;
-    let Services { mqtt_state, access, samples, webhook, handles, certificates, .. } = services;
+    let Services { mqtt_state, access, samples, webhook, handles, certificates, cluster, .. } =
+        services;
     let tickets: Arc<dyn Part> = match certificates {
         Some(certificates) => Arc::new(TicketsPart(certificates)),
         None => Arc::new(NoTicketsPart),
@@ -89,6 +92,7 @@ pub(super) fn all(services: Services<'_>) -> Vec<Arc<dyn Part>> {
         Arc::new(control::SignIns(access.clone())),
         Arc::new(samples),
         tickets,
+        Arc::new(link::ClusterPart::new(cluster)),
     ];
     debug_assert!(parts.iter().map(|part| part.name()).eq(NAMES));
     parts

@@ -133,6 +133,8 @@ impl Process {
         let subscriptions = Arc::new(subscriptions::Subscriptions::new(false));
         let revocations = Arc::<token::Revocations>::default();
         let access = control::Access::new(settings::access(config));
+        let cluster = super::super::cluster::settings(config, NODE);
+        let cluster = link::Link::new(cluster, link::Login::Anonymous, started);
         let start = control::webhook::EventStart { node: NODE.to_string(), ..Default::default() };
         let (webhook, workers) = Dispatcher::new(
             settings::webhook_fixed(config, control::Authorities::SYSTEM),
@@ -152,6 +154,7 @@ impl Process {
             webhook: &webhook,
             handles: &[],
             certificates: Some(certificates),
+            cluster: Some(cluster),
         });
         Process {
             broker,
@@ -286,9 +289,31 @@ fn filled() -> Process {
     // A browser that signed in at the end of time, and the numbers of one moment.
     let signed_in = [&b"\xa2\x00\x58\x20"[..], &[5; 32], b"\x01\x1b\x00\x00\x00\xff\0\0\0\0"];
     process.part("sign-ins").import(&[4; 32], Some(&signed_in.concat())).unwrap();
+    fill_cluster(process.part("cluster"));
     let sample = b"\xa5\x00\x82\x07\x08\x01\x80\x02\xf6\x03\x80\x04\x80";
     process.part("samples").import(&9_u64.to_be_bytes(), Some(sample)).unwrap();
     process
+}
+
+/// A node of a cluster that knows another one, and retains a message: the names of crates/cluster/src/node/handover.rs.
+fn fill_cluster(part: &dyn Part) {
+    let numbers = b"\xa6\x00\x07\x01\x08\x02\x09\x03\xf4\x05\x00\x06\x00";
+    let stream = b"\xa5\x00\x05\x01\x00\x02\x04\x03\xf5\x04\x00";
+    let peer = b"\xae\x00\x61b\x01\x611\x02\x03\x03\xf4\x04\xf5\x05\xf5\x06\xf4\x07\x00\x08\x09\x09\x01\x0a\xf4\
+        \x0b\x81\x82\x19\x04\x00\x07\x0c\x80\x0d\x81\x19\x04\x01";
+    let records: [(&[u8], &[u8]); 7] = [
+        (b"l", b"\xa1\x00\x03"),
+        (b"n", numbers),
+        (b"s\x04\x00", stream),
+        (b"s\x04\x01", b"\xa5\x00\x00\x01\x00\x02\x00\x03\xf4\x04\x00"),
+        (b"i\x04\x00", b"\xa2\x00\x00\x01\x02"),
+        (b"p\0\0\0\x02", peer),
+        (b"m\x04\x00\0\0\0\0\0\0\0\x05", b"\xa2\x00\x00\x01\x42ab"),
+    ];
+    for (key, value) in records {
+        part.import(key, Some(value)).unwrap();
+    }
+    part.complete().unwrap();
 }
 
 /// What [`filled`] has put there is there, or was put there by a process of long ago.

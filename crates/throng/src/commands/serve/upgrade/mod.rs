@@ -8,7 +8,7 @@ mod switch;
 pub(super) mod wire;
 
 pub(super) use new::{TakeOver, Waiting};
-pub(super) use old::{ByCall, NO_UPGRADE, Old, Upgrade};
+pub(super) use old::{ByCall, Old, Upgrade};
 pub(super) use process::{Forwarded, arguments};
 
 use rustix::time::{ClockId, clock_gettime};

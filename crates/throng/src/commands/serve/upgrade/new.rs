@@ -242,9 +242,10 @@ impl TakeOver {
                 shard::RECORD_VERSION
             ));
         }
-        if !config.cluster.urls.is_empty() {
-            return no(format!("cluster.urls: {}", super::NO_UPGRADE));
-        }
+        let cluster = &config.cluster;
+        let cluster = Some(&cluster.name).filter(|_| !cluster.urls.is_empty());
+        verify_cluster(facts.cluster.as_deref(), cluster.map(String::as_str))
+            .map_err(CommandError::Usage)?;
         let has_store = !config.store.data.is_empty();
         match (&facts.store, has_store) {
             (Some(theirs), false) => {
@@ -403,6 +404,28 @@ impl TakeOver {
         self.main.set_timeout(Some(LAST_WAIT)).ok()?;
         let frame = expect(&self.main, wire::PAUSED).ok()?;
         Some(u64::from_le_bytes(frame.body.try_into().ok()?))
+    }
+}
+
+/// Whether the new process is a node of the same cluster as the old one.
+///
+/// # Errors
+/// What is otherwise, and what to do.
+fn verify_cluster(theirs: Option<&str>, ours: Option<&str>) -> Result<(), String> {
+    match (theirs, ours) {
+        (Some(theirs), Some(ours)) if theirs != ours => Err(format!(
+            "cluster.name: the running server is a node of \"{theirs}\", and the new configuration names \"{ours}\": an \
+             upgrade can't move a node to another cluster; restart to do that"
+        )),
+        (Some(theirs), None) => Err(format!(
+            "cluster.urls: the running server is a node of a cluster ({theirs}), and the new configuration names no \
+             server of NATS: an upgrade can't take a node out of its cluster; restart to do that"
+        )),
+        (None, Some(ours)) => Err(format!(
+            "cluster.urls: the running server is alone, and the new configuration makes it a node of a cluster \
+             ({ours}): an upgrade can't do that; restart to do it"
+        )),
+        (Some(_), Some(_)) | (None, None) => Ok(()),
     }
 }
 

@@ -33,9 +33,12 @@ const COPYING_MAX: usize = 8;
 /// Between two checks of how far the shards are.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Why a node of a cluster does not upgrade.
-pub(in super::super) const NO_UPGRADE: &str = "a node of a cluster can't pass its connections on in this version: end it, so that its clients go to \
-     other nodes, and start the new version";
+/// Why a node of a cluster whose thread `cluster` has ended does not upgrade.
+const NO_CLUSTER: &str = "the thread that connects this node to the others has ended, as the log says: what it had of the cluster can't \
+     be passed on; restart this node";
+
+/// The part without which the new process is no node of a cluster.
+const CLUSTER: &str = "cluster";
 
 /// What an upgrade passes on, and how it stops and lets go on what it belongs to.
 pub(in super::super) struct Old {
@@ -62,8 +65,8 @@ pub(in super::super) struct Old {
     pub binary: PathBuf,
     /// The command line of this process.
     pub arguments: Vec<OsString>,
-    /// Whether the node is one of a cluster. Then the new process would miss messages of other nodes.
-    pub is_in_cluster: bool,
+    /// `None` for a node that is alone.
+    pub cluster: Option<Arc<link::Link>>,
     /// Makes the main thread look: this process has given everything away.
     pub done: Box<dyn Fn() + Send + Sync>,
 }
@@ -139,8 +142,8 @@ impl Upgrade {
         if self.has_given() {
             return Err(UpgradeRejection::Ending("another process has everything already".into()));
         }
-        if self.old.is_in_cluster {
-            return Err(UpgradeRejection::Bad(NO_UPGRADE.into()));
+        if self.old.cluster.as_ref().is_some_and(|link| link.is_closed()) {
+            return Err(UpgradeRejection::Bad(NO_CLUSTER.into()));
         }
         if self.under_way.swap(true, Ordering::SeqCst) {
             return Err(UpgradeRejection::UnderWay);
@@ -275,6 +278,13 @@ impl Upgrade {
                 format!("version {} does not know \"{name}\": that would be lost", accepted.version)
             }));
         });
+        if self.old.cluster.is_some() && unknown.contains(&CLUSTER) {
+            return Err(format!(
+                "version {} can't take the place of a node of a cluster: end this one, so that its clients go to other \
+                 nodes, and start that version",
+                accepted.version
+            ));
+        }
         if request.check {
             return Ok(UpgradeStage::Checked);
         }
@@ -310,6 +320,7 @@ impl Upgrade {
             limits: old.limits.clone(),
             admin: address(&old.admin),
             admin_tls: old.admin_tls.as_ref().and_then(address),
+            cluster: old.cluster.as_ref().map(|link| link.settings().cluster.clone()),
             check,
         }
     }

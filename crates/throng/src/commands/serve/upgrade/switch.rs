@@ -50,8 +50,17 @@ impl Upgrade {
         })?;
         let called = began.elapsed();
         old.webhook.stand_still();
+        // Before the shards stand still: they take what others have published until then.
+        if let Some(link) = &old.cluster {
+            let paused = link.pause();
+            self.until(STILL_WAIT, "what other nodes have published", || paused.is_done())?;
+        }
         old.givers.iter().for_each(|giver| giver.order(Give::StandStill));
         self.come_to_rest()?;
+        if let Some(link) = &old.cluster {
+            let rests = link.rest();
+            self.until(STILL_WAIT, "what other nodes are to have", || rests.is_done())?;
+        }
         let rested = began.elapsed();
         old.givers.iter().for_each(|giver| giver.order(Give::Rest));
         self.send_parts(main, sent)?;
@@ -81,6 +90,9 @@ impl Upgrade {
         listeners.extend(forwarded.map(|(listener, _)| listener.as_fd()));
         main.send(wire::GO, place, &listeners).map_err(|error| self.why(&error))?;
         self.given.store(true, Ordering::SeqCst);
+        if let Some(link) = &old.cluster {
+            link.abandon();
+        }
         let _ = main.set_timeout(Some(SERVING_WAIT));
         match expect(main, wire::SERVING) {
             Ok(frame) => {
@@ -142,6 +154,9 @@ impl Upgrade {
                 }
                 Err(_) => std::thread::sleep(POLL_INTERVAL),
             }
+        }
+        if let Some(link) = &old.cluster {
+            link.resume();
         }
         old.givers.iter().for_each(|giver| giver.order(Give::Resume));
         old.webhook.go_on();

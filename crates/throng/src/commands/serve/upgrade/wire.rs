@@ -88,6 +88,9 @@ pub(super) struct Facts {
     /// Where its admin port with TLS is; `None` if it has none.
     #[n(16)]
     pub admin_tls: Option<String>,
+    /// The name of its cluster; `None` for a node that is alone.
+    #[n(17)]
+    pub cluster: Option<String>,
     /// Whether the new one is only asked whether it could.
     #[cbor(n(14), default)]
     pub check: bool,
@@ -270,6 +273,7 @@ mod tests {
             limits: vec![("a".into(), 1)],
             admin: Some("b".into()),
             admin_tls: None,
+            cluster: None,
             check: true,
         }
     }

@@ -1,0 +1,63 @@
+//! What the thread `cluster` is ordered while another process may be about to take its place.
+
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+
+use cluster::Node;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::lock::lock;
+
+/// What the thread is ordered.
+pub(crate) enum Order {
+    /// Show the node.
+    Inspect(Box<dyn FnOnce(&Node) + Send>),
+    /// Read no more packets, and say when the broker has all messages that have come.
+    Pause(Sender<()>),
+    /// Give all to NATS, send nothing afterwards, and say when that is so.
+    Rest(Sender<()>),
+    /// Go on.
+    Resume,
+    /// End, without a goodbye.
+    Abandon,
+}
+
+/// The way of orders to the thread.
+pub(crate) struct Orders {
+    sender: UnboundedSender<Order>,
+    receiver: Mutex<Option<UnboundedReceiver<Order>>>,
+}
+
+impl Orders {
+    pub fn new() -> Self {
+        let (sender, receiver) = unbounded_channel();
+        Orders { sender, receiver: Mutex::new(Some(receiver)) }
+    }
+
+    /// The orders, for the thread.
+    pub fn take_receiver(&self) -> Option<UnboundedReceiver<Order>> {
+        lock(&self.receiver).take()
+    }
+
+    /// A thread that has ended does nothing.
+    pub fn send(&self, order: Order) {
+        let _ = self.sender.send(order);
+    }
+
+    /// Sends an order of which the thread says when it is done.
+    pub fn send_and_wait(&self, order: fn(Sender<()>) -> Order) -> Pending {
+        let (sender, receiver) = channel();
+        self.send(order(sender));
+        Pending(receiver)
+    }
+}
+
+/// Something that the thread does.
+pub struct Pending(Receiver<()>);
+
+impl Pending {
+    /// Whether it is done, or the thread has ended.
+    pub fn is_done(&self) -> bool {
+        self.0.try_recv() != Err(TryRecvError::Empty)
+    }
+}
