@@ -55,6 +55,15 @@ fn while_nats_is_away_a_node_serves_its_own_members_and_others_get_the_rest_late
     assert!(state(&a)["nats"]["losses"].as_u64() >= Some(1));
 }
 
+/// Publishes so many numbers to the topic `t` at the first node while neither reaches NATS.
+fn publish_without_nats(nats: &mut Nats, nodes: [&Server; 2], count: u64) {
+    nats.kill();
+    nodes.into_iter().for_each(until_disconnected);
+    (0..count).for_each(|number| _ = nodes[0].publish("t", json!(number)));
+    nats.run();
+    nodes.into_iter().for_each(|node| until_nodes(node, 1));
+}
+
 #[test]
 fn what_a_node_did_not_retain_is_a_gap_for_polls() {
     let mut nats = Nats::start();
@@ -64,13 +73,7 @@ fn what_a_node_did_not_retain_is_a_gap_for_polls() {
     assert!(until_end(&mut there).is_empty());
     let (_, poll) = b.get("/poll?topic=t&timeout=0");
     let since = poll["since"].as_str().unwrap();
-    nats.kill();
-    [&a, &b].into_iter().for_each(until_disconnected);
-    for number in 0..100 {
-        a.publish("t", json!(number));
-    }
-    nats.run();
-    [&a, &b].into_iter().for_each(|node| until_nodes(node, 1));
+    publish_without_nats(&mut nats, [&a, &b], 100);
     a.publish("t", json!("end"));
     // The newest are there, in order.
     let rest = until_end(&mut there);
@@ -121,13 +124,7 @@ fn clients_of_all_transports_but_mqtt_get_a_notice_before_what_comes_behind_a_ga
     let since = poll["since"].as_str().unwrap();
     let mut poll = Stream::new(b.connect());
     poll.send(&format!("GET /poll?topic=t&since={since} HTTP/1.1\r\nHost: b\r\n\r\n"));
-    nats.kill();
-    [&a, &b].into_iter().for_each(until_disconnected);
-    for number in 0..100 {
-        a.publish("t", json!(number));
-    }
-    nats.run();
-    [&a, &b].into_iter().for_each(|node| until_nodes(node, 1));
+    publish_without_nats(&mut nats, [&a, &b], 100);
     a.publish("t", json!("end"));
     a.publish("other", json!("end"));
     let notice = lines.next_object();

@@ -21,18 +21,21 @@ struct Logged {
     folder: Scratch,
 }
 
+fn write_limit(folder: &Scratch, bytes: usize) {
+    folder.write("nats.conf", &format!("max_payload: {bytes}\n"));
+}
+
 impl Limited {
     fn new(bytes: usize) -> Self {
         let folder = Scratch::new("nats");
         let config = folder.path().join("nats.conf").display().to_string();
-        let write = |bytes: usize| folder.write("nats.conf", &format!("max_payload: {bytes}\n"));
-        write(bytes);
+        write_limit(&folder, bytes);
         Limited { nats: Nats::with(&["-c", &config]), folder }
     }
 
     /// Starts it again, while this node waits.
     fn restart(&mut self, node: &Server, bytes: usize) {
-        self.folder.write("nats.conf", &format!("max_payload: {bytes}\n"));
+        write_limit(&self.folder, bytes);
         self.nats.kill();
         until_disconnected(node);
         self.nats.run();
