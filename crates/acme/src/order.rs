@@ -32,7 +32,8 @@ pub trait Challenges: Sync {
     fn clear(&self);
 }
 
-/// What proves whose account at the authority that of ACME belongs to (external account binding: RFC 8555, 7.3.4).
+/// The key that binds the ACME account to the operator's account at the authority (external account binding: RFC 8555,
+/// 7.3.4).
 #[derive(Clone, PartialEq, Eq)]
 pub struct EabKey {
     /// The id of the key.
@@ -57,7 +58,7 @@ pub struct Order {
     pub hosts: Vec<String>,
     /// Where the authority reaches the operator, such as `mailto:ops@example.com`. The operator has agreed to its terms.
     pub contacts: Vec<String>,
-    /// Where the authority demands it: whose account there that of ACME belongs to.
+    /// The key that binds a new account to the operator's at the authority; `None` where the authority demands none.
     pub eab_key: Option<EabKey>,
     /// The certificates that must have signed that of the authority's server, in PEM; `None` trusts those that the host trusts.
     pub trusted: Option<String>,

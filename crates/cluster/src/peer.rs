@@ -50,7 +50,8 @@ pub(crate) struct Peer {
     pub entries: PeerEntries,
     /// Requests for heads: when they were sent, and of which streams.
     requests: BTreeMap<u64, (u64, Vec<Stream>)>,
-    /// Streams of which messages may be missing that this node does not know of, until a reply to a request for heads.
+    /// Streams in which this node may have missed messages without noticing. A reply to a request for heads clears a
+    /// stream.
     unsure: BTreeSet<Stream>,
     /// Since when they may be missing, in microseconds. A request that was sent earlier does not count.
     unsure_us: u64,
@@ -104,8 +105,7 @@ impl Peer {
         }
     }
 
-    /// Packets of it may be lost: the newest numbers of these streams are requested, all in which this node is
-    /// interested.
+    /// Packets of the peer may be lost. Requests the newest numbers of these streams: all in which this node is interested.
     pub fn on_loss(&mut self, streams: &[Stream], now_us: u64) {
         self.unsure_us = now_us;
         self.unsure.extend(streams);

@@ -10,8 +10,8 @@ const BASE64URL: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// The bytes of a key; nothing where it is no base64url, or empty.
-pub fn key(text: &str) -> Option<Vec<u8>> {
+/// Decodes a key. Returns `None` if the text is no base64url, or empty.
+pub fn parse_eab_key(text: &str) -> Option<Vec<u8>> {
     BASE64URL.decode(text).ok().filter(|key| !key.is_empty())
 }
 
@@ -29,8 +29,8 @@ mod tests {
             ("a2V5 ", None),
             ("a+/5", None),
         ] {
-            assert_eq!(key(text).as_deref(), expected.map(str::as_bytes), "{text}");
+            assert_eq!(parse_eab_key(text).as_deref(), expected.map(str::as_bytes), "{text}");
         }
-        assert_eq!(key("-_-_").map(|key| key.len()), Some(3));
+        assert_eq!(parse_eab_key("-_-_").map(|key| key.len()), Some(3));
     }
 }

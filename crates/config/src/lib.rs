@@ -39,7 +39,7 @@ use std::net::SocketAddr;
 
 pub use address::Resolve;
 pub use certificates::{CERTIFICATE_KEYS, CertificateRule};
-pub use eab::key as eab_key;
+pub use eab::parse_eab_key;
 pub use forwards::{FORWARD_KEYS, ForwardRule};
 pub use key_file::NO_KEY;
 pub use keys::{KEY_KEYS, KeyHash, KeyRule};

@@ -140,7 +140,7 @@ impl<M> Hub<M> {
 
     /// Those of them that go over long lists, or wait for one that does.
     pub fn bulk_fanouts(&self) -> usize {
-        self.owed.bulk() + self.ready.bulk.len()
+        self.owed.bulk_count() + self.ready.bulk.len()
     }
 
     /// Messages that wait for a fan-out which is not yet theirs.
@@ -159,7 +159,7 @@ impl<M> Hub<M> {
         now_us: u64,
     ) -> Option<Slice<'_, M>> {
         self.owed.end_served();
-        if self.owed.has(false) {
+        if self.owed.has_small() {
             return self.next_owed(members_max, false, now_us);
         }
         // A fan-out whose batch is done ends with the next call, when no slice holds its messages.
@@ -172,7 +172,7 @@ impl<M> Hub<M> {
                 self.end(id);
             }
         }
-        let has_bulk = self.owed.has(true) || !self.ready.bulk.is_empty();
+        let has_bulk = self.owed.has_bulk() || !self.ready.bulk.is_empty();
         let from = match (self.ready.small.is_empty(), bulk && has_bulk) {
             (true, false) => return None,
             (false, true) => {
@@ -181,7 +181,7 @@ impl<M> Hub<M> {
             }
             (_, bulk) => bulk,
         };
-        if from && self.owed.has(true) {
+        if from && self.owed.has_bulk() {
             return self.next_owed(members_max, true, now_us);
         }
         let queue = self.ready.queue(from);

@@ -106,13 +106,16 @@ impl<M> Lists<M> {
         self.small.len() + self.bulk.len()
     }
 
-    /// Whether there are some, of the short or the long ones.
-    pub fn has(&self, bulk: bool) -> bool {
-        if bulk { !self.bulk.is_empty() } else { !self.small.is_empty() }
+    pub fn has_small(&self) -> bool {
+        !self.small.is_empty()
     }
 
-    /// Long ones, and those behind them.
-    pub fn bulk(&self) -> usize {
+    pub fn has_bulk(&self) -> bool {
+        !self.bulk.is_empty()
+    }
+
+    /// The number of long lists, and of those behind them.
+    pub fn bulk_count(&self) -> usize {
         self.bulk.len()
     }
 

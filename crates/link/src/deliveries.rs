@@ -15,7 +15,8 @@ use crate::Link;
 /// Lines in the log about the same, in a second.
 const LINES_US: u64 = 1_000_000;
 
-/// The time between two notices of gaps to members, in microseconds: each costs a look at the names of all topics.
+/// The time between two notices of gaps to members, in microseconds: for each, every shard scans the names of all its
+/// topics.
 const NOTICE_US: u64 = 1_000_000;
 
 /// What is to be done, in its order.

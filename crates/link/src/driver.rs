@@ -69,7 +69,7 @@ pub(crate) struct Driver {
     entries: Entries,
     orders: UnboundedReceiver<Order>,
     mode: Mode,
-    /// Who waits until the broker has all messages that have come.
+    /// Notifies the caller of [`Link::pause`] once the broker has all messages that have come.
     when_delivered: Option<std::sync::mpsc::Sender<()>>,
     describe: Describe,
     status_due_us: u64,
@@ -185,7 +185,7 @@ impl Driver {
             }
             if let Some(waits) = self.when_delivered.take_if(|_| has_delivered) {
                 self.deliveries.notify_gaps_now();
-                // It may have given up.
+                // The caller may have given up.
                 let _ = waits.send(());
             }
         }
@@ -247,7 +247,7 @@ impl Driver {
             }
             Order::Rest(done) => {
                 self.rest().await;
-                // It may have given up.
+                // The caller may have given up.
                 let _ = done.send(());
             }
             Order::Resume => (self.mode, self.when_delivered) = (Mode::Serving, None),
@@ -316,7 +316,7 @@ impl Driver {
                 "messages came faster than this node could take them".to_string()
             }
             Event::LameDuckMode => "the server of NATS is about to end".to_string(),
-            // The caller ends at the latter.
+            // `run` ends at `Closed`.
             Event::Draining | Event::Closed => return,
         };
         self.link.set_status(|status| status.connection.error = Some(error.clone()));

@@ -18,7 +18,7 @@ use minicbor::{Decode, Encode};
 use crate::Link;
 use crate::link::{Input, NEVER};
 use crate::lock::lock;
-use crate::orders::{Order, Pending};
+use crate::orders::{Order, PendingOrder};
 
 /// The part's name.
 const NAME: &str = "cluster";
@@ -35,14 +35,14 @@ const INSPECT_WAIT: Duration = Duration::from_secs(10);
 
 impl Link {
     /// Has the thread read no more packets, and give what has come to the broker. It goes on to send.
-    pub fn pause(&self) -> Pending {
-        self.orders.send_and_wait(Order::Pause)
+    pub fn pause(&self) -> PendingOrder {
+        self.orders.send_with_reply(Order::Pause)
     }
 
     /// Has the thread send what the shards have published, and afterwards nothing more, once it has [paused](Link::pause)
     /// and no shard publishes. It waits a second at the most until NATS has all; other nodes request the rest later.
-    pub fn rest(&self) -> Pending {
-        self.orders.send_and_wait(Order::Rest)
+    pub fn rest(&self) -> PendingOrder {
+        self.orders.send_with_reply(Order::Rest)
     }
 
     /// Has the thread go on: no other process takes its place.
@@ -167,7 +167,7 @@ fn damaged(what: impl ToString) -> PartError {
     PartError::new(NAME, what)
 }
 
-fn stream_of(key: &[u8]) -> Result<Stream, PartError> {
+fn decode_stream(key: &[u8]) -> Result<Stream, PartError> {
     let number = key.try_into().map(u16::from_be_bytes).ok();
     number.and_then(Stream::from_number).ok_or_else(|| damaged("a key names no stream"))
 }
@@ -214,7 +214,7 @@ impl Part for ClusterPart {
         match key.split_first() {
             Some((&LINK, [])) => coming.numbers = value.map(decode).transpose().map_err(damaged)?,
             Some((&INTEREST, key)) => {
-                let stream = stream_of(key)?;
+                let stream = decode_stream(key)?;
                 match value.map(decode).transpose().map_err(damaged)? {
                     Some(record) => _ = coming.interest.insert(stream, record),
                     None => _ = coming.interest.remove(&stream),

@@ -26,6 +26,6 @@ pub use entries::Registry;
 pub use handover::ClusterPart;
 pub use link::{Link, Settings};
 pub use login::Login;
-pub use orders::Pending;
+pub use orders::PendingOrder;
 pub use status::{Connection, Status};
 pub use thread::{Running, Runtime, Servers, ServersError, spawn};

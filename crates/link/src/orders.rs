@@ -44,18 +44,18 @@ impl Orders {
         let _ = self.sender.send(order);
     }
 
-    /// Sends an order of which the thread says when it is done.
-    pub fn send_and_wait(&self, order: fn(Sender<()>) -> Order) -> Pending {
+    /// Sends an order. The caller polls the result until the thread has done it.
+    pub fn send_with_reply(&self, order: fn(Sender<()>) -> Order) -> PendingOrder {
         let (sender, receiver) = channel();
         self.send(order(sender));
-        Pending(receiver)
+        PendingOrder(receiver)
     }
 }
 
-/// Something that the thread does.
-pub struct Pending(Receiver<()>);
+/// An order that the thread may not have done yet.
+pub struct PendingOrder(Receiver<()>);
 
-impl Pending {
+impl PendingOrder {
     /// Whether it is done, or the thread has ended.
     pub fn is_done(&self) -> bool {
         self.0.try_recv() != Err(TryRecvError::Empty)

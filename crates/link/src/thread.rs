@@ -322,7 +322,7 @@ mod tests {
         running.stop();
     }
 
-    /// A driver whose writer is this, and its registry. No server of NATS is there.
+    /// Runs a driver with this writer and without NATS. Returns what [`Driver::run`] does.
     fn run_with_writer(
         writer: impl Future<Output = ()> + Send + 'static,
         link: &Arc<Link>,

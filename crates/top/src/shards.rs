@@ -62,6 +62,11 @@ pub enum Column {
 }
 
 impl Column {
+    /// Whether small values come first: of the other columns, more is worse.
+    fn is_least_first(self) -> bool {
+        matches!(self, Column::Number | Column::Asleep)
+    }
+
     /// All, in the order in which a screen has space for them.
     pub const ALL: [Column; 15] = [
         Column::Number,
@@ -154,8 +159,7 @@ impl Sort {
 
     /// The order in words. Where more is worse, most comes first.
     pub fn words(self) -> String {
-        let is_least_first = matches!(self.column, Column::Number | Column::Asleep);
-        let first = if is_least_first == self.is_reversed { "most" } else { "least" };
+        let first = if self.column.is_least_first() == self.is_reversed { "most" } else { "least" };
         match (self.column, self.is_reversed) {
             (Column::Number, false) => "by number".into(),
             (Column::Number, true) => "by number, the last first".into(),
@@ -166,8 +170,8 @@ impl Sort {
     fn order(self, one: &Shard, other: &Shard) -> Ordering {
         let of = |shard: &Shard| shard.value(self.column).unwrap_or(-1.0);
         let order = of(one).total_cmp(&of(other));
-        let is_least_first = matches!(self.column, Column::Number | Column::Asleep);
-        let order = if is_least_first == self.is_reversed { order.reverse() } else { order };
+        let order =
+            if self.column.is_least_first() == self.is_reversed { order.reverse() } else { order };
         order.then(one.number.cmp(&other.number))
     }
 }

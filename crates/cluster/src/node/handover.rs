@@ -1,5 +1,5 @@
 //! A node on its way to another process, which goes on as the same node: with its id, its numbers, what it retains for
-//! others, and what it knows of them. Nobody else notices but by a moment of silence.
+//! others, and what it knows of them. Other nodes notice only a moment of silence.
 //!
 //! All of it is records with keys ([`Node::export`], [`Node::export_messages`]), which [`Handover`] takes in any order,
 //! newer ones in place of earlier ones. Kinds of keys and numbers of fields stay for good; a reader passes over what it
@@ -184,7 +184,7 @@ fn stream_of(number: u16) -> Result<Stream> {
     Stream::from_number(number).ok_or_else(unknown)
 }
 
-fn number<const N: usize>(key: &[u8]) -> Result<[u8; N]> {
+fn key_bytes<const N: usize>(key: &[u8]) -> Result<[u8; N]> {
     key.try_into().map_err(|_| HandoverError::new("a key has another length"))
 }
 
@@ -283,15 +283,15 @@ impl Handover {
         match key.split_first() {
             Some((&NUMBERS, [])) => self.numbers = value.map(decode_numbers).transpose()?,
             Some((&STREAM, key)) => {
-                let stream = stream_of(u16::from_be_bytes(number(key)?))?;
+                let stream = stream_of(u16::from_be_bytes(key_bytes(key)?))?;
                 put(&mut self.streams, stream, value.map(decode_stream).transpose()?);
             }
             Some((&PEER, key)) => {
-                let node = NodeId(u32::from_be_bytes(number(key)?));
+                let node = NodeId(u32::from_be_bytes(key_bytes(key)?));
                 put(&mut self.peers, node, value.map(decode_peer).transpose()?);
             }
             Some((&MESSAGE, key)) => {
-                let [high, low, at @ ..] = number::<10>(key)?;
+                let [high, low, at @ ..] = key_bytes::<10>(key)?;
                 let (stream, at) = (u16::from_be_bytes([high, low]), u64::from_be_bytes(at));
                 verify([at])?;
                 let message = value.map(decode::<MessageRecord>).transpose()?;

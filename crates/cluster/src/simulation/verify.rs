@@ -17,7 +17,8 @@ impl World {
             let me = process.node.id();
             expected += self.verify_messages(process);
             self.verify_deaths(process);
-            let up: BTreeSet<_> = process.node.peers().filter(|it| it.is_up).collect_ids();
+            let up = process.node.peers().filter(|it| it.is_up);
+            let up: BTreeSet<_> = up.map(|it| it.node).collect();
             let others: BTreeSet<_> = alive.iter().copied().filter(|id| *id != me).collect();
             assert_eq!(up, others, "seed {seed}: {me}");
             let has_all = others.iter().all(|id| process.node.has_entries_of(*id));
@@ -70,15 +71,5 @@ impl World {
                 assert!(after_us < 5 * SECOND_US, "seed {seed}: {me} saw {dead} after {after_us}");
             }
         }
-    }
-}
-
-trait CollectIds {
-    fn collect_ids(self) -> BTreeSet<NodeId>;
-}
-
-impl<'a, I: Iterator<Item = &'a crate::PeerState>> CollectIds for I {
-    fn collect_ids(self) -> BTreeSet<NodeId> {
-        self.map(|peer| peer.node).collect()
     }
 }

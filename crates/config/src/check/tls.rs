@@ -139,7 +139,7 @@ fn acme(config: &Config, checks: &mut Checks<'_>) {
                 .into()
         },
     );
-    let is_key = crate::eab_key(key).is_some();
+    let is_key = crate::parse_eab_key(key).is_some();
     checks.require(&["tls.acme_eab_key"], key.is_empty() || is_key, || {
         "it is no base64url: copy the key as the authority shows it".into()
     });

@@ -231,7 +231,7 @@ impl TraceQuery {
 #[utoipa::path(get, path = "/api/trace", tag = "inspect", params(TraceQuery), responses(
     (status = 200, body = TraceLine, content_type = "application/x-ndjson"),
     (status = 404, body = ErrorBody, description = "The connection is not open here"),
-    (status = 503, body = ErrorBody, description = "8 others follow somebody already")))]
+    (status = 503, body = ErrorBody, description = "8 traces are open already")))]
 pub(crate) async fn trace(
     State(monitor): State<Arc<Monitor>>,
     caller: Caller,

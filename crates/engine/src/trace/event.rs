@@ -170,7 +170,7 @@ pub enum NotDelivered {
     TooLarge,
     /// The message has expired.
     Expired,
-    /// Nobody has acknowledged the message in all its tries: it is given up.
+    /// No member has acknowledged the message, and its delivery count is at the limit: the engine gives it up.
     GivenUp,
 }
 

@@ -21,11 +21,11 @@ impl Core {
         slots: &[u32],
         sink: Arc<dyn TraceSink>,
     ) -> u32 {
-        let Some(place) = self.traces.begin(number, target, sink) else { return 0 };
+        let Some(index) = self.traces.begin(number, target, sink) else { return 0 };
         for &slot in slots {
-            self.traces.follow(place, slot);
+            self.traces.follow(index, slot);
             if let Some(connection) = self.traced_connection(slot) {
-                self.trace_to([place], slot, TraceKind::Open(connection.into()));
+                self.trace_to([index], slot, TraceKind::Open(connection.into()));
             }
         }
         crate::core::count::count(slots.len())
@@ -39,16 +39,16 @@ impl Core {
         }
     }
 
-    fn trace_to(&mut self, places: impl IntoIterator<Item = usize>, slot: u32, kind: TraceKind) {
-        for place in places {
-            self.trace_event(place, Some(slot), kind.clone());
+    fn trace_to(&mut self, indexes: impl IntoIterator<Item = usize>, slot: u32, kind: TraceKind) {
+        for index in indexes {
+            self.trace_event(index, Some(slot), kind.clone());
         }
     }
 
     /// An event of a connection, or of the user.
-    fn trace_event(&mut self, place: usize, slot: Option<u32>, kind: TraceKind) {
+    fn trace_event(&mut self, index: usize, slot: Option<u32>, kind: TraceKind) {
         let is_of_message = kind.is_of_message();
-        let Some(admitted) = self.traces.admit(place, self.now_us, is_of_message) else { return };
+        let Some(admitted) = self.traces.admit(index, self.now_us, is_of_message) else { return };
         if admitted.left_out > 0 {
             self.trace_left_out(admitted.sink.clone(), admitted.left_out);
         }
@@ -86,11 +86,11 @@ impl Core {
             return self.trace(slot, || TraceKind::Subscribed(shown(topic).into()));
         };
         self.trace(slot, || TraceKind::LoggedIn(user.into()));
-        for place in self.traces.of_user(user) {
-            if self.traces.follow(place, slot)
+        for index in self.traces.of_user(user) {
+            if self.traces.follow(index, slot)
                 && let Some(connection) = self.traced_connection(slot)
             {
-                self.trace_to([place], slot, TraceKind::Connected(connection.into()));
+                self.trace_to([index], slot, TraceKind::Connected(connection.into()));
             }
         }
     }
@@ -104,8 +104,8 @@ impl Core {
             return self.trace(slot, || TraceKind::Unsubscribed(shown(topic).into()));
         };
         self.trace(slot, || TraceKind::LoggedOut(user.into()));
-        for place in self.traces.of_user(user) {
-            self.traces.leave(place, slot);
+        for index in self.traces.of_user(user) {
+            self.traces.leave(index, slot);
         }
     }
 
@@ -137,9 +137,9 @@ impl Core {
 
     /// A user has acknowledged a topic up to this message: each connection of the user has.
     pub(crate) fn trace_acknowledged(&mut self, user: &str, topic: &Name, id: Position) {
-        for place in self.traces.of_user(user) {
+        for index in self.traces.of_user(user) {
             let kind = TraceKind::Acknowledged { topic: topic.clone(), id };
-            self.trace_event(place, None, kind);
+            self.trace_event(index, None, kind);
         }
     }
 

@@ -18,9 +18,9 @@ pub const RESERVED: u32 = EVENTS_PER_SECOND_MAX / 4;
 /// The traces of an engine.
 #[derive(Default)]
 pub(crate) struct Traces {
-    /// By place; none in a place that is free.
+    /// By index; `None` where the index is free.
     list: Vec<Option<Trace>>,
-    /// Those that follow a connection, by slot: a bit for each place in the list.
+    /// The traces that follow a connection, by slot: a bit for each index of the list.
     slots: HashMap<u32, u8>,
     /// How many there are.
     count: usize,
@@ -51,15 +51,15 @@ impl Traces {
         self.count == 0
     }
 
-    /// Begins a trace; gives its place, or none where there are [`TRACES_MAX`].
+    /// Begins a trace; gives its index, or none where there are [`TRACES_MAX`].
     pub fn begin(
         &mut self,
         number: u64,
         target: Target,
         sink: Arc<dyn TraceSink>,
     ) -> Option<usize> {
-        let place = match self.list.iter().position(Option::is_none) {
-            Some(place) => place,
+        let index = match self.list.iter().position(Option::is_none) {
+            Some(index) => index,
             None if self.list.len() < TRACES_MAX => {
                 self.list.push(None);
                 self.list.len() - 1
@@ -67,19 +67,19 @@ impl Traces {
             None => return None,
         };
         let (second, events, left_out) = (0, 0, 0);
-        self.list[place] = Some(Trace { number, target, sink, second, events, left_out });
+        self.list[index] = Some(Trace { number, target, sink, second, events, left_out });
         self.count += 1;
-        Some(place)
+        Some(index)
     }
 
     /// Ends a trace. One that is not there has ended.
     pub fn end(&mut self, number: u64) {
         let is_it = |trace: &Option<Trace>| trace.as_ref().is_some_and(|it| it.number == number);
-        let Some(place) = self.list.iter().position(is_it) else { return };
-        self.list[place] = None;
+        let Some(index) = self.list.iter().position(is_it) else { return };
+        self.list[index] = None;
         self.count -= 1;
         for followers in self.slots.values_mut() {
-            *followers &= !(1 << place);
+            *followers &= !(1 << index);
         }
         self.slots.retain(|_, followers| *followers != 0);
         if self.count == 0 {
@@ -87,18 +87,18 @@ impl Traces {
         }
     }
 
-    /// The trace in this place follows a connection from now on. False where it did so before.
-    pub fn follow(&mut self, place: usize, slot: u32) -> bool {
+    /// The trace at this index follows a connection from now on. False where it did so before.
+    pub fn follow(&mut self, index: usize, slot: u32) -> bool {
         let followers = self.slots.entry(slot).or_default();
-        let is_new = *followers & (1 << place) == 0;
-        *followers |= 1 << place;
+        let is_new = *followers & (1 << index) == 0;
+        *followers |= 1 << index;
         is_new
     }
 
-    /// The trace in this place follows a connection no longer.
-    pub fn leave(&mut self, place: usize, slot: u32) {
+    /// The trace at this index follows a connection no longer.
+    pub fn leave(&mut self, index: usize, slot: u32) {
         if let Some(followers) = self.slots.get_mut(&slot) {
-            *followers &= !(1 << place);
+            *followers &= !(1 << index);
             if *followers == 0 {
                 self.slots.remove(&slot);
             }
@@ -110,10 +110,10 @@ impl Traces {
         if self.slots.is_empty() {
             return;
         }
-        for place in self.followers(slot) {
-            let is_of_user = matches!(self.target(place), Some(Target::User(_)));
+        for index in self.followers(slot) {
+            let is_of_user = matches!(self.target(index), Some(Target::User(_)));
             if is_of_user || !stays_open {
-                self.leave(place, slot);
+                self.leave(index, slot);
             }
         }
     }
@@ -131,25 +131,25 @@ impl Traces {
         slots.iter().copied().filter(|slot| self.slots.contains_key(slot))
     }
 
-    /// The places of the traces that follow the connection.
+    /// The indexes of the traces that follow the connection.
     pub fn followers(&self, slot: u32) -> impl Iterator<Item = usize> + use<> {
         let followers = self.slots.get(&slot).copied().unwrap_or_default();
-        (0..TRACES_MAX).filter(move |place| followers & (1 << place) != 0)
+        (0..TRACES_MAX).filter(move |index| followers & (1 << index) != 0)
     }
 
-    /// The places of the traces of this user.
+    /// The indexes of the traces of this user.
     pub fn of_user(&self, user: &str) -> Vec<usize> {
-        let is_of = |place: &usize| matches!(self.target(*place), Some(Target::User(traced)) if *traced == *user);
+        let is_of = |index: &usize| matches!(self.target(*index), Some(Target::User(traced)) if *traced == *user);
         (0..self.list.len()).filter(is_of).collect()
     }
 
-    fn target(&self, place: usize) -> Option<&Target> {
-        Some(&self.list.get(place)?.as_ref()?.target)
+    fn target(&self, index: usize) -> Option<&Target> {
+        Some(&self.list.get(index)?.as_ref()?.target)
     }
 
     /// Counts an event of a trace, at a time in microseconds of the node's clock. None where it is left out.
-    pub fn admit(&mut self, place: usize, now_us: u64, is_of_message: bool) -> Option<Admitted> {
-        let trace = self.list.get_mut(place)?.as_mut()?;
+    pub fn admit(&mut self, index: usize, now_us: u64, is_of_message: bool) -> Option<Admitted> {
+        let trace = self.list.get_mut(index)?.as_mut()?;
         let second = now_us / 1_000_000;
         if trace.second != second {
             (trace.second, trace.events) = (second, 0);

@@ -8,7 +8,7 @@ use ratatui::widgets::Paragraph;
 
 use super::table::{Column, Row, Sort};
 use super::view::View;
-use crate::draw::{ALARM, FAINT, STRONG, help_box};
+use crate::draw::{ALARM, FAINT, STRONG, header_line, help_box};
 use crate::format::{clock_utc, cut, duration, plain};
 
 /// The most and the fewest columns of a terminal that a node's name takes.
@@ -68,12 +68,7 @@ fn header(frame: &mut Frame<'_>, area: Rect, view: &View, now_ms: u64) {
         }
         (None, false) => (String::new(), STRONG),
     };
-    let width = Span::raw(&status).width() as u16;
-    let [left, right] =
-        Layout::horizontal([Constraint::Min(0), Constraint::Length(width)]).areas(area);
-    let text = cut(&text, usize::from(left.width.saturating_sub(1)));
-    frame.render_widget(Line::styled(text, STRONG), left);
-    frame.render_widget(Line::styled(status, style), right);
+    header_line(frame, area, &text, (status, style));
 }
 
 fn footer(frame: &mut Frame<'_>, area: Rect, view: &View) {

@@ -118,10 +118,20 @@ fn header(frame: &mut Frame<'_>, area: Rect, state: &State, now_ms: u64) {
             None => (String::new(), STRONG),
         },
     };
+    header_line(frame, area, &text, (status, style));
+}
+
+/// The line at the top: a text, as far as it fits, and the status at its right.
+pub(crate) fn header_line(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    text: &str,
+    (status, style): (String, Style),
+) {
     let width = Span::raw(&status).width() as u16;
     let [left, right] =
         Layout::horizontal([Constraint::Min(0), Constraint::Length(width)]).areas(area);
-    let text = cut(&text, usize::from(left.width.saturating_sub(1)));
+    let text = cut(text, usize::from(left.width.saturating_sub(1)));
     frame.render_widget(Line::styled(text, STRONG), left);
     frame.render_widget(Line::styled(status, style), right);
 }

@@ -1,26 +1,26 @@
-//! When requests are held back: not while one takes long.
+//! Pauses the gate only once no request is under way: a slow one must not make all others wait.
 
 use std::time::{Duration, Instant};
 
 use super::Gate;
 
-/// How long the requests under way are waited for. Those that begin wait meanwhile, so this is short, and where it does
-/// not suffice all go on for a while before the next attempt.
+/// How long the gate waits for requests under way. New requests wait meanwhile, so an attempt is short; after a failed
+/// one all requests go on for a while.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// How long requests that begin wait in one attempt, at the most.
+    /// How long new requests wait in one attempt, at the most.
     pub wait: Duration,
     /// How long all go on between two attempts.
     pub pause: Duration,
     /// How many attempts there are.
     pub attempts: u32,
-    /// How often the gate is looked at.
+    /// The time between two polls of the gate.
     pub interval: Duration,
 }
 
 impl Gate {
-    /// Makes requests wait, from a moment on in which none is worked on. Returns since when they wait, or `None` where
-    /// in each attempt some took longer; then all go on. `check` is called all the while.
+    /// Makes new requests wait, once no request is under way. Returns since when they wait, or `None` if a request outlasted
+    /// every attempt; then all go on. Calls `check` at each poll.
     ///
     /// # Errors
     /// Those of `check`, whatever requests do then.

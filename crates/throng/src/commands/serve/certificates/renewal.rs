@@ -44,7 +44,7 @@ impl AcmeConfig {
             directory: tls.acme_directory.clone(),
             hosts: tls.acme_hosts.iter().map(|host| host.to_ascii_lowercase()).collect(),
             contacts: tls.acme_contacts.clone(),
-            eab_key: config::eab_key(&tls.acme_eab_key)
+            eab_key: config::parse_eab_key(&tls.acme_eab_key)
                 .map(|key| EabKey { id: tls.acme_eab_key_id.clone(), key: Zeroizing::new(key) }),
             trusted: None,
             folder: Folder::new(dir),
