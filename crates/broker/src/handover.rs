@@ -1,15 +1,13 @@
 //! The recent window on its way to another process, which goes on in the same epoch with the next offset.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use handover::{Again, Part, PartError, decode, encode, message};
 use minicbor::{Decode, Encode};
-use model::Envelope;
 
 use crate::local::SCANNED;
-use crate::recent::DROPPED_PLACES;
+use crate::recent::{DROPPED_PLACES, Dropped, Window};
 use crate::{Broker, Local};
 
 const NAME: &str = "recent";
@@ -33,7 +31,7 @@ pub struct RecentPart {
 struct Coming {
     state: Option<State>,
     dropped: Option<Box<[u64; DROPPED_PLACES]>>,
-    messages: BTreeMap<u64, Arc<Envelope>>,
+    window: Option<Window>,
 }
 
 #[derive(Clone, Encode, Decode)]
@@ -77,18 +75,6 @@ impl Part for RecentPart {
     }
 
     fn export_again(&self, each: &mut Again<'_>) {
-        let mut after = 0;
-        loop {
-            let piece: Vec<_> = self.broker.order().window.after(after, SCANNED).cloned().collect();
-            let Some(last) = piece.last() else { break };
-            after = last.id.offset;
-            for found in piece {
-                let key = found.id.offset.to_be_bytes();
-                if !each(&key, None) {
-                    each(&key, Some(&message::encode(&found)));
-                }
-            }
-        }
         let mut dropped = Vec::with_capacity(8 * DROPPED_PLACES);
         let order = self.broker.order();
         let places = order.window.dropped.places.iter();
@@ -104,6 +90,18 @@ impl Part for RecentPart {
         each(STATE, Some(&encode(state)));
     }
 
+    fn export_numbered(&self, from: u64, each: &mut dyn FnMut(u64, &[u8])) -> u64 {
+        let mut after = from.saturating_sub(1);
+        loop {
+            let piece: Vec<_> = self.broker.order().window.after(after, SCANNED).cloned().collect();
+            let Some(last) = piece.last() else { break };
+            after = last.id.offset;
+            piece.iter().for_each(|found| each(found.id.offset, &message::encode(found)));
+        }
+        let order = self.broker.order();
+        order.window.after(0, 1).next().map_or(order.last + 1, |oldest| oldest.id.offset)
+    }
+
     fn import(&self, key: &[u8], value: Option<&[u8]>) -> Result<(), PartError> {
         let mut coming = self.coming();
         match (key, value) {
@@ -117,8 +115,10 @@ impl Part for RecentPart {
                     // Of a later version, which says beforehand what this one would lose.
                     return Ok(());
                 };
+                let window =
+                    coming.window.get_or_insert_with(|| self.broker.order().window.new_alike());
                 let Some(value) = value else {
-                    coming.messages.remove(&offset);
+                    window.remove(offset);
                     return Ok(());
                 };
                 let found = message::decode(value, &|topic| self.broker.hash(topic));
@@ -126,27 +126,31 @@ impl Part for RecentPart {
                 if found.id.offset != offset {
                     return Err(damaged(format!("offset {offset} has another message")));
                 }
-                coming.messages.insert(offset, Arc::new(found));
+                if !window.push_imported(Arc::new(found)) {
+                    return Err(damaged(format!("offset {offset} comes behind a higher one")));
+                }
             }
         }
         Ok(())
     }
 
     fn complete(&self) -> Result<(), PartError> {
-        let Coming { state, dropped, messages } = std::mem::take(&mut *self.coming());
+        let Coming { state, dropped, window } = std::mem::take(&mut *self.coming());
         let State { epoch, last, gone_us, key } =
             state.ok_or_else(|| damaged("nothing says where it goes on"))?;
-        if messages.keys().next_back().is_some_and(|newest| *newest > last) {
+        let imported = window.unwrap_or_else(|| self.broker.order().window.new_alike());
+        if imported.before(u64::MAX, 1).next().is_some_and(|newest| newest.id.offset > last) {
             return Err(damaged("a message is behind the last one"));
         }
         self.broker.epoch.store(epoch, Ordering::Relaxed);
         let mut order = self.broker.order();
         order.last = last;
-        let window = &mut order.window;
-        // The places are those of this process where the keys are the same.
-        window.dropped.key = Some(key).filter(|key| *key != self.broker.hash_key);
-        window.dropped.places = dropped.unwrap_or_else(|| Box::new([0; DROPPED_PLACES]));
-        window.restore(gone_us, messages.into_values());
+        let dropped = Dropped {
+            // The places are those of this process where the keys are the same.
+            key: Some(key).filter(|key| *key != self.broker.hash_key),
+            places: dropped.unwrap_or_else(|| Box::new([0; DROPPED_PLACES])),
+        };
+        order.window.go_on_with(imported, gone_us, dropped);
         Ok(())
     }
 }

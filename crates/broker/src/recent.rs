@@ -125,11 +125,20 @@ impl Window {
 
     /// Takes in a message that is newer than all others, and drops what is over the limits.
     pub fn push(&mut self, message: Arc<Envelope>) {
-        let now_us = message.published_us;
-        let age_us_max = self.limits.recent_seconds_max * 1_000_000;
+        self.append(message);
+        self.drop_excess();
+    }
+
+    fn append(&mut self, message: Arc<Envelope>) {
         self.bytes += message.bytes();
         self.by_topic.entry(message.topic_hash).or_default().push_back(message.clone());
         self.ring.push_back(message);
+    }
+
+    /// Drops what is over the limits, when the newest message is as old as now.
+    fn drop_excess(&mut self) {
+        let now_us = self.ring.back().map_or(0, |newest| newest.published_us);
+        let age_us_max = self.limits.recent_seconds_max * 1_000_000;
         while let Some(oldest) = self.ring.front() {
             let over = self.ring.len() > self.limits.recent_messages_max
                 || self.bytes > self.limits.recent_bytes_max
@@ -176,6 +185,48 @@ impl Window {
         self.ring.clear();
         self.by_topic.clear();
         messages.into_iter().for_each(|message| self.push(message));
+    }
+
+    /// Another one with the same limits that holds nothing yet.
+    pub fn new_alike(&self) -> Self {
+        Window::new(self.limits)
+    }
+
+    /// Takes in a message as it was in another process's window, if it is newer than all others here: nothing is
+    /// dropped before the window is taken over. Gives whether it is.
+    pub fn push_imported(&mut self, message: Arc<Envelope>) -> bool {
+        let is_newest = self.ring.back().is_none_or(|newest| newest.id.offset < message.id.offset);
+        if is_newest {
+            self.append(message);
+        }
+        is_newest
+    }
+
+    /// Takes out the message with this offset, if it is here.
+    pub fn remove(&mut self, offset: u64) {
+        let at = self.ring.partition_point(|message| message.id.offset < offset);
+        let Some(message) = self.ring.get(at).filter(|message| message.id.offset == offset) else {
+            return;
+        };
+        let (hash, bytes) = (message.topic_hash, message.bytes());
+        self.ring.remove(at);
+        self.bytes -= bytes;
+        if let Entry::Occupied(mut messages) = self.by_topic.entry(hash) {
+            let at = messages.get().partition_point(|message| message.id.offset < offset);
+            messages.get_mut().remove(at);
+            if messages.get().is_empty() {
+                messages.remove();
+            }
+        }
+    }
+
+    /// Begins over with the messages of another process's window, which dropped those up to this time, in
+    /// microseconds of the node's clock, and those in these places. What is over the limits here is dropped.
+    pub(crate) fn go_on_with(&mut self, imported: Window, gone_us: u64, dropped: Dropped) {
+        let Window { ring, by_topic, bytes, .. } = imported;
+        (self.ring, self.by_topic, self.bytes) = (ring, by_topic, bytes);
+        (self.gone_us, self.dropped) = (gone_us, dropped);
+        self.drop_excess();
     }
 
     /// Up to `count` messages with an offset over `after`, oldest first.
@@ -278,7 +329,15 @@ mod tests {
             assert_eq!(indexed, window.ring.len());
             assert!(window.by_topic.values().all(|messages| !messages.is_empty()));
         }
-        window.restore(0, [message(offset + 1, 1)]);
-        assert_eq!((window.ring.len(), window.by_topic.len()), (1, 1));
+        let mut imported = Window::new(limits);
+        (1..=50).for_each(|at| assert!(imported.push_imported(message(at, at % 6))));
+        assert!(!imported.push_imported(message(50, 1)), "it is not newer");
+        [1, 30, 99].iter().for_each(|at| imported.remove(*at));
+        let dropped = Dropped { key: None, places: Box::new([0; DROPPED_PLACES]) };
+        window.go_on_with(imported, 0, dropped);
+        let offsets: Vec<u64> = window.ring.iter().map(|message| message.id.offset).collect();
+        assert_eq!(offsets, (10..=50).filter(|at| *at != 30).collect::<Vec<_>>());
+        let indexed: usize = window.by_topic.values().map(VecDeque::len).sum();
+        assert_eq!((indexed, window.gone_us), (offsets.len(), 9));
     }
 }

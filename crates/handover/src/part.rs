@@ -26,6 +26,15 @@ pub trait Part: Send + Sync {
         self.export(&mut |key, value| _ = each(key, Some(value)));
     }
 
+    /// Records beside those of [`export`](Part::export) and [`export_again`](Part::export_again), whose keys are
+    /// numbers (8 bytes, the highest first): they never change, new ones have higher numbers than all before, and
+    /// the lowest go first. Gives those from the number `from` on, in their order, and returns the lowest number
+    /// that is still there; what is higher and was given once costs nothing in later rounds.
+    fn export_numbered(&self, from: u64, each: &mut dyn FnMut(u64, &[u8])) -> u64 {
+        let _ = (from, each);
+        0
+    }
+
     /// Takes a record, in place of the one that has this key; without a value nothing stands under the key
     /// any more. The process doesn't serve yet.
     ///
@@ -42,9 +51,10 @@ pub trait Part: Send + Sync {
     }
 }
 
-/// Exports a part whose [`Part::export_again`] gives records without their values: knows none of them, so that all
-/// values come.
+/// Exports a part whose [`Part::export_again`] gives records without their values, or that has numbered ones: knows
+/// none of them, so that all values come.
 pub fn export_all(part: &dyn Part, each: &mut dyn FnMut(&[u8], &[u8])) {
+    part.export_numbered(0, &mut |number, value| each(&number.to_be_bytes(), value));
     part.export_again(&mut |key, value| {
         value.into_iter().for_each(|value| each(key, value));
         false

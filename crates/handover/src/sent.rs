@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
 
 use crate::{Changed, Part};
 
@@ -19,6 +20,8 @@ pub struct Sent {
     places: HashMap<u64, u32>,
     /// Where the next one is looked for.
     next: usize,
+    /// The numbers of those [that are numbered](Part::export_numbered), from the lowest that is still there.
+    numbers: Range<u64>,
 }
 
 #[derive(Debug)]
@@ -88,6 +91,7 @@ impl Sent {
     /// A round over a part: sends what differs from what was sent, which the first time is everything. A
     /// record without a value is gone.
     pub fn round(&mut self, part: &dyn Part, send: &mut Changed<'_>) {
+        self.round_of_numbered(part, send);
         part.export_again(&mut |key, value| match value {
             None => self.stands(key),
             Some(value) => {
@@ -99,6 +103,21 @@ impl Sent {
             }
         });
         self.end_round().iter().for_each(|key| send(key, None));
+    }
+
+    fn round_of_numbered(&mut self, part: &dyn Part, send: &mut Changed<'_>) {
+        let numbers = &mut self.numbers;
+        let lowest = part.export_numbered(numbers.end, &mut |number, value| {
+            send(&number.to_be_bytes(), Some(value));
+            if numbers.is_empty() {
+                numbers.start = number;
+            }
+            numbers.end = number + 1;
+        });
+        let lowest = lowest.clamp(numbers.start, numbers.end);
+        // Numbers may be left out: then nothing is there to go.
+        (numbers.start..lowest).for_each(|number| send(&number.to_be_bytes(), None));
+        numbers.start = lowest;
     }
 
     /// Ends a round: the keys that were not [seen](Sent::see) in it, and begins the next.
@@ -120,12 +139,12 @@ impl Sent {
         gone
     }
 
-    /// How many records there are.
+    /// How many records there are, without those that are numbered.
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// True when there are none.
+    /// True when there are none, but for those that are numbered.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
@@ -239,5 +258,61 @@ mod tests {
         assert_eq!(round(&Numbers(1..3, 7)), [number(1), number(2), state(7)]);
         assert_eq!(round(&Numbers(1..3, 7)), []);
         assert_eq!(round(&Numbers(2..4, 8)), [number(3), state(8), (vec![1], None)]);
+    }
+    /// Numbers that come at the end and go from the front; every third is left out.
+    struct Log(Range<u64>);
+
+    impl Part for Log {
+        fn name(&self) -> &'static str {
+            "log"
+        }
+
+        fn export(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
+            crate::export_all(self, each);
+        }
+
+        fn export_again(&self, each: &mut crate::Again<'_>) {
+            each(b"state", Some(b"x"));
+        }
+
+        fn export_numbered(&self, from: u64, each: &mut dyn FnMut(u64, &[u8])) -> u64 {
+            let numbers = self.0.clone().filter(|number| number % 3 != 0);
+            let (lowest, given) =
+                (numbers.clone().next(), numbers.filter(|number| *number >= from));
+            given.for_each(|number| each(number, &[number as u8]));
+            lowest.unwrap_or(self.0.end)
+        }
+
+        fn import(&self, _: &[u8], _: Option<&[u8]>) -> Result<(), crate::PartError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn numbered_records_come_once_and_go_from_the_front() {
+        for seed in 0..200 {
+            let mut random = Random::new(seed);
+            let mut sent = Sent::new();
+            let (mut log, mut there) = (Log(5_000..5_000), BTreeMap::new());
+            for round in 0..12 {
+                log.0.end += random.below(9);
+                log.0.start += random.below(log.0.end - log.0.start + 1);
+                let mut count = 0;
+                sent.round(&log, &mut |key, value| {
+                    count += 1;
+                    match value {
+                        Some(value) => _ = there.insert(key.to_vec(), value.to_vec()),
+                        None => _ = there.remove(key),
+                    }
+                });
+                let mut all = BTreeMap::new();
+                log.export(&mut |key, value| _ = all.insert(key.to_vec(), value.to_vec()));
+                assert_eq!(there, all, "seed {seed}, round {round}");
+                assert!(count <= 1 + 2 * 9 * 12, "seed {seed}: {count} records");
+                let mut again = 0;
+                sent.round(&log, &mut |_, _| again += 1);
+                assert_eq!(again, 0, "seed {seed}: nothing has changed");
+            }
+        }
     }
 }

@@ -369,7 +369,10 @@ impl Upgrade {
 
     pub(super) fn send_parts(&self, main: &Channel, sent: &mut [Sent]) -> Result<(), Reason> {
         for (part, sent) in self.old.parts.iter().zip(sent) {
+            let began = Instant::now();
             wire::send_part(main, &**part, sent).map_err(|error| self.why(&error))?;
+            let us = began.elapsed().as_micros() as u64;
+            tracing::debug!(part = part.name(), records = sent.len(), us, "part passed on");
         }
         Ok(())
     }
