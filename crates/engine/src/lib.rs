@@ -49,12 +49,13 @@ pub use core::command::{
 };
 pub use core::handle::{Addresses, Handle, Queue, Shared};
 pub use core::metrics::{Counter, HandshakeResult, Histogram, Limited, Metrics, Refusal};
-pub use core::output::{Describe, Output, Outputs};
+pub use core::output::{Describe, Output, Outputs, Slowest};
 pub use core::reply::Reply;
 pub use core::reply_target::ReplyTarget;
 pub use core::settings::{SILENCE_SECONDS_MAX, Settings};
 pub use core::shrink::Shrink;
 pub use delivery::backpressure::{FULL_US_MAX, SCAN_ITEMS, SCAN_US, SHORTAGE_US, Waiting};
+pub use delivery::costs::{COUNTED_TOPICS, Cost, Costliest};
 pub use delivery::outbox::{Capacity, Chunk, Outbox, Piece};
 pub use engine::{Config, Engine};
 pub use handover::fanouts::{Owed, OwedMember};

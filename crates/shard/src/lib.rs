@@ -20,13 +20,13 @@ mod tls;
 mod wake;
 
 pub use engine::{
-    Changes, Command, Connecting, ConnectionInfo, Counter, Expiry, ForwardRequest, ForwardRule,
-    Forwards, Full, Handle, HandshakeResult, Histogram, HookEvent, HookEvents, HookPlace,
-    HookRefusal, Limited, Listener, LoggedIn, LoginError, Metrics, MqttInfo, NotDelivered,
-    PendingHook, PresenceQuery, RECORD_VERSION, Refusal, Reply, ReplyTarget, RequestDetails,
-    Revocation, SILENCE_SECONDS_MAX, Settings, Shared, TRACES_MAX, Target, TopicInfo, TraceEvent,
-    TraceKind, TraceSink, TracedConnection, TracedMessage, Webhook, WebhookKind, WebhookRequest,
-    WebhookResponse, Whose,
+    COUNTED_TOPICS, Changes, Command, Connecting, ConnectionInfo, Cost, Costliest, Counter, Expiry,
+    ForwardRequest, ForwardRule, Forwards, Full, Handle, HandshakeResult, Histogram, HookEvent,
+    HookEvents, HookPlace, HookRefusal, Limited, Listener, LoggedIn, LoginError, Metrics, MqttInfo,
+    NotDelivered, PendingHook, PresenceQuery, RECORD_VERSION, Refusal, Reply, ReplyTarget,
+    RequestDetails, Revocation, SILENCE_SECONDS_MAX, Settings, Shared, TRACES_MAX, Target,
+    TopicInfo, TraceEvent, TraceKind, TraceSink, TracedConnection, TracedMessage, Webhook,
+    WebhookKind, WebhookRequest, WebhookResponse, Whose,
 };
 pub use handover::{
     Channel, DESCRIPTORS_MAX, Frame, Give, Giver, GiverStage, TakeError, TakenShard, Taker,

@@ -2,7 +2,7 @@
 //!
 //! [`PageTable`] is for numbers that the caller has, like the descriptors of the kernel. [`Slab`]
 //! assigns the numbers itself, from the lowest page with a free slot, so that higher pages empty out.
-//! A [`List`] has no free slots, and a [`HashIndex`] has numbers by hash.
+//! A [`List`] has no free slots, and a [`HashIndex`] has numbers by hash. [`Heaviest`] counts the heaviest of many values.
 //!
 //! The first two retain one empty page until [`PageTable::shrink`] or [`Slab::shrink`]. So a value that comes and
 //! goes at the edge of a page does not allocate each time.
@@ -11,11 +11,13 @@
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
 mod hash_index;
+mod heaviest;
 mod list;
 
 use std::ops::{Index, IndexMut};
 
 pub use hash_index::{HashIndex, Hashed, fold};
+pub use heaviest::{Heaviest, Heavy};
 pub use list::List;
 
 /// Slots in a page.

@@ -103,6 +103,68 @@ fn each_shard_says_where_its_time_goes() {
 }
 
 #[test]
+fn the_costliest_topics_and_the_slowest_connections_are_named() {
+    let server = Server::with(&["--shards", "2"], &[("THRONG_LIMITS_OUTBOX_BYTES_MAX", "64MiB")]);
+    let none = server.api("GET", "/api/slowest", None).1;
+    assert_eq!(none, json!({"count": 0, "connections": []}));
+    // Three members of the chat, and one of each small topic.
+    let _members: Vec<_> = (0..3).map(|_| server.listen("/sse?topic=chat")).collect();
+    let _small: Vec<_> =
+        (0..20).map(|n| server.listen(&format!("/stream?topic=small:{n}"))).collect();
+    let slow = server.listen("/sse?user=alice&topic=big");
+    let slower = server.listen("/sse?user=bob&topic=big&topic=bigger");
+    server.until_members("chat", 3);
+    server.until_members("bigger", 1);
+    (0..20).for_each(|n| server.until_members(&format!("small:{n}"), 1));
+    for n in 0..20 {
+        server.publish(&format!("small:{n}"), json!("x"));
+        server.publish("chat", json!("hello"));
+    }
+    let slowest = |server: &Server| server.api("GET", "/api/slowest", None).1;
+    let data = json!("x".repeat(60_000));
+    server.until("bytes wait for both", |server| {
+        server.publish("big", data.clone());
+        server.publish("bigger", data.clone());
+        slowest(server)["count"] == 2
+    });
+    let found = slowest(&server);
+    let [first, second] = &found["connections"].as_array().unwrap()[..] else { panic!("{found}") };
+    assert_eq!((&first["users"], &second["users"]), (&json!(["bob"]), &json!(["alice"])));
+    let bytes = |row: &Value| row["outbox_bytes"].as_u64().unwrap();
+    assert!(bytes(first) > bytes(second) && bytes(second) > 0, "{found}");
+    assert_eq!(first["transport"], "sse");
+    assert!(first["address"].as_str().unwrap().starts_with("127.0.0.1:"), "{found}");
+    // The time goes on as long as something waits.
+    let age = first["outbox_age_ms"].as_u64().unwrap();
+    server.until("it has waited for longer", |server| {
+        slowest(server)["connections"][0]["outbox_age_ms"].as_u64().unwrap() > age
+    });
+    // The answer of another moment is kept for two seconds.
+    let top = |by: &str| server.api("GET", &format!("/api/top?by={by}&limit=3"), None).1;
+    server.until("the chat has most deliveries but for the large topics", |_| {
+        let top = top("deliveries");
+        let rows = top["topics"].as_array().unwrap().iter();
+        rows.filter(|row| row["topic"] == "chat").count() == 1
+    });
+    let by_bytes = top("bytes");
+    let rows = by_bytes["topics"].as_array().unwrap();
+    let names: Vec<_> = rows.iter().map(|row| row["topic"].as_str().unwrap()).collect();
+    assert_eq!(names, ["big", "bigger", "chat"], "{by_bytes}");
+    assert_eq!((&rows[0]["members"], &rows[1]["members"]), (&json!(2), &json!(1)));
+    let figure = |row: &Value, name: &str| row[name].as_f64().unwrap();
+    // Whatever the time is by now, they were counted over the same.
+    let ratio =
+        figure(&rows[0], "deliveries_per_minute") / figure(&rows[1], "deliveries_per_minute");
+    assert!((1.99..2.01).contains(&ratio), "{by_bytes}");
+    let each = figure(&rows[0], "bytes_per_minute") / figure(&rows[0], "deliveries_per_minute");
+    assert!((60_000.0..60_400.0).contains(&each), "{each} bytes a delivery: {by_bytes}");
+    let text = good(command(server.admin, "--once"));
+    assert!(text.contains("\nslowest         ") && text.contains(" · bob\n"), "{text}");
+    assert!(text.contains("\ncostliest       ") && text.contains(" deliveries/min · "), "{text}");
+    drop((slow, slower));
+}
+
+#[test]
 fn samples_are_printed_as_lines_until_an_interrupt() {
     let server = Server::start();
     let mut child =

@@ -316,6 +316,12 @@ pub struct TopTopic {
     /// Messages over the last minute.
     #[serde(default)]
     pub messages_per_minute: f64,
+    /// Messages times the members that they went to, over the last minute; of the costliest topics alone.
+    #[serde(default)]
+    pub deliveries_per_minute: f64,
+    /// Bytes that went to members; of the costliest topics alone.
+    #[serde(default)]
+    pub bytes_per_minute: f64,
 }
 
 /// A response of /api/top.
@@ -377,6 +383,12 @@ pub struct Tops {
     pub biggest: Vec<TopTopic>,
     /// Those with the most messages in the recent window.
     pub busiest: Vec<TopTopic>,
+    /// Those with the most deliveries in the last minute; none on a node that doesn't say.
+    pub by_deliveries: Vec<TopTopic>,
+    /// Those with the most bytes in it; none on a node that doesn't say.
+    pub by_bytes: Vec<TopTopic>,
+    /// The connections for which most waits; `None` on a node that doesn't say.
+    pub slowest: Option<Slowest>,
     /// The users, addresses and keys that do most; none on a node that doesn't say.
     pub noisiest: Vec<Noisy>,
     /// What the kernel reports; `None` on a node that doesn't say.
@@ -403,6 +415,18 @@ pub struct Connection {
     pub bytes_sent: f64,
     /// Bytes that wait to be written to it.
     pub outbox_bytes: f64,
+    /// For how long something has waited without a break, in milliseconds.
+    pub outbox_age_ms: f64,
+}
+
+/// A response of /api/slowest.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Slowest {
+    /// All connections for which bytes wait.
+    pub count: f64,
+    /// Those for which most wait.
+    pub connections: Vec<Connection>,
 }
 
 /// A response of /api/topics/{topic}/members or /api/users/{user}.

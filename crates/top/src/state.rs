@@ -25,6 +25,8 @@ pub enum View {
     Shards,
     /// The biggest and the busiest topics.
     Topics,
+    /// The topics that cost most, and the slowest connections.
+    Costs,
     /// The kernel of the node's host.
     Kernel,
     /// The details of one topic or user.
@@ -33,8 +35,8 @@ pub enum View {
 
 impl View {
     /// The views that always exist, in order.
-    pub const ALWAYS: [View; 5] =
-        [View::Overview, View::Transports, View::Shards, View::Topics, View::Kernel];
+    pub const ALWAYS: [View; 6] =
+        [View::Overview, View::Transports, View::Shards, View::Topics, View::Costs, View::Kernel];
 }
 
 /// The known data of the node.
@@ -186,6 +188,10 @@ impl State {
             KeyCode::PageDown => self.scroll(PAGE),
             KeyCode::PageUp => self.scroll(-PAGE),
             KeyCode::Home => self.scroll = 0,
+            KeyCode::Char('c') => {
+                self.view = View::Costs;
+                self.scroll = 0;
+            }
             KeyCode::Char('t' | '/') => self.typed = Some(String::new()),
             KeyCode::Char('?' | 'h') => self.help = true,
             KeyCode::Char('s') if self.view == View::Shards => self.sort.turn(1),
@@ -214,6 +220,10 @@ impl State {
             (View::Shards, _, _) => data.shards.connections.len(),
             (View::Topics, Some(Ok(tops)), _) => {
                 tops.biggest.len().max(tops.busiest.len()).max(tops.noisiest.len())
+            }
+            (View::Costs, Some(Ok(tops)), _) => {
+                let slowest = tops.slowest.as_ref().map_or(0, |it| it.connections.len());
+                tops.by_deliveries.len().max(tops.by_bytes.len()).max(slowest)
             }
             (View::Kernel, Some(Ok(tops)), _) => tops.kernel.as_deref().map_or(0, kernel_lines),
             (View::Details, _, Some((_, Some(Ok(details))))) => details.members.connections.len(),
@@ -297,13 +307,15 @@ mod tests {
     fn keys_switch_between_views() {
         let mut state = State::new("n");
         let mut seen = Vec::new();
-        let tabs = [KeyCode::Tab; 3];
+        let tabs = [KeyCode::Tab; 4];
         for code in [&[KeyCode::Tab, KeyCode::Right], &tabs[..], &[KeyCode::BackTab]].concat() {
             assert_eq!(press(&mut state, code), Action::Nothing);
             seen.push(state.view);
         }
         use View::*;
-        assert_eq!(seen, [Transports, Shards, Topics, Kernel, Overview, Kernel]);
+        assert_eq!(seen, [Transports, Shards, Topics, Costs, Kernel, Overview, Kernel]);
+        press(&mut state, KeyCode::Char('c'));
+        assert_eq!(state.view, Costs);
         assert_eq!(press(&mut state, KeyCode::Char('q')), Action::Quit);
         assert_eq!(press(&mut state, KeyCode::Esc), Action::Quit);
         let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
@@ -337,14 +349,14 @@ mod tests {
         let alice = Subject("@alice".into());
         assert_eq!(alice.user(), Some("alice"));
         assert_eq!(press(&mut state, KeyCode::Enter), Action::Inspect(Some(alice.clone())));
-        assert_eq!((state.view, state.views().len()), (View::Details, 6));
+        assert_eq!((state.view, state.views().len()), (View::Details, 7));
         // A late response for another topic is ignored.
         state.apply(Update::Details(Subject("x".into()), Ok(Details::default())), 0).unwrap();
         assert!(matches!(&state.data().details, Some((_, None))));
         state.apply(Update::Details(alice, Ok(Details::default())), 0).unwrap();
         assert!(matches!(&state.data().details, Some((_, Some(Ok(_))))));
         assert_eq!(press(&mut state, KeyCode::Esc), Action::Inspect(None));
-        assert_eq!((state.view, state.views().len()), (View::Overview, 5));
+        assert_eq!((state.view, state.views().len()), (View::Overview, 6));
         // Escape and an empty name cause no action.
         for end in [KeyCode::Esc, KeyCode::Enter] {
             press(&mut state, KeyCode::Char('t'));

@@ -143,6 +143,28 @@ fn topics(rows: &mut Rows, tops: &Tops) {
             rows.add(if at == 0 { title } else { "" }, value);
         }
     }
+    for (at, topic) in tops.by_deliveries.iter().take(TOPICS).enumerate() {
+        let value = format!(
+            "{} · {} deliveries/min · {}/min",
+            plain(&topic.topic),
+            compact(topic.deliveries_per_minute),
+            bytes(topic.bytes_per_minute)
+        );
+        rows.add(if at == 0 { "costliest" } else { "" }, value);
+    }
+    let slowest = tops.slowest.as_ref().map(|it| &it.connections[..]).unwrap_or_default();
+    for (at, connection) in slowest.iter().take(TOPICS).enumerate() {
+        let value = format!(
+            "{} · {} waiting for {} · {} · {} · {}",
+            plain(&connection.id),
+            bytes(connection.outbox_bytes),
+            duration(connection.outbox_age_ms as u64 / 1_000),
+            plain(&connection.transport),
+            plain(connection.address.as_deref().unwrap_or("–")),
+            plain(&connection.users.join(" "))
+        );
+        rows.add(if at == 0 { "slowest" } else { "" }, value);
+    }
 }
 
 /// Lists the values that are not 0, the largest first.

@@ -161,7 +161,7 @@ fn poll_topics(mut admin: Admin, inspected: &Receiver<Option<Subject>>, updates:
     }
 }
 
-/// Requests the biggest and the busiest topics, who does most, and what the kernel reports.
+/// Requests the topics on top, the slowest connections, who does most, and what the kernel reports.
 ///
 /// # Errors
 /// If the node can't be reached or does not respond as expected.
@@ -172,10 +172,13 @@ pub fn tops(admin: &mut Admin) -> Result<Tops, AdminError> {
     };
     let (biggest, busiest) = (by("members")?, by("messages")?);
     // An older node doesn't know.
+    let by_deliveries = by("deliveries").unwrap_or_default();
+    let by_bytes = by("bytes").unwrap_or_default();
+    let slowest = admin.get(&format!("/api/slowest?limit={TOPICS}")).ok();
     let noisiest = admin.get::<Noisiest>(&format!("/api/noisiest?limit={TOPICS}"));
     let noisiest = noisiest.map(|found| found.noisiest).unwrap_or_default();
     let kernel = admin.get("/api/kernel").ok().map(Box::new);
-    Ok(Tops { biggest, busiest, noisiest, kernel })
+    Ok(Tops { biggest, busiest, by_deliveries, by_bytes, slowest, noisiest, kernel })
 }
 
 fn details(admin: &mut Admin, subject: &Subject) -> Result<Details, AdminError> {

@@ -90,6 +90,8 @@ pub(crate) struct Connection {
     bytes_received: u64,
     /// Bytes that wait for it.
     outbox_bytes: usize,
+    /// For how long something has waited for it without a break, in milliseconds.
+    outbox_age_ms: u64,
     /// What else is known of an MQTT client; left out for others.
     #[serde(skip_serializing_if = "Option::is_none")]
     mqtt: Option<MqttClient>,
@@ -129,6 +131,7 @@ impl From<ConnectionInfo> for Connection {
             bytes_sent: info.bytes_sent,
             bytes_received: info.bytes_received,
             outbox_bytes: info.outbox_bytes,
+            outbox_age_ms: info.outbox_age_ms,
             mqtt: info.mqtt.map(|mqtt| {
                 let Place { client, owner } = Place::of_key(&mqtt.key);
                 let (client, owner) = (client.into(), owner.map(Into::into));

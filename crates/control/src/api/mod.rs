@@ -24,6 +24,7 @@ pub(crate) use presence::list as list_presence;
 mod publish;
 mod samples;
 mod session;
+mod slowest;
 mod spread;
 mod stats;
 mod subscriptions;
@@ -134,6 +135,7 @@ fn monitor_calls() -> Calls<Arc<Monitor>> {
         .get("/api/samples", RequiredScope::Read, samples::samples)
         .get("/api/top", RequiredScope::Read, top::top)
         .get("/api/noisiest", RequiredScope::Read, noisiest::noisiest)
+        .get("/api/slowest", RequiredScope::Read, slowest::slowest)
         .get("/api/kernel", RequiredScope::Read, kernel::kernel)
 }
 

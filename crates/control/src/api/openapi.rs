@@ -13,7 +13,7 @@ use utoipa::{Modify, OpenApi};
 use super::{
     backup, certificates, cluster, cluster_nodes, connections, cursors, history, kernel, login,
     members, messages, mqtt, noisiest, operate, outbox, presence, publish, samples, session,
-    spread, stats, subscriptions, tokens, top, topics, trace, upgrade,
+    slowest, spread, stats, subscriptions, tokens, top, topics, trace, upgrade,
 };
 use crate::http::ErrorBody;
 use crate::http::access::{RequiredScope, Row};
@@ -36,7 +36,7 @@ use crate::http::access::{RequiredScope, Row};
         history::page, history::delete, cursors::acknowledge, cursors::cursor,
         subscriptions::change, subscriptions::list, subscriptions::clear, subscriptions::import,
         subscriptions::subscribers::subscribers,
-        presence::presence, top::top, noisiest::noisiest, members::members, messages::messages, trace::trace,
+        presence::presence, top::top, noisiest::noisiest, slowest::slowest, members::members, messages::messages, trace::trace,
         mqtt::sessions::list, mqtt::sessions::one, mqtt::sessions::end,
         mqtt::retained::list, mqtt::retained::one, mqtt::retained::delete,
         samples::live, samples::samples, kernel::kernel, certificates::certificates, backup::begin, backup::progress,

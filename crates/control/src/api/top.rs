@@ -22,8 +22,8 @@ const ROWS_MAX: usize = 100;
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TopQuery {
-    /// `members` for the biggest, without users' own (the default), or `messages` for the
-    /// busiest.
+    /// `members` for the biggest, without users' own (the default), `messages` for the busiest, `deliveries` or
+    /// `bytes` for the costliest.
     #[serde(default)]
     #[param(inline)]
     by: By,
@@ -38,8 +38,9 @@ pub(crate) struct Top {
     topics: Vec<TopTopic>,
 }
 
-/// The topics with the most members, or with the most messages in the recent window. The answer
-/// may be 2 seconds old.
+/// The topics with the most members, with the most messages in the recent window, or whose messages cost most over the
+/// last minute: by deliveries (each message to each member) or by bytes. What cost less than a 128th of a shard's work
+/// may be left out of these, and no figure of theirs is too large by more than that. The answer may be 2 seconds old.
 #[utoipa::path(get, path = "/api/top", tag = "inspect", params(TopQuery), responses(
     (status = 200, body = Top)))]
 pub(crate) async fn top(

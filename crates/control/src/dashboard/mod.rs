@@ -26,7 +26,7 @@ macro_rules! files {
 const SVG: &str = "image/svg+xml";
 
 /// Path, media type and text of each file.
-pub(crate) const FILES: [(&str, &str, &str); 35] = files! {
+pub(crate) const FILES: [(&str, &str, &str); 36] = files! {
     CSS "style.css"
     SVG "icon.svg"
     JS "api.js"
@@ -54,6 +54,7 @@ pub(crate) const FILES: [(&str, &str, &str); 35] = files! {
     JS "samples.js"
     JS "scale.js"
     JS "shards.js"
+    JS "slowest.js"
     JS "sse.js"
     JS "theme.js"
     JS "tiles.js"

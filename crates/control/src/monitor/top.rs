@@ -1,4 +1,4 @@
-//! The topics on top: the biggest and the busiest.
+//! The topics on top: the biggest, the busiest, and those that cost most.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use broker::Activity;
 use model::Name;
 use model::name::BROADCAST;
 use serde::{Deserialize, Serialize};
-use shard::Command;
+use shard::{Command, Cost};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use utoipa::ToSchema;
@@ -34,6 +34,10 @@ pub(crate) enum By {
     Members,
     /// The busiest: by messages in the recent window.
     Messages,
+    /// The costliest: by messages times the members that they went to.
+    Deliveries,
+    /// The costliest: by bytes that went to members.
+    Bytes,
 }
 
 /// A topic on top.
@@ -46,6 +50,14 @@ pub(crate) struct TopTopic {
     /// Over the last minute, or as much of it as the recent window reaches back.
     #[schema(value_type = f64)]
     messages_per_minute: Figure,
+    /// Messages times the members that they went to, over the last minute. With `by=deliveries` and `by=bytes` only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>)]
+    deliveries_per_minute: Option<Figure>,
+    /// Bytes that went to members, as their transports write messages. With `by=deliveries` and `by=bytes` only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>)]
+    bytes_per_minute: Option<Figure>,
 }
 
 /// The topics on top as they were at the last scan.
@@ -53,6 +65,8 @@ pub(crate) struct TopTopic {
 pub(crate) struct Tops {
     biggest: Mutex<Option<Found>>,
     busiest: Mutex<Option<Found>>,
+    by_deliveries: Mutex<Option<Found>>,
+    by_bytes: Mutex<Option<Found>>,
 }
 
 /// What a scan found. Its errors count, too: those who wait don't each ask a silent shard again.
@@ -70,7 +84,12 @@ impl Tops {
         by: By,
         limit: usize,
     ) -> Result<Vec<TopTopic>, ShardRequestError> {
-        let cache = if by == By::Members { &self.biggest } else { &self.busiest };
+        let cache = match by {
+            By::Members => &self.biggest,
+            By::Messages => &self.busiest,
+            By::Deliveries => &self.by_deliveries,
+            By::Bytes => &self.by_bytes,
+        };
         // One scan at a time: who comes meanwhile waits for what it finds.
         let mut found = cache.lock().await;
         let is_fresh = |found: &&Found| found.at.elapsed() < FRESH && found.limit >= limit;
@@ -81,6 +100,8 @@ impl Tops {
                 let topics = match by {
                     By::Members => biggest(node, limit).await,
                     By::Messages => busiest(node, limit).await,
+                    By::Deliveries => costliest(node, limit, |cost| cost.deliveries).await,
+                    By::Bytes => costliest(node, limit, |cost| cost.bytes).await,
                 };
                 *found = Some(Found { at: Instant::now(), limit, topics: topics.clone() });
                 topics?
@@ -137,24 +158,59 @@ async fn busiest(node: &Node, limit: usize) -> Result<Vec<TopTopic>, ShardReques
     topics.truncate(limit);
     let names = topics.iter().map(|topic| topic.topic.clone()).collect();
     let members = members_of(node, names).await?;
-    let topics = topics.into_iter().zip(members).map(|(topic, members)| {
-        let members = match topic.topic == BROADCAST {
-            true => node.shared.connections.load(Ordering::Relaxed),
-            false => members,
-        };
-        TopTopic::new(topic.topic, members, topic.messages, &activity)
+    let topics = topics
+        .into_iter()
+        .zip(members)
+        .map(|(topic, members)| TopTopic::new(topic.topic, members, topic.messages, &activity));
+    Ok(topics.collect())
+}
+
+/// The topics that cost most in the last minute, users' own and everyone's included.
+async fn costliest(
+    node: &Node,
+    limit: usize,
+    order: fn(&Cost) -> u64,
+) -> Result<Vec<TopTopic>, ShardRequestError> {
+    let mut sums: HashMap<Name, Cost> = HashMap::new();
+    let mut span_us = 0;
+    for of_shard in node.request_all(|reply| Command::Costliest { reply }).all().await? {
+        // Shards have counted since they began, which is the same moment but for a little.
+        span_us = span_us.max(of_shard.span_us);
+        for (topic, cost) in of_shard.topics {
+            let sum = sums.entry(topic).or_default();
+            sum.deliveries += cost.deliveries;
+            sum.bytes += cost.bytes;
+        }
+    }
+    let mut topics: Vec<_> = sums.into_iter().filter(|(_, cost)| order(cost) > 0).collect();
+    topics.sort_unstable_by(|a, b| order(&b.1).cmp(&order(&a.1)).then_with(|| a.0.cmp(&b.0)));
+    topics.truncate(limit);
+    let members = members_of(node, topics.iter().map(|(topic, _)| topic.clone()).collect()).await?;
+    let activity = node.broker.activity(ACTIVITY_SECONDS_MAX);
+    let minutes = (span_us as f64 / 60e6).max(1.0 / 60.0);
+    let topics = topics.into_iter().zip(members).map(|((topic, cost), members)| {
+        let messages = activity.messages(node.broker.hash(&topic));
+        let per_minute = |count: u64| Some(Figure::new(count as f64 / minutes));
+        TopTopic {
+            deliveries_per_minute: per_minute(cost.deliveries),
+            bytes_per_minute: per_minute(cost.bytes),
+            ..TopTopic::new(topic, members, messages, &activity)
+        }
     });
     Ok(topics.collect())
 }
 
-/// How many connections are in each of the topics. It asks for all before it waits for any.
+/// How many connections are in each of the topics; in everyone's all. It asks for all before it waits for any.
 async fn members_of(node: &Node, topics: Vec<Name>) -> Result<Vec<u64>, ShardRequestError> {
+    let everyone = node.shared.connections.load(Ordering::Relaxed);
+    let is_everyone: Vec<bool> = topics.iter().map(|topic| *topic == BROADCAST).collect();
     let request =
         |topic: Name| node.request_all(|reply| Command::Topic { topic: topic.clone(), reply });
     let waiting: Vec<_> = topics.into_iter().map(request).collect();
     let mut members = Vec::with_capacity(waiting.len());
-    for answers in waiting {
-        members.push(answers.all().await?.into_iter().map(u64::from).sum());
+    for (answers, is_everyone) in waiting.into_iter().zip(is_everyone) {
+        let sum = answers.all().await?.into_iter().map(u64::from).sum();
+        members.push(if is_everyone { everyone } else { sum });
     }
     Ok(members)
 }
@@ -163,6 +219,12 @@ impl TopTopic {
     fn new(topic: Name, members: u64, messages: u64, activity: &Activity) -> Self {
         let seconds = (activity.span_us as f64 / 1e6).clamp(1.0, ACTIVITY_SECONDS_MAX as f64);
         let messages_per_minute = Figure::new(messages as f64 * 60.0 / seconds);
-        TopTopic { topic: topic.into(), members, messages_per_minute }
+        TopTopic {
+            topic: topic.into(),
+            members,
+            messages_per_minute,
+            deliveries_per_minute: None,
+            bytes_per_minute: None,
+        }
     }
 }

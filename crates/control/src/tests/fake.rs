@@ -17,7 +17,9 @@ use model::{
     Position, Publication,
 };
 use serde_json::Value;
-use shard::{Command, ConnectionInfo, LoggedIn, LoginError, Metrics, Target, TopicInfo};
+use shard::{
+    Command, ConnectionInfo, Cost, Costliest, LoggedIn, LoginError, Metrics, Target, TopicInfo,
+};
 use tower::ServiceExt;
 
 use crate::http::admission;
@@ -142,6 +144,24 @@ fn reply_text(shard: usize, command: Command) -> String {
             reply(topics.map(|(topic, members)| TopicInfo { topic, members }).collect());
             format!("biggest {limit}")
         }
+        Command::Costliest { reply } => {
+            let cost = |deliveries, bytes| Cost { deliveries, bytes };
+            let own = [
+                vec![("news", cost(30, 900)), ("@alice", cost(40, 100))],
+                vec![("news", cost(30, 300)), ("a", cost(3, 5_000))],
+            ];
+            let own = own[shard].iter().map(|(topic, cost)| (Name::from(*topic), *cost));
+            reply(Costliest { span_us: 30_000_000, topics: own.collect() });
+            "costliest".into()
+        }
+        Command::Slowest { limit, reply } => {
+            let slow = |n: usize| ConnectionInfo {
+                outbox_bytes: 1_000 - 100 * n + shard,
+                ..connection(shard as u16)
+            };
+            reply((5, (0..5.min(limit)).map(slow).collect()));
+            format!("slowest {limit}")
+        }
         Command::Members { topic, limit, reply } => {
             reply((5, (0..5.min(limit)).map(|_| connection(shard as u16)).collect()));
             format!("members {topic} {limit}")
@@ -238,6 +258,7 @@ fn connection(shard: u16) -> ConnectionInfo {
         bytes_sent: 1000,
         bytes_received: 100,
         outbox_bytes: 7,
+        outbox_age_ms: 1_500,
         mqtt: None,
     }
 }

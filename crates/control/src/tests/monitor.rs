@@ -210,6 +210,42 @@ async fn the_busiest_topics_are_those_with_the_most_recent_messages() {
     assert_eq!((&top["by"], &top["topics"]), (&json!("messages"), &want));
 }
 
+#[tokio::test]
+async fn the_costliest_topics_are_summed_over_shards() {
+    let bench = bench(Mood::Willing);
+    bench.node.shared.connections.store(9, Ordering::Relaxed);
+    let row = |topic: &str, members: u64, deliveries: u64, bytes: u64| {
+        json!({"topic": topic, "members": members, "messages_per_minute": 0,
+            "deliveries_per_minute": deliveries, "bytes_per_minute": bytes})
+    };
+    // The shards have counted for half a minute.
+    let top = bench.get("/api/top?by=deliveries").await.json();
+    let want = [row("news", 4, 120, 2_400), row("@alice", 4, 80, 200), row("a", 0, 6, 10_000)];
+    assert_eq!((&top["by"], &top["topics"]), (&json!("deliveries"), &json!(want)));
+    let top = bench.get("/api/top?by=bytes&limit=1").await.json();
+    assert_eq!(top, json!({"by": "bytes", "topics": [row("a", 0, 6, 10_000)]}));
+}
+
+#[tokio::test]
+async fn the_slowest_connections_are_the_first_of_all_shards() {
+    let bench = bench(Mood::Willing);
+    let found = bench.get("/api/slowest?limit=3").await.json();
+    assert_eq!(found["count"], 10);
+    let rows = found["connections"].as_array().unwrap().iter();
+    let waiting: Vec<_> = rows.map(|it| it["outbox_bytes"].as_u64().unwrap()).collect();
+    assert_eq!(waiting, [1_001, 1_000, 901]);
+    let first = &found["connections"][0];
+    assert_eq!(
+        (&first["id"], &first["outbox_age_ms"]),
+        (&json!("00000009-1-12-345"), &json!(1_500))
+    );
+    assert_eq!((&first["users"], &first["transport"]), (&json!(["alice"]), &json!("sse")));
+    for query in ["limit=0", "limit=101", "by=age"] {
+        let reply = bench.get(&format!("/api/slowest?{query}")).await;
+        assert_eq!(reply.status, 400, "{query}");
+    }
+}
+
 /// The callers wait for a silent shard once, not each of them.
 #[tokio::test(start_paused = true)]
 async fn top_topics_of_silent_shards_are_503_for_all_who_wait() {

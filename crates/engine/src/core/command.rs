@@ -12,6 +12,7 @@ use sessions::{Author, Listing, Token};
 use crate::core::reply::Reply;
 use crate::core::reply_target::ReplyTarget;
 use crate::core::settings::Settings;
+use crate::delivery::costs::Costliest;
 use crate::mqtt::{MqttFound, MqttInfo};
 use crate::trace::event::TraceSink;
 use crate::webhook::WebhookResponse;
@@ -101,6 +102,18 @@ pub enum Command {
         /// Told the topics, the biggest first, those of one size by name. Which of those with a
         /// single member are among them is left to chance.
         reply: Reply<Vec<TopicInfo>>,
+    },
+    /// Name the topics whose messages cost this shard most in the last minute.
+    Costliest {
+        /// Told the topics.
+        reply: Reply<Costliest>,
+    },
+    /// Count the connections for which bytes wait, and describe those for which most do.
+    Slowest {
+        /// Describe so many at most.
+        limit: usize,
+        /// Told how many there are, and those for which most waits.
+        reply: Reply<(u32, Vec<ConnectionInfo>)>,
     },
     /// Count a topic's members on this shard, and describe some of them.
     Members {
@@ -411,6 +424,8 @@ pub struct ConnectionInfo {
     pub bytes_received: u64,
     /// Bytes that wait in its outbox.
     pub outbox_bytes: usize,
+    /// For how long something has waited there without a break, in milliseconds.
+    pub outbox_age_ms: u64,
     /// What else is known of an MQTT client.
     pub mqtt: Option<Box<MqttInfo>>,
 }

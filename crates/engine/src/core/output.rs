@@ -62,6 +62,8 @@ pub enum Output {
     },
     /// Add what sockets know of connections, and answer.
     Describe(Box<Describe>),
+    /// Describe the connections for which most bytes wait, and answer: see [`crate::Engine::describe`].
+    Slowest(Box<Slowest>),
     /// Add the bytes that wait for a connection, and give the event to its sink.
     Traced(Box<Traced>),
 }
@@ -72,6 +74,14 @@ pub struct Describe {
     pub members: u32,
     /// Some of them, without what their sockets know.
     pub connections: Vec<ConnectionInfo>,
+    /// Where the answer goes.
+    pub reply: Reply<(u32, Vec<ConnectionInfo>)>,
+}
+
+/// The connections with the largest outboxes are asked for.
+pub struct Slowest {
+    /// Describe so many at most.
+    pub limit: usize,
     /// Where the answer goes.
     pub reply: Reply<(u32, Vec<ConnectionInfo>)>,
 }

@@ -12,6 +12,7 @@ use crate::core::count::count;
 use crate::core::output::Output;
 use crate::core::settings::Settings;
 use crate::delivery::conflation::Conflation;
+use crate::delivery::costs::SliceCost;
 use crate::delivery::encode::{encode, encode_by};
 use crate::delivery::outbox::{Chunk, Piece};
 use crate::engine::Engine;
@@ -157,6 +158,7 @@ impl Engine {
         let topic = slice.messages().next().filter(|_| !conflates);
         let topic = topic.map(|message| message.topic_hash);
         let mut delivered = 0;
+        let mut cost = SliceCost::default();
         for encoding in Encoding::ALL {
             let group = &mut groups[usize::from(encoding.0)];
             if group.is_empty() {
@@ -169,6 +171,7 @@ impl Engine {
             };
             if !bytes.is_empty() {
                 delivered += group.len() as u64;
+                cost.bytes += (bytes.len() * group.len()) as u64;
                 others.traced.extend(core.traces.among(group));
                 if protocol.delivery() == Delivery::Gathered {
                     others.sessions.push((bytes, std::mem::take(group)));
@@ -178,6 +181,8 @@ impl Engine {
             }
             group.clear();
         }
+        cost.grouped = delivered;
+        core.costs.count(core.now_us, slice.messages(), !by_filter, slice.slots.len(), cost);
         core.metrics.delivered.add(delivered * u64::from(messages));
         for message in slice.messages().filter(|_| delivered > 0) {
             let published_us = message.published_us;

@@ -2,6 +2,7 @@
 
 pub(crate) mod backpressure;
 pub(crate) mod conflation;
+pub(crate) mod costs;
 pub(crate) mod encode;
 pub(crate) mod fanout;
 mod gap;

@@ -15,6 +15,8 @@ pub struct Outbox {
     sent: usize,
     bytes: usize,
     messages: usize,
+    /// When it was made, in microseconds: something waits since then.
+    since_us: u64,
     pace: Pace,
 }
 
@@ -125,7 +127,12 @@ impl Outbox {
     /// An empty one. Whoever has just begun to be slow keeps pace for a span.
     pub fn new(now_us: u64) -> Self {
         let pace = Pace { since_us: now_us, left: 0, before: usize::MAX };
-        Outbox { pace, ..Outbox::default() }
+        Outbox { pace, since_us: now_us, ..Outbox::default() }
+    }
+
+    /// For how long something has waited without a break, in milliseconds.
+    pub fn age_ms(&self, now_us: u64) -> u64 {
+        now_us.saturating_sub(self.since_us) / 1_000
     }
 
     /// True while its reader takes at least so many bytes a second.

@@ -13,7 +13,7 @@ use super::sweep::Drain;
 use crate::core::Core;
 use crate::core::command::{Command, ConnectionInfo, Target, TopicInfo};
 use crate::core::count::count;
-use crate::core::output::{Describe, Output};
+use crate::core::output::{Describe, Output, Slowest};
 use crate::core::reply::Reply;
 use crate::core::reply_target::ReplyTarget;
 use crate::engine::Engine;
@@ -69,6 +69,11 @@ impl Engine {
 }
 
 impl Engine {
+    /// What the engine knows of connections; its driver adds what their sockets know.
+    pub fn describe(&self, slots: impl IntoIterator<Item = u32>) -> Vec<ConnectionInfo> {
+        slots.into_iter().filter_map(|slot| describe(&self.core, slot, false)).collect()
+    }
+
     fn disconnect(&mut self, target: &Target, close: CloseReason) -> u32 {
         let slots = targeted(&self.core, target);
         for slot in &slots {
@@ -228,6 +233,7 @@ fn describe(core: &Core, slot: u32, with_filters: bool) -> Option<ConnectionInfo
         bytes_sent: 0,
         bytes_received: 0,
         outbox_bytes: session.map_or(0, |session| session.outbox.bytes()),
+        outbox_age_ms: 0,
         mqtt: core.mqtt_info(slot, with_filters).map(Box::new),
     })
 }
@@ -306,6 +312,10 @@ fn run_command(engine: &mut Engine, command: Command) {
             reply(topics.iter().map(has_members).collect());
         }
         Command::Biggest { limit, reply } => reply(biggest_topics(&engine.core, limit)),
+        Command::Costliest { reply } => reply(engine.core.costs.costliest(engine.core.now_us)),
+        Command::Slowest { limit, reply } => {
+            engine.core.outputs.push(Output::Slowest(Slowest { limit, reply }.into()));
+        }
         Command::Members { topic, limit, reply } => {
             describe_members(&mut engine.core, &topic, limit, reply);
         }

@@ -134,6 +134,7 @@ impl Engine {
             credentials: Default::default(),
             snapshots_due: Default::default(),
             conflation: Default::default(),
+            costs: Default::default(),
             dedup: Default::default(),
             peers: Default::default(),
             lines: Lines::new(),

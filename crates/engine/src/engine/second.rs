@@ -30,6 +30,7 @@ fn shrink(engine: &mut Engine) {
     engine.core.conflation.shrink();
     engine.core.dedup.shrink();
     let now_us = engine.core.now_us;
+    engine.core.costs.expire(now_us);
     engine.rates.quota.shrink(now_us);
     engine.explicit.shrink();
     engine.pages.shrink();

@@ -350,7 +350,7 @@ impl Driver {
                         traced.event.outbox_bytes += outbox.map_or(0, Outbox::bytes);
                         traced.sink.push(traced.event);
                     }
-                    Output::Delivered { .. } | Output::Describe(_) => {}
+                    Output::Delivered { .. } | Output::Describe(_) | Output::Slowest(_) => {}
                 }
             }
         }

@@ -6,7 +6,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Wrap};
 
 use super::{GRAPH, STRONG, tiles};
-use crate::format::{bar, compact, cut, grouped, percent, plain, words};
+use crate::format::{bar, bytes, compact, cut, grouped, percent, plain, words};
 use crate::sample::{Noisy, Ring, Sample, TopTopic, Tops};
 use crate::state::Data;
 use crate::text::mqtt;
@@ -171,7 +171,8 @@ fn noisiest(frame: &mut Frame<'_>, area: Rect, data: &Data, scroll: usize) {
             "user" => noisy.name.clone(),
             kind => format!("{kind} {}", noisy.name),
         };
-        Row { name, numbers: [noisy.commands_per_second, noisy.refusals_per_second] }
+        let numbers = [noisy.commands_per_second, noisy.refusals_per_second].map(compact);
+        Row { name, numbers }
     }
     let titles = ["Noisiest", "Cmds/s", "Refused", "Nobody has asked for anything."];
     list(frame, area, titles, rows.unwrap_or_else(|| Err("Asking…".into())), scroll);
@@ -187,18 +188,45 @@ fn busiest(frame: &mut Frame<'_>, area: Rect, data: &Data, scroll: usize) {
     list(frame, area, texts, found(data, |tops| &tops.busiest), scroll);
 }
 
+/// Draws the topics with the most deliveries in the last minute.
+pub fn by_deliveries(frame: &mut Frame<'_>, area: Rect, data: &Data, scroll: usize) {
+    let texts = ["By deliveries", "A minute", "Msg/min", "No recent deliveries."];
+    let rows = found_with(
+        data,
+        |tops| &tops.by_deliveries,
+        |topic| [topic.deliveries_per_minute, topic.messages_per_minute].map(compact),
+    );
+    list(frame, area, texts, rows, scroll);
+}
+
+/// Draws the topics with the most bytes to members in the last minute.
+pub fn by_bytes(frame: &mut Frame<'_>, area: Rect, data: &Data, scroll: usize) {
+    let texts = ["By bytes", "A minute", "Members", "No recent deliveries."];
+    let rows = found_with(
+        data,
+        |tops| &tops.by_bytes,
+        |topic| [bytes(topic.bytes_per_minute), compact(topic.members)],
+    );
+    list(frame, area, texts, rows, scroll);
+}
+
 /// A row of a list.
 struct Row {
     name: String,
-    numbers: [f64; 2],
+    numbers: [String; 2],
 }
 
 /// Returns the rows of one of the lists of topics, or the text to show instead.
 fn found(data: &Data, list: fn(&Tops) -> &Vec<TopTopic>) -> Result<Vec<Row>, String> {
-    let row = |topic: &TopTopic| Row {
-        name: topic.topic.clone(),
-        numbers: [topic.members, topic.messages_per_minute],
-    };
+    found_with(data, list, |topic| [topic.members, topic.messages_per_minute].map(compact))
+}
+
+fn found_with(
+    data: &Data,
+    list: fn(&Tops) -> &Vec<TopTopic>,
+    numbers: impl Fn(&TopTopic) -> [String; 2],
+) -> Result<Vec<Row>, String> {
+    let row = |topic: &TopTopic| Row { name: topic.topic.clone(), numbers: numbers(topic) };
     match &data.tops {
         None => Err("Asking…".into()),
         Some(Err(error)) => Err(format!("! {error}")),
@@ -229,11 +257,8 @@ fn list(
     for (row, y) in rows.iter().skip(first).zip(area.y..area.bottom()) {
         let name = cut(&plain(&row.name), name_width.saturating_sub(1));
         let padding = " ".repeat(name_width.saturating_sub(Span::raw(&name).width()));
-        let numbers = format!(
-            "{padding}{:>NUMBER$}{:>NUMBER$}",
-            compact(row.numbers[0]),
-            compact(row.numbers[1])
-        );
+        let [first, second] = &row.numbers;
+        let numbers = format!("{padding}{first:>NUMBER$}{second:>NUMBER$}");
         frame.render_widget(Line::raw(name + &numbers), Rect { y, height: 1, ..area });
     }
 }

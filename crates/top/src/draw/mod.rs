@@ -1,6 +1,7 @@
 //! Draws the state and the time into a frame. Colours are the terminal's own and a few named ones.
 //! Nothing depends on colour alone.
 
+mod costs;
 mod details;
 mod kernel;
 mod lists;
@@ -30,13 +31,13 @@ pub(crate) const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
 const HELP: &[(&str, &str)] = &[
     ("Tab ← →", "the next view, or the one before"),
     ("t or /", "look at a topic, or at a user as @name"),
+    ("c", "the topics that cost most, and the slowest connections"),
     ("↑ ↓ PgUp PgDn", "scroll a long list"),
     ("s S r", "sort the shards by another column; turn the order around"),
     ("p or space", "stop the picture, and let it go on"),
     ("Esc", "leave what is open, or the program"),
     ("q Ctrl-C", "quit"),
     ("?", "this help"),
-    ("", ""),
     ("sparklines", "the last 5 minutes, from 0 to their highest; a column"),
     ("", "shows the highest value of its share of the time"),
     ("/s", "a second, over the last second"),
@@ -78,6 +79,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, now_ms: u64) {
         View::Transports => lists::transports(frame, body, newest, Some(&data.ring)),
         View::Shards => shards::shards(frame, body, state),
         View::Topics => lists::topics(frame, body, data, state.scroll),
+        View::Costs => costs::costs(frame, body, data, state.scroll),
         View::Kernel => kernel::kernel(frame, body, data, state.scroll),
         View::Details => details::details(frame, body, data, state.scroll),
     }
@@ -142,6 +144,7 @@ fn tab_line(state: &State) -> Line<'static> {
         (View::Transports, _) => "Transports".to_owned(),
         (View::Shards, _) => "Shards".to_owned(),
         (View::Topics, _) => "Topics".to_owned(),
+        (View::Costs, _) => "Costs".to_owned(),
         (View::Kernel, _) => "Kernel".to_owned(),
         (View::Details, Some((subject, _))) => cut(&plain(&subject.0), 24),
         (View::Details, None) => String::new(),
@@ -176,8 +179,7 @@ fn footer(frame: &mut Frame<'_>, area: Rect, state: &State, now_ms: u64) {
             Line::styled(cut(&text, width), ALARM)
         }
         (None, None) => {
-            let keys =
-                " q quit   Tab next view   t topic or @user   p pause   ? help   sparks: 5 min";
+            let keys = " q quit   Tab next view   t topic or @user   c costs   p pause   ? help   sparks: 5 min";
             let newest = state.data().ring.newest();
             match newest.and_then(|sample| sample.upgrade.as_ref()) {
                 Some(upgrade) => Line::styled(cut(&upgrade_line(upgrade), width), STRONG),

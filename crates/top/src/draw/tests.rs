@@ -5,7 +5,9 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::*;
-use crate::sample::{Finding, History, KernelReport, Noisy, Sample, TopTopic, Tops};
+use crate::sample::{
+    Connection, Finding, History, KernelReport, Noisy, Sample, Slowest, TopTopic, Tops,
+};
 use crate::watch::{Details, Subject, Update};
 use admin::AdminError;
 
@@ -29,6 +31,8 @@ fn recorded() -> State {
         topic: format!("room-{at}"),
         members: f64::from(5_000 - at),
         messages_per_minute: 7.5,
+        deliveries_per_minute: f64::from(5_000 - at) * 7.5,
+        bytes_per_minute: f64::from(5_000 - at) * 1_000.0,
     };
     let rooms: Vec<TopTopic> = (0..40).map(topic).collect();
     let noisy = |kind: &str, name: &str, commands_per_second: f64| Noisy {
@@ -41,7 +45,15 @@ fn recorded() -> State {
     for update in [
         Update::History(Box::new(history)),
         Update::Sample(Box::new(sample())),
-        Update::Tops(Ok(Tops { biggest: rooms.clone(), busiest: rooms, noisiest, kernel: None })),
+        Update::Tops(Ok(Tops {
+            biggest: rooms.clone(),
+            busiest: rooms.clone(),
+            by_deliveries: rooms.clone(),
+            by_bytes: rooms,
+            slowest: Some(Slowest::default()),
+            noisiest,
+            kernel: None,
+        })),
     ] {
         state.apply(update, sample().at).expect("no error");
     }
@@ -155,6 +167,42 @@ fn the_other_views_show_their_lists() {
     assert_shows(&lines, &["room-20 ", "room-39 "]);
     press(&mut state, &[KeyCode::Char('?')]);
     assert_shows(&picture(&state, SMALL), &["any key closes it", "look at this"]);
+}
+
+#[test]
+fn the_costs_name_topics_and_slow_connections() {
+    let mut state = recorded();
+    press(&mut state, &[KeyCode::Char('c')]);
+    let none = "Each connection reads what it is sent.";
+    let mut tops = state.data().tops.clone().expect("tops").expect("no error");
+    let slow = |number: u32| Connection {
+        id: format!("5f3a91c2-0-{number}-9"),
+        transport: "ws".into(),
+        address: Some("192.0.2.7:5000".into()),
+        users: vec![format!("user{number}")],
+        outbox_bytes: 1_200_000.0,
+        outbox_age_ms: 65_400.0,
+        ..Connection::default()
+    };
+    for (slowest, wanted) in [
+        (None, vec!["This node does not say."]),
+        (Some(Slowest::default()), vec![none]),
+        (
+            Some(Slowest { count: 4_000.0, connections: (0..40).map(slow).collect() }),
+            vec!["bytes wait for 4,000", "1.2 MB", "1 min 5 s", "user0 ", "5f3a91c2-0-0-9"],
+        ),
+    ] {
+        tops.slowest = slowest;
+        state.apply(Update::Tops(Ok(tops.clone())), 0).expect("no error");
+        for size in [SMALL, WIDE] {
+            let lines = picture(&state, size);
+            assert_shows(&lines, &wanted);
+            assert_shows(&lines, &["[Costs]", "By deliveries", "By bytes", "A minute"]);
+            assert_shows(&lines, &["37.5 k", "5 MB", "Slowest connections"]);
+        }
+    }
+    press(&mut state, &[KeyCode::PageDown; 9]);
+    assert_shows(&picture(&state, SMALL), &["user39 ", "room-39 "]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-// The first view: tiles, charts, shards, transports, and the biggest and busiest topics.
+// The first view: tiles, charts, shards, transports, topics on top, and who does most or reads most slowly.
 
 import { Chart, draw, stacked } from './chart.js';
 import { card, fill, h, text } from './dom.js';
@@ -12,6 +12,7 @@ import { store, subscribe } from './live.js';
 import { names } from './samples.js';
 import { decades, linear, logarithmic, mirrored } from './scale.js';
 import { shards } from './shards.js';
+import { slowest } from './slowest.js';
 import { SHARED_CONNECTIONS_MIN, tiles } from './tiles.js';
 import { noisiest } from './noisiest.js';
 import { top } from './top.js';
@@ -115,7 +116,7 @@ function nodeLine() {
 }
 
 export function view() {
-  const parts = { node: nodeLine(), tiles: tiles(), shards: shards(), transports: transports(), top: top(), noisiest: noisiest(), history: history(), kernel: kernel(), certificates: certificates(), nodes: nodes(), outbox: outbox() };
+  const parts = { node: nodeLine(), tiles: tiles(), shards: shards(), transports: transports(), top: top(), noisiest: noisiest(), slowest: slowest(), history: history(), kernel: kernel(), certificates: certificates(), nodes: nodes(), outbox: outbox() };
   const drawn = charts();
   const update = () => {
     const sample = store.samples.at(-1);
@@ -129,7 +130,7 @@ export function view() {
     parts.tiles.element,
     parts.kernel.banner,
     h('div.grid.charts', {}, ...drawn.map(chart => chart.element)),
-    h('div.grid.lists', {}, parts.shards.element, parts.transports.element, ...parts.top.elements, parts.noisiest.element, parts.nodes.element, parts.outbox.element, parts.kernel.element, parts.certificates.element, parts.history.element));
+    h('div.grid.lists', {}, parts.shards.element, parts.transports.element, ...parts.top.elements, parts.noisiest.element, parts.slowest.element, parts.nodes.element, parts.outbox.element, parts.kernel.element, parts.certificates.element, parts.history.element));
   return {
     title: 'Overview', element, shown: update,
     close() {
@@ -137,6 +138,7 @@ export function view() {
       parts.tiles.close();
       parts.top.close();
       parts.noisiest.close();
+      parts.slowest.close();
       parts.history.close();
       parts.kernel.close();
       parts.certificates.close();
