@@ -114,7 +114,8 @@ impl Costs {
 
     fn add(&mut self, now_us: u64, message: &Envelope, cost: Cost) {
         let number = number(now_us);
-        let span = &mut self.spans[(number % SPANS as u64) as usize];
+        let place = usize::try_from(number % SPANS as u64).unwrap_or_default();
+        let span = &mut self.spans[place];
         if span.number != number {
             span.clear();
             span.number = number;

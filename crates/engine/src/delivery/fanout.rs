@@ -9,7 +9,7 @@ use protocol::{Delivery, Protocols};
 
 use crate::connection::{Flag, Table};
 use crate::core::count::count;
-use crate::core::output::Output;
+use crate::core::output::{Output, Outputs};
 use crate::core::settings::Settings;
 use crate::delivery::conflation::Conflation;
 use crate::delivery::costs::SliceCost;
@@ -184,10 +184,7 @@ impl Engine {
         cost.grouped = delivered;
         core.costs.count(core.now_us, slice.messages(), !by_filter, slice.slots.len(), cost);
         core.metrics.delivered.add(delivered * u64::from(messages));
-        for message in slice.messages().filter(|_| delivered > 0) {
-            let published_us = message.published_us;
-            core.outputs.push(Output::Delivered { published_us, connections: delivered });
-        }
+        push_delivered(&mut core.outputs, delivered, slice.messages());
         if let Some(since_us) = slice.finished_since_us {
             core.metrics.fanout_time.record(core.now_us.saturating_sub(since_us), 1);
         }
@@ -299,9 +296,17 @@ impl Engine {
 
     /// Messages have gone to so many connections: how long they took is measured when they have left.
     fn delivered_to(&mut self, connections: u64, messages: &[Arc<Envelope>]) {
-        for message in messages.iter().filter(|_| connections > 0) {
-            let published_us = message.published_us;
-            self.core.outputs.push(Output::Delivered { published_us, connections });
-        }
+        push_delivered(&mut self.core.outputs, connections, messages.iter());
+    }
+}
+
+fn push_delivered<'a>(
+    outputs: &mut Outputs,
+    connections: u64,
+    messages: impl Iterator<Item = &'a Arc<Envelope>>,
+) {
+    for message in messages.filter(|_| connections > 0) {
+        let published_us = message.published_us;
+        outputs.push(Output::Delivered { published_us, connections });
     }
 }

@@ -56,13 +56,13 @@ fn slowest(frame: &mut Frame<'_>, area: Rect, slowest: Option<&Slowest>, scroll:
     let header = Row::new(["Waiting", "For", "Transport", "Users", "Address", "Id"]);
     let is_wide = area.width >= 120;
     let widths = [
-        Constraint::Length(8),
-        Constraint::Length(8),
+        Constraint::Length(7),
+        Constraint::Length(10),
         Constraint::Length(9),
         Constraint::Fill(1),
         // IPv6 addresses need a wide screen.
         Constraint::Length(if is_wide { 47 } else { 21 }),
-        Constraint::Length(20),
+        Constraint::Length(17),
     ];
     let rows = connections.iter().skip(first).take(shown).map(row);
     frame.render_widget(Table::new(rows, widths).header(header.style(FAINT)), area);
