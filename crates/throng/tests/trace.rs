@@ -2,7 +2,10 @@
 
 use std::process::{Child, Command, Stdio};
 
+use crate::mqtt::client::{Connect, V5, filter, number};
 use crate::support::*;
+use protocol::mqtt::id;
+use protocol::mqtt::write::ConfirmType;
 use serde_json::{Value, json};
 
 const KEY: &str = "a-key-of-some-length";
@@ -137,6 +140,44 @@ fn a_connection_is_followed_until_it_ends() {
     let line = next();
     assert_eq!(line["event"], "disconnected", "{line}");
     assert_eq!(wait_within(&mut trace.child).code(), Some(0));
+}
+
+#[test]
+fn an_mqtt_client_is_followed() {
+    let server = Server::with(&["--shards", "1", "--mqtt", "127.0.0.1:0"], &[]);
+    let mut trace = Trace::start(&server, &["--user", "al"]);
+    assert_eq!(trace.next(), "- trace al: 0 connections open now");
+    // It confirms one message at a time, and takes none that is large.
+    let mut client = Connect::new(V5, "phone")
+        .user("al")
+        .with(number(id::RECEIVE_MAXIMUM, 1))
+        .with(number(id::MAXIMUM_PACKET_SIZE, 200))
+        .open(server.client);
+    let line = trace.next();
+    assert!(line.contains(" connected mqtt, users al, 0 topics, open for "), "{line}");
+    client.subscribe(&[filter("sensors/+", 1)]);
+    let connection = trace.expect("subscribed sensors/+");
+    let mqtt = |topic: &str, data: Value| {
+        server.post("/api/publish", json!({"topic": topic, "data": data, "mqtt": {"qos": 1}}));
+    };
+    mqtt("sensors/1", json!("on"));
+    assert_eq!(trace.expect("delivered sensors/1 2 B"), connection);
+    mqtt("sensors/2", json!("off"));
+    trace.expect("not_delivered sensors/2 3 B: queued");
+    let first = client.unconfirmed();
+    assert_eq!(first.topic, "sensors/1");
+    client.confirm(ConfirmType::Puback, first.id);
+    trace.expect("delivered sensors/2 3 B");
+    assert_eq!(client.message().topic, "sensors/2");
+    mqtt("sensors/3", json!("x".repeat(300)));
+    trace.expect("not_delivered sensors/3 300 B: too_large");
+    client.publish("elsewhere", "hello", 1);
+    assert_eq!(trace.expect("publish elsewhere, 5 B"), connection);
+    assert_eq!(client.unsubscribe(&["sensors/+"]), [0]);
+    trace.expect("unsubscribed sensors/+");
+    client.disconnect();
+    let line = trace.next();
+    assert!(line.starts_with(&format!("{connection} disconnected client, after ")), "{line}");
 }
 
 #[test]
