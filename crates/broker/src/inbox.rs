@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use model::{Envelope, FilterKey};
+use model::{Envelope, FilterKey, NodeId};
 
 use crate::Gap;
 
@@ -46,6 +46,8 @@ pub struct Passed {
     pub is_left: bool,
     /// The number by which the sessions know it, where one of them has left it to the group.
     pub redispatch: Option<u64>,
+    /// The nodes that it has passed.
+    pub nodes: Vec<NodeId>,
 }
 
 /// Counts the members that a message had, over all inboxes. Its callback gets the sum when the last

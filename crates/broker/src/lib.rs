@@ -7,7 +7,9 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
+mod entry;
 mod gap;
+mod group;
 mod handover;
 mod inbox;
 mod local;
@@ -19,9 +21,10 @@ mod router;
 
 use std::sync::Arc;
 
-use model::{Envelope, Epoch, FilterKey, Position, Publication};
+use model::{Envelope, Epoch, FilterKey, Name, NodeId, Position, Publication};
 
 pub use gap::Gap;
+pub use group::{GroupChanges, GroupMessage};
 pub use handover::RecentPart;
 pub use inbox::{Delivery, Inbox, Passed, Receipt};
 pub use local::{Local, SECRET_BYTES, epoch};
@@ -92,4 +95,9 @@ pub trait Broker: Send + Sync {
     /// Gives a message to a shard with members of a group that was asked less often than others. False where
     /// all were asked.
     fn pass_to_group(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>, passed: Passed) -> bool;
+
+    /// Gives a message to another node with members of a group, but to none of `passed`. False where there is none.
+    fn pass_to_node(&self, _message: &Arc<Envelope>, _group: &Name, _passed: &[NodeId]) -> bool {
+        false
+    }
 }

@@ -1,5 +1,7 @@
 //! The broker of one process: a counter, the recent window and the shards' inboxes.
 
+mod nodes;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -7,12 +9,15 @@ use std::time::Instant;
 use model::event::is_reserved;
 use model::filter::has_wildcard;
 use model::name::of_filter;
-use model::{Envelope, Epoch, FilterKey, HistoryRule, Message, Position, Publication};
+use model::{
+    Envelope, Epoch, FilterKey, GroupChoice, HistoryRule, Message, Name, NodeId, Position,
+    Publication,
+};
 
 use crate::recent::keyed_hash;
 use crate::{
-    Activity, Append, Broker, Done, Gap, HistoryLog, Latest, Limits, Options, Passed, Publish,
-    PublishError, Published, Receipt, Recent, Relay, Router, Window,
+    Activity, Append, Broker, Done, Gap, GroupMessage, HistoryLog, Latest, Limits, Options, Passed,
+    Publish, PublishError, Published, Receipt, Recent, Relay, Router, Window,
 };
 
 /// Messages that a scan reads in one hold of the lock: about 20 microseconds, for which publishers
@@ -44,17 +49,17 @@ pub struct Local {
     started: Instant,
     order: Mutex<Order>,
     history: Arc<dyn HistoryLog>,
-    /// The way to other nodes, where there are any.
-    relay: Option<Arc<dyn Relay>>,
+    /// The way to other nodes, where there are any, and the number of this one.
+    relay: Option<(NodeId, Arc<dyn Relay>)>,
 }
 
 /// Where a message was published.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Origin {
+#[derive(Clone, Copy)]
+enum Origin<'a> {
     /// At this node, by a client or an application.
     Here,
-    /// At another node.
-    OtherNode,
+    /// At another node, which has made choices of groups, with a number that all nodes know.
+    OtherNode(&'a [GroupChoice], u64),
 }
 
 /// Where a message goes, beside its topic's members.
@@ -99,28 +104,12 @@ impl Local {
         }
     }
 
-    /// The same; messages go to other nodes as well.
+    /// The same of the node with this number; messages go to other nodes as well.
     #[must_use]
-    pub fn with_relay(mut self, relay: Arc<dyn Relay>) -> Self {
-        self.relay = Some(relay);
+    pub fn with_relay(mut self, node: NodeId, relay: Arc<dyn Relay>) -> Self {
+        self.router.set_node(node);
+        self.relay = Some((node, relay));
         self
-    }
-
-    /// Publishes what another node has published. It goes to the members here, and to no other node.
-    ///
-    /// # Errors
-    /// When a shard or the store is behind: no member has got it, and the caller tries again.
-    pub fn publish_from_node(&self, publication: Publication) -> Result<(), PublishError> {
-        let hash = self.hash(&publication.topic);
-        match self.way_of(&publication, false)? {
-            Way::On => self.pass_on(hash, publication, None, (false, Origin::OtherNode)).map(drop),
-            Way::Past => self.pass_on(hash, publication, None, (true, Origin::OtherNode)).map(drop),
-            Way::Into(rule) => {
-                let options = Options::default();
-                let append = Append { hash, publication, rule, options, receipt: None };
-                self.history.append_now(append).map(drop)
-            }
-        }
     }
 
     /// Draws an offset that no message has, for messages that are lost: no client that has all up to the offset before
@@ -150,27 +139,29 @@ impl Local {
     fn find_relay(
         &self,
         publication: &Publication,
-        origin: Origin,
+        origin: Origin<'_>,
     ) -> Result<Option<&Arc<dyn Relay>>, PublishError> {
         let is_own =
             || publication.is_own() || publication.event.as_deref().is_some_and(is_reserved);
-        match self.relay.as_ref().filter(|_| origin == Origin::Here && !is_own()) {
+        let relay = self.relay.as_ref().map(|(_, relay)| relay);
+        match relay.filter(|_| matches!(origin, Origin::Here) && !is_own()) {
             Some(relay) if !relay.has_capacity() => Err(PublishError::Overloaded),
             relay => Ok(relay),
         }
     }
 
     /// Appends to the history; then the message goes to other nodes.
-    fn append(&self, append: Append, done: Done) {
+    fn append(&self, mut append: Append, done: Done) {
         let relay = match self.find_relay(&append.publication, Origin::Here) {
             Ok(Some(relay)) => relay.clone(),
             Ok(None) => return self.history.append(append, done),
             Err(error) => return done(Err(error)),
         };
         let (hash, publication) = (append.hash, append.publication.clone());
+        let choices = append.routes.take_choices();
         let relayed: Done = Box::new(move |result| {
             if let Ok(Published { id, repeated: false, .. }) = result {
-                relay.publish(Arc::new(Message::new(publication, id, hash, 0).into()));
+                relay.publish(Arc::new(Message::new(publication, id, hash, 0).into()), choices);
             }
             done(result);
         });
@@ -183,11 +174,14 @@ impl Local {
         hash: u64,
         publication: Publication,
         receipt: Option<Receipt>,
-        (passes, origin): (bool, Origin),
+        (passes, origin): (bool, Origin<'_>),
     ) -> Result<Position, PublishError> {
         let relay = self.find_relay(&publication, origin)?;
         let broadcast = publication.topic == model::name::BROADCAST;
-        let mut routes = self.router.routes(&publication.topic);
+        let mut routes = match relay {
+            Some(_) => self.router.routes(&publication.topic),
+            None => self.routes_here(&publication.topic, origin),
+        };
         let mut order = self.order();
         if !self.router.has_capacity(hash, broadcast, &routes) {
             return Err(PublishError::Overloaded);
@@ -197,7 +191,8 @@ impl Local {
         let now_us = self.now_us();
         let message = Message::new(publication, id, hash, now_us);
         let message = if passes { message.passing() } else { message };
-        let groups = routes.take_groups();
+        let (groups, choices) = (routes.take_groups(), routes.take_choices());
+        let left = routes.take_left();
         let message = Arc::new(Envelope::from(message).matched_by(routes.filters));
         // What the node says of itself pushes out nothing that was said.
         if !message.publication.is_own() {
@@ -205,7 +200,9 @@ impl Local {
         }
         self.router.deliver(&message, &groups, receipt.as_ref());
         if let Some(relay) = relay {
-            relay.publish(message);
+            relay.publish(message, choices);
+        } else {
+            self.pass_left(&message, &left);
         }
         Ok(id)
     }
@@ -270,12 +267,15 @@ impl Broker for Local {
             Way::Past => self.pass_on(hash, publication, receipt, (true, Origin::Here)),
             Way::Into(rule) => {
                 let relay = self.find_relay(&publication, Origin::Here)?;
-                let relayed = relay.map(|relay| (relay, publication.clone()));
+                let mut routes = self.router.routes(&publication.topic);
+                let choices = routes.take_choices();
+                let relayed = relay.map(|relay| (relay, publication.clone(), choices));
                 let options = Options::default();
-                let append = Append { hash, publication, rule, options, receipt };
+                let append = Append { hash, publication, rule, options, receipt, routes };
                 let id = self.history.append_now(append)?;
-                if let Some((relay, publication)) = relayed {
-                    relay.publish(Arc::new(Message::new(publication, id, hash, 0).into()));
+                if let Some((relay, publication, choices)) = relayed {
+                    let message = Message::new(publication, id, hash, 0).into();
+                    relay.publish(Arc::new(message), choices);
                 }
                 Ok(id)
             }
@@ -288,7 +288,8 @@ impl Broker for Local {
         let passes = match self.way_of(&publication, options.no_history) {
             Err(error) => return done(Err(error)),
             Ok(Way::Into(rule)) => {
-                let append = Append { hash, publication, rule, options, receipt };
+                let routes = self.router.routes(&publication.topic);
+                let append = Append { hash, publication, rule, options, receipt, routes };
                 return self.append(append, done);
             }
             Ok(Way::On) => false,
@@ -317,7 +318,7 @@ impl Broker for Local {
         }
         let (mut messages, mut seen) = (Vec::new(), after.offset);
         let mut complete = seen <= top.offset;
-        if let Some(relay) = &self.relay {
+        if let Some((_, relay)) = &self.relay {
             complete &= topics.iter().all(|(_, topic)| relay.complete_after(topic) <= seen);
         }
         while seen < top.offset {
@@ -400,20 +401,20 @@ impl Broker for Local {
     }
 
     fn enter_topic(&self, topic: &str) {
-        if let Some(relay) = &self.relay {
+        if let Some((_, relay)) = &self.relay {
             relay.enter(topic, &|| self.skip_offset());
         }
     }
 
     fn leave_topic(&self, topic: &str) {
-        if let Some(relay) = &self.relay {
+        if let Some((_, relay)) = &self.relay {
             relay.leave(topic);
         }
     }
 
     fn enter_filter(&self, shard: u16, hash: u64, name: &str) {
         self.router.enter_filter(shard, hash, name);
-        let Some(relay) = &self.relay else { return };
+        let Some((_, relay)) = &self.relay else { return };
         match one_topic(name) {
             Some(topic) => relay.enter(topic, &|| self.skip_offset()),
             None => relay.enter_all(&|| self.skip_offset()),
@@ -422,7 +423,7 @@ impl Broker for Local {
 
     fn leave_filter(&self, shard: u16, name: &str) {
         self.router.leave_filter(shard, name);
-        let Some(relay) = &self.relay else { return };
+        let Some((_, relay)) = &self.relay else { return };
         match one_topic(name) {
             Some(topic) => relay.leave(topic),
             None => relay.leave_all(),
@@ -435,6 +436,21 @@ impl Broker for Local {
 
     fn pass_to_group(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>, passed: Passed) -> bool {
         self.router.pass_on(message, key, passed)
+    }
+
+    fn pass_to_node(&self, message: &Arc<Envelope>, group: &Name, passed: &[NodeId]) -> bool {
+        let Some((own, relay)) = &self.relay else { return false };
+        if self.router.is_alone() {
+            return false;
+        }
+        let Some(to) = self.router.choose_node(group, passed) else { return false };
+        let mut nodes = passed.to_vec();
+        if !nodes.contains(own) {
+            nodes.push(*own);
+        }
+        let (message, group) = (message.clone(), group.clone());
+        relay.pass_to_node(GroupMessage { message, group, to, passed: nodes });
+        true
     }
 }
 

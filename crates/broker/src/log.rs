@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use model::{Envelope, HistoryRule, Position, Publication};
 
-use crate::{Activity, Done, Latest, Options, PublishError, Receipt};
+use crate::{Activity, Done, Latest, Options, PublishError, Receipt, Routes};
 
 /// A publication for a topic with history.
 pub struct Append {
@@ -18,6 +18,8 @@ pub struct Append {
     pub options: Options,
     /// Gets the number of members that the message had on this node.
     pub receipt: Option<Receipt>,
+    /// Where it goes beside the topic's members.
+    pub routes: Routes,
 }
 
 /// The log of the topics with history, apart from that of all other messages: the broker routes what

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use model::Envelope;
+use model::{Envelope, GroupChoice};
+
+use crate::GroupMessage;
 
 /// Carries messages to other nodes, and learns which topics have members here.
 ///
@@ -12,8 +14,11 @@ pub trait Relay: Send + Sync {
     fn has_capacity(&self) -> bool;
 
     /// Takes a message to other nodes. The caller holds the lock that orders the topic's messages, so that they leave
-    /// in the order in which the members here get them.
-    fn publish(&self, message: Arc<Envelope>);
+    /// in the order in which the members here get them. `choices` are the nodes that give it to members of groups.
+    fn publish(&self, message: Arc<Envelope>, choices: Vec<GroupChoice>);
+
+    /// Takes a message to another node, for a member of a group there alone.
+    fn pass_to_node(&self, message: GroupMessage);
 
     /// A shard has its first member of a topic. `skip_offset` draws an offset that no message has: what other nodes published
     /// before did not come here, so no client that has all up to the offset before has all up to this one.
@@ -39,10 +44,16 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::time::Instant;
 
-    use model::{Attributes, Data, Position, Publication};
+    use model::{Attributes, Data, Name, NodeId, Position, Publication};
 
     use super::*;
-    use crate::{Broker, Limits, Local, NoHistory, Options, Publish, PublishError, Router};
+    use crate::{
+        Broker, Delivery, Gap, GroupChanges, Inbox, Limits, Local, NoHistory, Options, Publish,
+        PublishError, Router,
+    };
+
+    const NODE: NodeId = NodeId(1);
+    const OTHER: NodeId = NodeId(2);
 
     #[derive(Default)]
     struct FakeRelay {
@@ -62,8 +73,17 @@ mod tests {
             !self.is_full.load(Ordering::Relaxed)
         }
 
-        fn publish(&self, message: Arc<Envelope>) {
-            self.push(format!("{} {}", message.publication.topic, message.id.offset));
+        fn publish(&self, message: Arc<Envelope>, choices: Vec<GroupChoice>) {
+            let nodes = choices.iter().map(|choice| format!(" for {}", choice.node.0));
+            let nodes: String = nodes.collect();
+            self.push(format!("{} {}{nodes}", message.publication.topic, message.id.offset));
+        }
+
+        fn pass_to_node(&self, message: GroupMessage) {
+            let GroupMessage { message, to, passed, .. } = message;
+            let passed: Vec<u32> = passed.iter().map(|node| node.0).collect();
+            let topic = &message.publication.topic;
+            self.push(format!("{topic} to {} past {passed:?}", to.0));
         }
 
         fn enter(&self, topic: &str, skip_offset: &dyn Fn() -> u64) {
@@ -92,7 +112,7 @@ mod tests {
         let limits =
             Limits { recent_messages_max: 10, recent_bytes_max: 1 << 20, recent_seconds_max: 60 };
         let local = Local::new(router, [7; 20], Instant::now(), limits, Arc::new(NoHistory));
-        (relay.clone(), local.with_relay(relay))
+        (relay.clone(), local.with_relay(NODE, relay))
     }
 
     fn publication(topic: &str) -> Publication {
@@ -103,7 +123,7 @@ mod tests {
     fn what_is_published_here_goes_to_other_nodes_and_what_they_published_does_not() {
         let (relay, local) = broker();
         local.publish(publication("a"), None).unwrap();
-        local.publish_from_node(publication("a")).unwrap();
+        local.publish_from_node(publication("a"), &[], 0).unwrap();
         let publish = Publish { publication: publication("b"), options: Options::default() };
         local.submit(publish, None, Box::new(|published| assert!(published.is_ok())));
         let mut own = publication("c");
@@ -115,7 +135,7 @@ mod tests {
         assert_eq!(*relay.calls.lock().unwrap(), ["a 1", "b 3"]);
         relay.is_full.store(true, Ordering::Relaxed);
         assert_eq!(local.publish(publication("a"), None), Err(PublishError::Overloaded));
-        local.publish_from_node(publication("a")).unwrap();
+        local.publish_from_node(publication("a"), &[], 0).unwrap();
         assert_eq!(local.skip_offset(), 7, "what was refused has no offset");
     }
 
@@ -146,7 +166,7 @@ mod tests {
     #[test]
     fn a_scan_is_complete_from_the_message_on_that_the_relay_names() {
         let (relay, local) = broker();
-        (0..3).for_each(|_| drop(local.publish_from_node(publication("a"))));
+        (0..3).for_each(|_| drop(local.publish_from_node(publication("a"), &[], 0)));
         relay.complete_after.store(2, Ordering::Relaxed);
         let is_complete = |offset| {
             let after = Position { epoch: local.epoch(), offset };
@@ -157,5 +177,112 @@ mod tests {
         assert_eq!(local.skip_offset(), 4);
         relay.complete_after.store(4, Ordering::Relaxed);
         assert_eq!([3, 4].map(is_complete), [false, true]);
+    }
+
+    /// A shard that counts what is given to members of groups.
+    #[derive(Default)]
+    struct Members(Mutex<Vec<String>>);
+
+    impl Inbox for Members {
+        fn wants(&self, _: u64) -> bool {
+            false
+        }
+        fn has_capacity(&self) -> bool {
+            true
+        }
+        fn deliver(&self, delivery: Delivery) {
+            let topic = &delivery.message.publication.topic;
+            let passed = delivery.passed.map_or(0, |passed| passed.nodes.len());
+            let groups = delivery.groups.len();
+            self.0.lock().unwrap().push(format!("{topic} to {groups} past {passed}"));
+        }
+        fn notify_gap(&self, _: Arc<Gap>) {}
+    }
+
+    fn with_members() -> (Arc<Members>, Arc<FakeRelay>, Local) {
+        let (members, relay) = (Arc::<Members>::default(), Arc::new(FakeRelay::default()));
+        let router = Arc::new(Router::new(vec![members.clone()]));
+        let limits =
+            Limits { recent_messages_max: 10, recent_bytes_max: 1 << 20, recent_seconds_max: 60 };
+        let local = Local::new(router, [7; 20], Instant::now(), limits, Arc::new(NoHistory));
+        (members, relay.clone(), local.with_relay(NODE, relay))
+    }
+
+    fn enter(local: &Local, group: &Name) {
+        local.enter_filter(0, local.hash(group), group);
+    }
+
+    #[test]
+    fn one_node_gives_a_message_to_a_member_of_a_group_and_names_it_to_the_others() {
+        let (members, relay, local) = with_members();
+        let group = model::name::filter(Some("g"), "a");
+        enter(&local, &group);
+        local.set_group(OTHER, &group, 1);
+        local.set_group(OTHER, "a", 1);
+        (0..4).for_each(|_| drop(local.publish(publication("a"), None)));
+        relay.calls.lock().unwrap().retain(|call| !call.starts_with("enter"));
+        let taken = || std::mem::take(&mut *members.0.lock().unwrap());
+        assert_eq!(
+            *relay.calls.lock().unwrap(),
+            ["a 2 for 1", "a 3 for 2", "a 4 for 1", "a 5 for 2"]
+        );
+        assert_eq!(taken().len(), 2);
+        // Messages of another node: for this one, for another one, and where it did not know the group.
+        let choice = |node| GroupChoice { node, group: group.clone() };
+        local.publish_from_node(publication("a"), &[choice(NODE)], 0).unwrap();
+        assert_eq!(taken(), ["a to 1 past 0"]);
+        local.publish_from_node(publication("a"), &[choice(NodeId(3))], 0).unwrap();
+        assert!(taken().is_empty());
+        (0..4).for_each(|number| drop(local.publish_from_node(publication("a"), &[], number)));
+        assert_eq!(taken().len(), 2);
+        // While it is alone, its own members get all.
+        local.set_alone(true);
+        (0..4).for_each(|_| drop(local.publish(publication("a"), None)));
+        assert_eq!(taken().len(), 4);
+        // What the server says of itself stays here.
+        local.set_alone(false);
+        let mut own = publication("a");
+        own.attributes = Some(Box::new(Attributes { is_own: true, ..Attributes::default() }));
+        (0..4).for_each(|_| drop(local.publish(own.clone(), None)));
+        assert_eq!(taken().len(), 4);
+    }
+
+    #[test]
+    fn a_message_for_a_member_that_has_left_passes_to_another_node_once() {
+        let (members, relay, local) = with_members();
+        let group = model::name::filter(Some("g"), "a");
+        local.set_group(OTHER, &group, 1);
+        let choice = GroupChoice { node: NODE, group: group.clone() };
+        local.publish_from_node(publication("a"), std::slice::from_ref(&choice), 0).unwrap();
+        assert!(!local.publish_to_group(publication("b"), &group, vec![OTHER]).unwrap());
+        assert!(local.publish_to_group(publication("c"), &group, vec![NodeId(3)]).unwrap());
+        assert_eq!(*relay.calls.lock().unwrap(), ["a to 2 past [1]", "c to 2 past [3, 1]"]);
+        enter(&local, &group);
+        assert!(local.publish_to_group(publication("d"), &group, vec![OTHER]).unwrap());
+        assert_eq!(*members.0.lock().unwrap(), ["d to 1 past 1"]);
+        // A node that is gone has no members.
+        local.set_group(OTHER, &group, 0);
+        local.leave_filter(0, &group);
+        local.publish_from_node(publication("a"), &[choice], 0).unwrap();
+        assert!(!local.publish_to_group(publication("b"), &group, Vec::new()).unwrap());
+    }
+
+    #[test]
+    fn changes_of_groups_are_taken_once() {
+        let (_, _, local) = with_members();
+        let group = |name| model::name::filter(Some(name), "a");
+        enter(&local, &group("before"));
+        let is_whole = true;
+        let expected = GroupChanges { is_whole, groups: vec![(1, group("before"))] };
+        assert_eq!(local.take_group_changes(), expected);
+        enter(&local, &group("x"));
+        enter(&local, &group("x"));
+        enter(&local, &model::name::filter(None, "a/+"));
+        local.leave_filter(0, &group("before"));
+        // Those of others are no change of this node's.
+        local.set_group(OTHER, &group("y"), 3);
+        let groups = vec![(0, group("before")), (2, group("x"))];
+        assert_eq!(local.take_group_changes(), GroupChanges { is_whole: false, groups });
+        assert_eq!(local.take_group_changes(), GroupChanges::default());
     }
 }

@@ -2,14 +2,16 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use filters::FilterTrie;
 use model::filter::has_wildcard;
 use model::name::of_filter;
-use model::{Envelope, FilterKey, Name, Rules, TopicKind};
+use model::{Envelope, FilterKey, GroupChoice, Name, NodeId, Rules, TopicKind};
 
+use crate::entry::{Chosen, Entry};
+use crate::group::{ChangedGroups, GroupChanges};
 use crate::{Delivery, Gap, Inbox, Passed, Receipt};
 
 /// The shards' inboxes, and which filters their connections have.
@@ -25,6 +27,10 @@ pub struct Router {
     version: AtomicU64,
     /// Which topics a filter may reach.
     rules: RwLock<Arc<Rules>>,
+    /// This node, where there are others.
+    node: OnceLock<NodeId>,
+    /// Other nodes can't be reached.
+    is_alone: AtomicBool,
     retain: Option<Retain>,
 }
 
@@ -40,17 +46,8 @@ struct Filters {
     trie: FilterTrie<Vec<Arc<Entry>>>,
     /// By the name in the hub.
     entries: HashMap<Name, Arc<Entry>>,
-}
-
-/// A filter that connections have.
-struct Entry {
-    key: Arc<FilterKey>,
-    /// One member of all gets a message, and not each.
-    shared: bool,
-    /// How many connections each shard has.
-    members: Box<[AtomicUsize]>,
-    /// Messages that a group has had.
-    turn: AtomicUsize,
+    /// Groups whose members here are others than other nodes know.
+    changed: ChangedGroups,
 }
 
 /// Where a message goes beside its topic's members.
@@ -60,6 +57,10 @@ pub struct Routes {
     pub filters: Option<Box<[Arc<FilterKey>]>>,
     /// The groups that share it, each with the shard whose member gets it.
     groups: Vec<Group>,
+    /// The nodes that give it to members of groups, where there are other nodes.
+    choices: Vec<GroupChoice>,
+    /// Groups for which this node was chosen, and of which it has no member any more.
+    left: Vec<Arc<FilterKey>>,
     version: u64,
 }
 
@@ -75,8 +76,26 @@ impl Router {
             filters: RwLock::default(),
             version: AtomicU64::new(0),
             rules: RwLock::default(),
+            node: OnceLock::new(),
+            is_alone: AtomicBool::new(false),
             retain: None,
         }
+    }
+
+    /// There are other nodes from now on, and this is the number of this one.
+    pub(crate) fn set_node(&self, node: NodeId) {
+        // It never changes.
+        let _ = self.node.set(node);
+    }
+
+    /// Other nodes can't be reached for now, or can again.
+    pub(crate) fn set_alone(&self, is_alone: bool) {
+        self.is_alone.store(is_alone, Relaxed);
+    }
+
+    /// Whether other nodes can't be reached for now.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.is_alone.load(Relaxed)
     }
 
     /// The same; messages that are to be retained go there as well.
@@ -100,13 +119,18 @@ impl Router {
     /// ([`model::name::filter`]), whose hash this is.
     pub fn enter_filter(&self, shard: u16, hash: u64, name: &str) {
         let mut filters = self.write();
-        let Filters { trie, entries } = &mut *filters;
-        let entry = entries.entry(name.into()).or_insert_with(|| {
+        let entry = self.entry(&mut filters, hash, name);
+        entry.enter(shard);
+        self.note_change(&mut filters, &entry);
+    }
+
+    /// The entry of a filter, made where there is none.
+    fn entry(&self, filters: &mut Filters, hash: u64, name: &str) -> Arc<Entry> {
+        let Filters { trie, entries, .. } = filters;
+        let new = || {
             let (group, filter) = of_filter(name).unwrap_or((None, name));
-            let members = self.inboxes.iter().map(|_| AtomicUsize::new(0)).collect();
-            let key = Arc::new(FilterKey { hash, name: name.into() });
-            let (shared, turn) = (group.is_some(), AtomicUsize::new(0));
-            let entry = Arc::new(Entry { key, shared, members, turn });
+            let key = FilterKey { hash, name: name.into() };
+            let entry = Arc::new(Entry::new(key, group.is_some(), self.inboxes.len()));
             match trie.get_mut(filter) {
                 Some(entries) => entries.push(entry.clone()),
                 None => drop(trie.insert(filter, vec![entry.clone()])),
@@ -115,27 +139,36 @@ impl Router {
             self.any.store(true, Relaxed);
             self.version.fetch_add(1, Release);
             entry
-        });
-        if let Some(members) = entry.members.get(usize::from(shard)) {
-            members.fetch_add(1, Relaxed);
-        }
+        };
+        entries.entry(name.into()).or_insert_with(new).clone()
     }
 
     /// A connection of a shard has a filter no longer.
     pub fn leave_filter(&self, shard: u16, name: &str) {
         let mut filters = self.write();
-        let Filters { trie, entries } = &mut *filters;
-        let Some(entry) = entries.get(name) else { return };
-        if let Some(members) = entry.members.get(usize::from(shard)) {
-            // All changes are made under the lock.
-            members.store(members.load(Relaxed).saturating_sub(1), Relaxed);
+        let Some(entry) = filters.entries.get(name).cloned() else { return };
+        entry.leave(shard);
+        self.note_change(&mut filters, &entry);
+        self.remove_unused(&mut filters, &entry);
+    }
+
+    /// Other nodes are to know how many members of a group are here.
+    fn note_change(&self, filters: &mut Filters, entry: &Entry) {
+        if entry.shared && self.node.get().is_some() {
+            filters.changed.insert(&entry.key.name);
         }
-        if entry.members.iter().any(|members| members.load(Relaxed) > 0) {
+    }
+
+    /// Removes the entry of a filter that no connection has any more.
+    fn remove_unused(&self, filters: &mut Filters, entry: &Entry) {
+        if !entry.is_unused() {
             return;
         }
-        let filter = of_filter(name).map_or(name, |(_, filter)| filter);
+        let Filters { trie, entries, .. } = filters;
+        let name = &entry.key.name;
+        let filter = of_filter(name).map_or(name.as_str(), |(_, filter)| filter);
         if let Some(entries) = trie.get_mut(filter) {
-            entries.retain(|other| other.key.name != name);
+            entries.retain(|other| other.key.name != *name);
             if entries.is_empty() {
                 trie.remove(filter);
             }
@@ -147,35 +180,88 @@ impl Router {
     /// All connections of a shard have no filter any more.
     pub fn leave_filters(&self, shard: u16) {
         let filters = self.read();
-        let here = |entry: &&Arc<Entry>| {
-            let members = entry.members.get(usize::from(shard));
-            members.is_some_and(|members| members.load(Relaxed) > 0)
-        };
+        let here = |entry: &&Arc<Entry>| entry.members_of(shard) > 0;
         let names: Vec<Name> =
             filters.entries.values().filter(here).map(|entry| entry.key.name.clone()).collect();
         drop(filters);
         for name in names {
             let entry = self.read().entries.get(&name).cloned();
-            let members = entry.as_ref().and_then(|it| it.members.get(usize::from(shard)));
-            members.into_iter().for_each(|members| members.store(1, Relaxed));
+            entry.into_iter().for_each(|entry| entry.set_members(shard, 1));
             self.leave_filter(shard, &name);
         }
     }
 
-    /// Different filters that connections have.
+    /// Different filters that connections of this node have.
     pub fn filters(&self) -> usize {
-        self.read().entries.len()
+        let filters = self.read();
+        match self.node.get() {
+            None => filters.entries.len(),
+            Some(_) => filters.entries.values().filter(|entry| entry.members() > 0).count(),
+        }
     }
 
     /// Where a message of this topic goes beside the topic's members. To be asked before any lock is
     /// taken.
     pub fn routes(&self, topic: &str) -> Routes {
+        let (mut routes, shared) = self.routes_without_groups(topic);
+        let is_alone = self.is_alone.load(Relaxed);
+        for entry in shared {
+            let Some(chosen) = entry.choose(is_alone) else { continue };
+            let node = match chosen {
+                Chosen::Shard(shard) => {
+                    routes.groups.push((shard, entry.key.clone()));
+                    self.node.get().copied()
+                }
+                Chosen::Node(node) => Some(node),
+            };
+            let group = || entry.key.name.clone();
+            routes.choices.extend(node.map(|node| GroupChoice { node, group: group() }));
+        }
+        routes
+    }
+
+    /// The same for a message that goes to no other node.
+    pub(crate) fn routes_here(&self, topic: &str) -> Routes {
+        let (mut routes, shared) = self.routes_without_groups(topic);
+        let groups = shared.iter().filter_map(|entry| {
+            let shard = entry.choose_shard(|_| true)?;
+            Some((shard, entry.key.clone()))
+        });
+        routes.groups.extend(groups);
+        routes
+    }
+
+    /// Where a message of another node goes beside the topic's members. That node has made choices of groups; of those
+    /// that it did not know, the message's number decides.
+    pub(crate) fn routes_from_node(
+        &self,
+        topic: &str,
+        choices: &[GroupChoice],
+        number: u64,
+    ) -> Routes {
+        let (mut routes, shared) = self.routes_without_groups(topic);
+        let Some(own) = self.node.get().copied() else { return routes };
+        for entry in shared {
+            let choice = choices.iter().find(|choice| choice.group == entry.key.name);
+            let is_ours = match choice {
+                Some(choice) => choice.node == own,
+                None => entry.is_chosen(own, number),
+            };
+            match entry.choose_shard(|_| is_ours) {
+                Some(shard) => routes.groups.push((shard, entry.key.clone())),
+                None if is_ours => routes.left.push(entry.key.clone()),
+                None => {}
+            }
+        }
+        routes
+    }
+
+    /// The filters that match a topic, and the groups.
+    fn routes_without_groups(&self, topic: &str) -> (Routes, Vec<Arc<Entry>>) {
         let version = self.version.load(Acquire);
         let (alone, shared): (Vec<_>, Vec<_>) =
             self.matching(topic).into_iter().partition(|entry| !entry.shared);
-        let groups =
-            shared.iter().filter_map(|entry| Some((entry.choose(|_| true)?, entry.key.clone())));
-        Routes { filters: keys(&alone), groups: groups.collect(), version }
+        (Routes { filters: keys(&alone), version, ..Routes::default() }, shared)
     }
 
     /// What connections have that matches a topic, and may reach it.
@@ -233,6 +319,11 @@ impl Router {
         self.wanting(hash, is_broadcast, filters, groups).all(|(_, inbox)| inbox.has_capacity())
     }
 
+    /// Whether the shards have capacity whose members get a message of groups.
+    pub(crate) fn has_capacity_for_groups(&self, groups: &[Group]) -> bool {
+        groups.iter().all(|(at, _)| self.inboxes.get(*at).is_none_or(|it| it.has_capacity()))
+    }
+
     /// Gives a message to all inboxes that want it. The caller holds the lock that orders its topic's
     /// messages.
     pub fn deliver(&self, message: &Arc<Envelope>, groups: &[Group], receipt: Option<&Receipt>) {
@@ -257,12 +348,52 @@ impl Router {
         let entry = self.read().entries.get(&key.name).cloned();
         let attempts = |shard| passed.tried.iter().filter(|it| **it == shard).count();
         let shard = entry.and_then(|entry| {
-            (0..ROUNDS).find_map(|round| entry.choose(|shard| attempts(shard) <= round))
+            (0..ROUNDS).find_map(|round| entry.choose_shard(|shard| attempts(shard) <= round))
         });
         let Some(inbox) = shard.and_then(|shard| self.inboxes.get(shard)) else { return false };
         let (message, groups, passed) = (message.clone(), vec![key.clone()], Some(passed));
         inbox.deliver(Delivery { message, groups, passed, receipt: None });
         true
+    }
+
+    /// Another node with members of a group, but for some nodes.
+    pub(crate) fn choose_node(&self, group: &str, but: &[NodeId]) -> Option<NodeId> {
+        let entry = self.read().entries.get(group).cloned()?;
+        entry.choose_node(|node| !but.contains(&node))
+    }
+
+    /// The shard whose member gets the next message of a group, if there is one here.
+    pub(crate) fn choose_shard(&self, group: &str) -> Option<Group> {
+        let entry = self.read().entries.get(group).cloned()?;
+        Some((entry.choose_shard(|_| true)?, entry.key.clone()))
+    }
+
+    /// Another node has so many members of a group, whose name has this hash.
+    pub(crate) fn set_group(&self, node: NodeId, (hash, name): (u64, &str), members: usize) {
+        let mut filters = self.write();
+        let entry = match (filters.entries.get(name).cloned(), members) {
+            (None, 0) => return,
+            (None, _) => self.entry(&mut filters, hash, name),
+            (Some(entry), _) => entry,
+        };
+        entry.set_node(node, members);
+        self.remove_unused(&mut filters, &entry);
+    }
+
+    /// Groups whose members here have changed since the call before, with their numbers now.
+    pub(crate) fn take_group_changes(&self) -> GroupChanges {
+        let mut filters = self.write();
+        let (names, is_whole) = filters.changed.take();
+        let members = |name: &Name| filters.entries.get(name).map_or(0, |entry| entry.members());
+        let groups = match is_whole {
+            false => names.into_iter().map(|name| (members(&name), name)).collect(),
+            true => {
+                let entries = filters.entries.values().filter(|entry| entry.shared);
+                let entries = entries.map(|entry| (entry.members(), entry.key.name.clone()));
+                entries.filter(|(members, _)| *members > 0).collect()
+            }
+        };
+        GroupChanges { is_whole, groups }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Filters> {
@@ -299,24 +430,15 @@ impl Routes {
     pub fn take_groups(&mut self) -> Vec<Group> {
         std::mem::take(&mut self.groups)
     }
-}
 
-impl Entry {
-    /// The shard whose member gets the next message of a group, of those that may: each as often as it has
-    /// members.
-    fn choose(&self, may: impl Fn(u16) -> bool) -> Option<usize> {
-        let members = |(shard, members): (usize, &AtomicUsize)| match u16::try_from(shard) {
-            Ok(shard) if may(shard) => members.load(Relaxed),
-            _ => 0,
-        };
-        let all: usize = self.members.iter().enumerate().map(members).sum();
-        let mut turn = self.turn.fetch_add(1, Relaxed).checked_rem(all)?;
-        self.members.iter().enumerate().position(|at| {
-            let here = members(at);
-            let is_here = turn < here;
-            turn = turn.wrapping_sub(here);
-            is_here
-        })
+    /// The nodes that give it to members of groups.
+    pub(crate) fn take_choices(&mut self) -> Vec<GroupChoice> {
+        std::mem::take(&mut self.choices)
+    }
+
+    /// Groups for which this node was chosen, and of which it has no member any more.
+    pub(crate) fn take_left(&mut self) -> Vec<Arc<FilterKey>> {
+        std::mem::take(&mut self.left)
     }
 }
 
@@ -379,7 +501,8 @@ mod tests {
         }
         // Where there is nobody else, who was asked is asked again.
         (1..3).for_each(|shard| router.leave_filter(shard, &group));
-        let passed = Passed { tried: vec![0], is_left: true, redispatch: Some(9) };
+        let passed =
+            Passed { tried: vec![0], is_left: true, redispatch: Some(9), ..Passed::default() };
         assert!(router.pass_on(&message(), &key, passed));
         assert_eq!(inboxes[0].0.lock().unwrap().pop().unwrap().tried, [0]);
         (0..4).for_each(|_| router.leave_filter(0, &group));

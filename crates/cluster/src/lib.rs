@@ -18,6 +18,10 @@
 //! its own ([`PresenceDiff`]), so that losses are noticed and repaired like those of messages. A node that has not all
 //! changes of another one reads its entries page by page ([`PresencePage`]).
 //!
+//! Groups of MQTT that share messages go over all nodes: each tells the others how many members it has of each
+//! ([`GroupDiff`]), the node where a message is published chooses the node that gives it to a member, and a node that has
+//! no member any more passes it on ([`GroupMessage`]).
+//!
 //! Another process can go on as the same node ([`Handover`]): others notice nothing but a connection that broke.
 //!
 //! [`Node`] is all of it. Nothing here knows a socket, a clock, a thread or randomness, so that a simulation of several
@@ -27,6 +31,7 @@
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
 mod entries;
+mod groups;
 mod incoming;
 mod interest;
 mod node;
@@ -39,6 +44,7 @@ mod simulation;
 mod stream;
 mod subject;
 
+pub use groups::GroupMembers;
 pub use interest::Interest;
 pub use node::{
     Description, HELLO_US, Handover, HandoverError, Node, PRESENCE_PACKET_BYTES, PRESENCE_US,
@@ -46,11 +52,11 @@ pub use node::{
 };
 pub use output::{Counts, Output, Target, TooLarge};
 pub use packet::{
-    Call, CallReply, Head, HeadsReply, HeadsRequest, Hello, Message, Packet, PacketError,
-    PresenceDiff, PresencePage, PresenceRequest, ReplayReply, ReplayRequest, ReplayedRange,
-    RequestedRange,
+    Call, CallReply, GroupDiff, GroupMessage, GroupsPage, GroupsRequest, Head, HeadsReply,
+    HeadsRequest, Hello, Message, MqttEvent, Packet, PacketError, PresenceDiff, PresencePage,
+    PresenceRequest, ReplayReply, ReplayRequest, ReplayedRange, RequestedRange,
 };
 pub use peer::PeerState;
 pub use replay::{MessagesFrom, RetainedMessage};
-pub use stream::Stream;
+pub use stream::{Stream, number_of};
 pub use subject::Subjects;

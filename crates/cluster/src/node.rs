@@ -4,7 +4,9 @@
 //! [`Node::on_time`] at [`Node::due_us`] at the latest.
 
 mod entries;
+mod groups;
 mod handover;
+mod requests;
 
 pub use entries::{PRESENCE_PACKET_BYTES, PRESENCE_US};
 pub use handover::{Handover, HandoverError, Record};
@@ -15,13 +17,14 @@ use bytes::Bytes;
 use model::NodeId;
 
 use crate::entries::PresenceMemory;
+use crate::groups::OwnGroups;
 use crate::incoming::{StreamOutput, Times};
 use crate::peer::Peer;
 use crate::replay::{RETAINED_US, Replay};
 use crate::stream::PerStream;
 use crate::{
     Counts, HeadsReply, HeadsRequest, Hello, Message, Output, Packet, PacketError, PeerState,
-    PresenceRequest, ReplayReply, ReplayRequest, Stream, Target, TooLarge,
+    ReplayReply, ReplayRequest, Stream, Target, TooLarge,
 };
 
 /// How often a node says that it is there, in microseconds.
@@ -42,12 +45,6 @@ const REMEMBERED_US: u64 = 600_000_000;
 /// The most nodes that a node knows, those that are gone included. A new one takes the place of the one that is gone
 /// the longest.
 const PEERS_MAX: usize = 256;
-
-/// Streams in one request: its packet stays below 64 kB.
-const REQUEST_STREAMS_MAX: usize = 1_024;
-
-/// What a stream takes in a request or its reply, in bytes, at most.
-const REQUEST_STREAM_BYTES: usize = 64;
 
 /// Interest has not begun.
 const NEVER: u64 = u64::MAX;
@@ -93,6 +90,8 @@ pub struct Node {
     has_left_out_entries: bool,
     /// The memory for entries of other nodes.
     presence_memory: PresenceMemory,
+    /// Its groups that share messages.
+    groups: OwnGroups,
     /// Since when the shell reads no packets.
     reading_paused_us: Option<u64>,
     hello_number: u64,
@@ -106,8 +105,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node that is not connected to NATS yet. It is interested in the streams of everyone and of presence from now
-    /// on.
+    /// A node that is not connected to NATS yet. It is interested in the streams of everyone, of presence and of MQTT
+    /// from now on.
     pub fn new(settings: Settings, now_us: u64) -> Self {
         let mut node = Node {
             replay: Replay::new(settings.node, settings.replay_bytes_max),
@@ -121,6 +120,7 @@ impl Node {
             presence_diffs: 0,
             has_left_out_entries: false,
             presence_memory: PresenceMemory { bytes: 0, bytes_max: usize::MAX },
+            groups: OwnGroups::default(),
             reading_paused_us: None,
             hello_number: 0,
             hello_due_us: now_us,
@@ -131,6 +131,7 @@ impl Node {
         };
         node.on_interest_begun(Stream::EVERYONE, now_us, now_us);
         node.on_interest_begun(Stream::PRESENCE, now_us, now_us);
+        node.on_interest_begun(Stream::MQTT, now_us, now_us);
         node
     }
 
@@ -147,6 +148,16 @@ impl Node {
     /// Whether all entries in presence of another node are here, as far as this one knows.
     pub fn has_entries_of(&self, node: NodeId) -> bool {
         self.peers.get(&node).is_some_and(|peer| peer.entries.is_whole())
+    }
+
+    /// Whether all groups of another node are here, as far as this one knows.
+    pub fn has_groups_of(&self, node: NodeId) -> bool {
+        self.peers.get(&node).is_some_and(|peer| peer.groups.is_whole())
+    }
+
+    /// How many groups that share messages have members at another node, as far as this one knows.
+    pub fn groups_of(&self, node: NodeId) -> usize {
+        self.peers.get(&node).map_or(0, |peer| peer.groups.count())
     }
 
     /// What it has counted.
@@ -246,6 +257,7 @@ impl Node {
             peer.state.received_us = (peer.state.received_us + paused_us).min(now_us);
             peer.streams.on_resumed(paused_us, now_us);
             peer.entries.on_resumed(paused_us);
+            peer.groups.on_resumed(paused_us);
             peer.on_resumed(now_us);
         }
     }
@@ -280,6 +292,8 @@ impl Node {
             Packet::PresencePage(page) => self.on_presence_page(page, now_us),
             Packet::Call(call) => self.outputs.push(Output::Call(call)),
             Packet::CallReply(reply) => self.outputs.push(Output::CallReply(reply)),
+            Packet::GroupsRequest(request) => self.on_groups_request(request),
+            Packet::GroupsPage(page) => self.on_groups_page(page, now_us),
         }
         Ok(())
     }
@@ -314,11 +328,16 @@ impl Node {
                 if peer.entries.on_down() {
                     self.outputs.push(Output::PresenceExpired(peer.state.node));
                 }
+                let (node, changes) = (peer.state.node, peer.groups.on_down());
+                if !changes.is_empty() {
+                    self.outputs.push(Output::GroupsChanged { node, changes });
+                }
             }
             if peer.unsure_due_us().is_some_and(|due_us| due_us <= now_us) {
                 peer.give_up_unsure(&mut out);
             }
             peer.entries.on_time(self.presence_memory, now_us);
+            peer.groups.on_time(now_us);
             peer.streams.on_time(peer.state.has_left, now_us, &mut out);
             if peer.state.is_up {
                 peer.request_again(now_us);
@@ -334,9 +353,9 @@ impl Node {
         let silent = |peer: &Peer| peer.state.is_up.then_some(peer.state.received_us + SILENT_US);
         let peers = self.peers.values();
         let peers = peers.flat_map(|peer| {
-            [silent(peer), peer.streams.due_us(), peer.entries.due_us(), peer.unsure_due_us()]
+            let due_us = [peer.streams.due_us(), peer.entries.due_us(), peer.groups.due_us()];
+            due_us.into_iter().chain([silent(peer), peer.unsure_due_us()]).flatten()
         });
-        let peers = peers.flatten();
         let peers_due_us = peers.min().unwrap_or(NEVER);
         match (self.is_connected, self.reading_paused_us) {
             (true, None) => peers_due_us.min(self.hello_due_us),
@@ -395,6 +414,7 @@ impl Node {
             is_draining: self.description.is_draining,
             has_presence: true,
             has_calls: true,
+            has_groups: true,
         };
         self.send(Target::Nodes, Packet::Hello(hello).encode());
     }
@@ -440,6 +460,7 @@ impl Node {
             return;
         }
         let (is_up, mut out, mut has_expired) = (peer.state.is_up, Vec::new(), false);
+        let mut gone = Vec::new();
         if before > 0 && hello.number > before.saturating_add(1) {
             peer.on_loss(&streams, now_us);
         }
@@ -451,14 +472,19 @@ impl Node {
             if hello.has_presence {
                 peer.entries.on_up(now_us);
             }
+            if hello.has_groups {
+                peer.groups.on_up();
+            }
         } else {
             peer.streams.give_up_all(&mut out);
             peer.give_up_unsure(&mut out);
             // A message may still be under way.
             peer.streams.on_tails(&hello.heads, now_us);
             has_expired = peer.entries.on_down();
+            gone = peer.groups.on_down();
         }
         self.deliver(node, out, now_us);
+        self.on_groups_changed(node, gone);
         match (was_up, is_up) {
             (false, true) => self.outputs.push(Output::Up(node)),
             (true, false) => self.outputs.push(Output::Down { node, has_left: true }),
@@ -519,6 +545,13 @@ impl Node {
                     self.on_presence_diff(node, &payload, now_us);
                 }
                 StreamOutput::Gap(Stream::PRESENCE, _) => self.on_presence_gap(node, now_us),
+                StreamOutput::Deliver(Stream::MQTT, payload) => {
+                    self.on_mqtt_event(node, &payload);
+                }
+                StreamOutput::Gap(Stream::MQTT, _) => {
+                    self.counts.gaps += 1;
+                    self.on_groups_gap(node);
+                }
                 StreamOutput::Deliver(stream, payload) => {
                     self.counts.delivered += 1;
                     self.outputs.push(Output::Deliver { node, stream, payload });
@@ -527,41 +560,6 @@ impl Node {
                     self.counts.gaps += 1;
                     self.outputs.push(Output::Gap { node, stream, lost });
                 }
-            }
-        }
-    }
-
-    /// Sends what streams and presence have to request, a packet for each node and kind.
-    fn send_requests(&mut self, now_us: u64) {
-        let node = self.settings.node.0;
-        // A reply has no more streams than its request.
-        let streams_max = self.packet_bytes_max / REQUEST_STREAM_BYTES;
-        let streams_max = streams_max.clamp(1, REQUEST_STREAMS_MAX);
-        for (id, peer) in &mut self.peers {
-            let target = Target::Node(*id);
-            let mut streams = std::mem::take(&mut peer.streams.heads_to_request);
-            streams.sort_unstable();
-            streams.dedup();
-            for streams in streams.chunks(streams_max) {
-                self.request_id += 1;
-                let numbers = streams.iter().map(|stream| stream.number()).collect();
-                peer.insert_request(self.request_id, now_us, streams.to_vec());
-                let request = HeadsRequest { node, id: self.request_id, streams: numbers };
-                let bytes = Packet::HeadsRequest(request).encode();
-                self.outputs.push(Output::Send { target, bytes });
-            }
-            let ranges = std::mem::take(&mut peer.streams.ranges_to_request);
-            for ranges in ranges.chunks(streams_max) {
-                self.request_id += 1;
-                self.counts.requests += 1;
-                let request = ReplayRequest { node, id: self.request_id, ranges: ranges.to_vec() };
-                let bytes = Packet::ReplayRequest(request).encode();
-                self.outputs.push(Output::Send { target, bytes });
-            }
-            if let Some((id, from)) = peer.entries.poll_request() {
-                let request = PresenceRequest { node, id, from };
-                let bytes = Packet::PresenceRequest(request).encode();
-                self.outputs.push(Output::Send { target, bytes });
             }
         }
     }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use model::NodeId;
 use presence::{Change, Page};
 
-use crate::{Call, CallReply, PresenceRequest, Stream};
+use crate::{Call, CallReply, GroupMembers, GroupMessage, PresenceRequest, Stream};
 
 /// Where a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +68,20 @@ pub enum Output {
     /// Read a page of this node's own entries, of about [`crate::PRESENCE_PACKET_BYTES`] and from the number that the
     /// request names, and give both to [`crate::Node::on_presence_read`].
     ReadPresence(PresenceRequest),
+    /// Another node has so many members of groups from now on.
+    GroupsChanged {
+        /// The node.
+        node: NodeId,
+        /// The groups.
+        changes: Vec<GroupMembers>,
+    },
+    /// Give a message to a member of a group here, and to no one else.
+    DeliverToGroup {
+        /// The node that passed it on.
+        node: NodeId,
+        /// The message and the group.
+        message: GroupMessage,
+    },
     /// Do a call of the API that another node has sent, and send it the reply.
     Call(Call),
     /// A reply to a call of this node has come.
@@ -127,6 +141,10 @@ pub struct Counts {
     pub presence_sent: u64,
     /// Changes of other nodes' entries.
     pub presence_received: u64,
+    /// Messages that this node had no member of a group for, and passed to another one.
+    pub groups_passed: u64,
+    /// Messages for members of groups that another node has passed to this one.
+    pub groups_received: u64,
     /// Times that this node has read all entries of another one: once for each that has joined or come back, and once
     /// for each loss of changes.
     pub presence_reads: u64,

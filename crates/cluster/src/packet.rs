@@ -14,12 +14,16 @@
 //! | 8 | [`PresencePage`] | |
 //! | 9 | [`Call`] | |
 //! | 10 | [`CallReply`] | |
+//! | 11 | [`GroupsRequest`] | |
+//! | 12 | [`GroupsPage`] | |
 //!
-//! The payload of a message of [`Stream::PRESENCE`] is a [`PresenceDiff`], a map as well.
+//! The payload of a message of [`Stream::PRESENCE`] is a [`PresenceDiff`], a map as well, and that of one of
+//! [`Stream::MQTT`] a [`MqttEvent`].
 //!
 //! Numbers of fields stay for good. A reader passes over fields that it doesn't know, so that nodes of two versions that
 //! follow each other understand each other. A packet of another version, or of another kind, is an error: the reader
-//! drops and counts it.
+//! drops and counts it. So a node sends what earlier versions don't know to those alone whose hello says that they do, or to
+//! a stream that only those subscribe to.
 
 use bytes::Bytes;
 use minicbor::{Decode, Encode};
@@ -40,6 +44,8 @@ const PRESENCE_REQUEST: u8 = 7;
 const PRESENCE_PAGE: u8 = 8;
 const CALL: u8 = 9;
 const CALL_REPLY: u8 = 10;
+const GROUPS_REQUEST: u8 = 11;
+const GROUPS_PAGE: u8 = 12;
 
 /// Bytes of a message before its payload.
 const HEADER_BYTES: usize = 16;
@@ -67,6 +73,10 @@ pub enum Packet {
     Call(Call),
     /// Its reply.
     CallReply(CallReply),
+    /// A request for a node's groups.
+    GroupsRequest(GroupsRequest),
+    /// A part of its reply.
+    GroupsPage(GroupsPage),
 }
 
 /// A published message.
@@ -119,6 +129,9 @@ pub struct Hello {
     /// It replies to calls of the API.
     #[cbor(n(10), default)]
     pub has_calls: bool,
+    /// It takes part in groups over nodes: it says how many members it has, and replies to requests for that.
+    #[cbor(n(11), default)]
+    pub has_groups: bool,
 }
 
 /// A request for the newest numbers of some streams.
@@ -328,6 +341,87 @@ pub struct CallReply {
     pub body: Vec<u8>,
 }
 
+/// What a node publishes of MQTT: one of these.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct MqttEvent {
+    /// How many members it has.
+    #[n(0)]
+    pub diff: Option<GroupDiff>,
+    /// A message that it passes on.
+    #[n(1)]
+    pub message: Option<GroupMessage>,
+}
+
+/// Groups of which a node has another number of members.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct GroupDiff {
+    /// Its number among those of the node.
+    #[n(0)]
+    pub number: u64,
+    /// Groups by their names in the hub, and how many members each has.
+    #[cbor(n(1), default)]
+    pub changes: Vec<(String, u32)>,
+    /// Another process goes on as the node: others must read all its groups anew.
+    #[cbor(n(2), default)]
+    pub is_reset: bool,
+}
+
+/// A message for one member of a group, at one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct GroupMessage {
+    /// The node.
+    #[n(0)]
+    pub to: u32,
+    /// The group, by its name in the hub.
+    #[n(1)]
+    pub group: String,
+    /// The nodes that the message has passed.
+    #[cbor(n(2), default)]
+    pub passed: Vec<u32>,
+    /// What was published.
+    #[cbor(n(3), with = "minicbor::bytes", default)]
+    pub publication: Vec<u8>,
+}
+
+/// A request for all groups of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct GroupsRequest {
+    /// The node that requests them.
+    #[n(0)]
+    pub node: u32,
+    /// The reply has the same.
+    #[n(1)]
+    pub id: u64,
+}
+
+/// A part of all groups of a node. The parts come in their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct GroupsPage {
+    /// The node that replies.
+    #[n(0)]
+    pub node: u32,
+    /// That of the request.
+    #[n(1)]
+    pub id: u64,
+    /// The number of the last diff whose changes are in it.
+    #[n(2)]
+    pub number: u64,
+    /// The number of the part, from 0 on.
+    #[n(3)]
+    pub part: u32,
+    /// No part follows.
+    #[cbor(n(4), default)]
+    pub is_last: bool,
+    /// Groups, and how many members each has.
+    #[cbor(n(5), default)]
+    pub groups: Vec<(String, u32)>,
+}
+
 /// Why bytes are no packet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
@@ -394,6 +488,22 @@ impl PresenceDiff {
     }
 }
 
+impl MqttEvent {
+    /// Appends its bytes.
+    pub fn encode_into(&self, out: &mut Vec<u8>) {
+        // Writing to a vector does not fail.
+        let _ = minicbor::encode(self, out);
+    }
+
+    /// Reads an event.
+    ///
+    /// # Errors
+    /// When the bytes are damaged.
+    pub fn decode(bytes: &[u8]) -> Result<Self, PacketError> {
+        read(bytes)
+    }
+}
+
 impl PresencePage {
     /// Reads a page.
     ///
@@ -438,6 +548,8 @@ impl Packet {
             Packet::PresencePage(page) => map(PRESENCE_PAGE, page),
             Packet::Call(call) => map(CALL, call),
             Packet::CallReply(reply) => map(CALL_REPLY, reply),
+            Packet::GroupsRequest(request) => map(GROUPS_REQUEST, request),
+            Packet::GroupsPage(page) => map(GROUPS_PAGE, page),
         }
     }
 
@@ -461,6 +573,8 @@ impl Packet {
             PRESENCE_PAGE => Packet::PresencePage(PresencePage::decode(rest)?),
             CALL => Packet::Call(read(rest)?),
             CALL_REPLY => Packet::CallReply(read(rest)?),
+            GROUPS_REQUEST => Packet::GroupsRequest(read(rest)?),
+            GROUPS_PAGE => Packet::GroupsPage(read(rest)?),
             kind => return Err(PacketError::Kind(kind)),
         })
     }

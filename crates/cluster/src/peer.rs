@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::NodeId;
 
 use crate::entries::PeerEntries;
+use crate::groups::PeerGroups;
 use crate::incoming::{IncomingStreams, StreamOutput};
 use crate::{Hello, Stream};
 
@@ -42,12 +43,13 @@ pub struct PeerState {
     pub received_us: u64,
 }
 
-/// Another node, its streams, and its entries in presence.
+/// Another node, its streams, its entries in presence, and its groups.
 pub(crate) struct Peer {
     pub state: PeerState,
     pub hello_number: u64,
     pub streams: IncomingStreams,
     pub entries: PeerEntries,
+    pub groups: PeerGroups,
     /// Requests for heads: when they were sent, and of which streams.
     requests: BTreeMap<u64, (u64, Vec<Stream>)>,
     /// Streams in which this node may have missed messages without noticing. A reply to a request for heads clears a
@@ -69,6 +71,7 @@ impl Peer {
             hello_number: 0,
             streams: IncomingStreams::new(),
             entries: PeerEntries::default(),
+            groups: PeerGroups::default(),
             requests: BTreeMap::new(),
             unsure: BTreeSet::new(),
             unsure_us: 0,

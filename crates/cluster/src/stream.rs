@@ -12,14 +12,18 @@ impl Stream {
     /// them costs it less than 1 MB, however many users the node has.
     pub const TOPICS: u16 = 1_024;
 
-    /// All streams: those of topics, the one of everyone, and that of presence.
-    pub const COUNT: usize = Self::TOPICS as usize + 2;
+    /// All streams: those of topics, the one of everyone, that of presence, and that of MQTT.
+    pub const COUNT: usize = Self::TOPICS as usize + 3;
 
     /// The stream that every node subscribes to: messages to everyone, and those that all nodes retain.
     pub const EVERYONE: Stream = Stream(Self::TOPICS);
 
     /// The stream of changes of presence, to which every node subscribes: they are no messages.
     pub const PRESENCE: Stream = Stream(Self::TOPICS + 1);
+
+    /// The stream of MQTT, to which every node subscribes: how many members groups have that share messages, and messages
+    /// that a node passes to another one's member.
+    pub const MQTT: Stream = Stream(Self::TOPICS + 2);
 
     /// The stream of a topic: the same on every node, in every version.
     ///
@@ -54,13 +58,18 @@ impl Stream {
 
     /// All streams.
     pub fn all() -> impl Iterator<Item = Stream> {
-        (0..=Self::PRESENCE.0).map(Stream)
+        (0..=Self::MQTT.0).map(Stream)
     }
 
     /// The streams of topics.
     pub fn topics() -> impl Iterator<Item = Stream> {
         (0..Self::TOPICS).map(Stream)
     }
+}
+
+/// A number of a message that all nodes come to, in every version, by its payload.
+pub fn number_of(payload: &[u8]) -> u64 {
+    xxh3_64(payload)
 }
 
 /// A value for each stream.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use minicbor::{Decode, Encode};
 use model::{
-    Attributes, ConnectionId, Encodings, Envelope, Epoch, FilterKey, Message, Name, NodeId,
-    Position, Properties, Publication, Qos, Retention,
+    Attributes, ConnectionId, Encodings, Envelope, Epoch, FilterKey, GroupChoice, Message, Name,
+    NodeId, Position, Properties, Publication, Qos, Retention,
 };
 
 use crate::{DataRecord, RecordError, encode_into};
@@ -40,12 +40,32 @@ pub fn encode_publication_into(publication: &Publication, bytes: &mut Vec<u8>) {
     encode_into(PublicationRecord::from(publication), bytes);
 }
 
+/// The same, with the nodes that give it to members of groups. [`decode_publication`] passes over them.
+pub fn encode_shared_into(publication: &Publication, choices: &[GroupChoice], bytes: &mut Vec<u8>) {
+    let list: Vec<_> = choices.iter().map(|it| (it.node.0, it.group.as_str())).collect();
+    let choices = (!list.is_empty()).then_some(list);
+    encode_into(PublicationRecord { choices, ..PublicationRecord::from(publication) }, bytes);
+}
+
 /// Reads what [`encode_publication`] wrote.
 ///
 /// # Errors
 /// When the bytes are damaged.
 pub fn decode_publication(bytes: &[u8]) -> Result<Publication, RecordError> {
     crate::decode::<PublicationRecord<'_>>(bytes)?.publication()
+}
+
+/// Reads what [`encode_shared_into`] wrote.
+///
+/// # Errors
+/// When the bytes are damaged.
+pub fn decode_shared(bytes: &[u8]) -> Result<(Publication, Vec<GroupChoice>), RecordError> {
+    let mut record = crate::decode::<PublicationRecord<'_>>(bytes)?;
+    let choices = record.choices.take().unwrap_or_default().into_iter();
+    let choices =
+        choices.map(|(node, group)| GroupChoice { node: NodeId(node), group: group.into() });
+    let choices = choices.collect();
+    Ok((record.publication()?, choices))
 }
 
 /// A message.
@@ -138,6 +158,9 @@ struct PublicationRecord<'b> {
     qos: u8,
     #[cbor(n(6), default)]
     retain: bool,
+    /// Nodes that give it to members of groups, on its way to other nodes.
+    #[b(7)]
+    choices: Option<Vec<(u32, &'b str)>>,
 }
 
 /// The attributes that few messages have.
@@ -192,13 +215,15 @@ impl<'b> From<&'b Publication> for PublicationRecord<'b> {
             attributes: attributes.as_deref().map(AttributesRecord::from),
             qos: qos.number(),
             retain: *retain,
+            choices: None,
         }
     }
 }
 
 impl PublicationRecord<'_> {
     fn publication(self) -> Result<Publication, RecordError> {
-        let PublicationRecord { topic, event, data, except, attributes, qos, retain } = self;
+        let PublicationRecord { topic, event, data, except, attributes, qos, retain, choices: _ } =
+            self;
         let id =
             |(node, shard, slot, serial)| ConnectionId { node: NodeId(node), shard, slot, serial };
         Ok(Publication {
@@ -405,6 +430,19 @@ mod tests {
         }
 
         #[test]
+        fn choices_of_groups_go_along_and_others_pass_over_them(
+            publication in publication(),
+            choices in vec((any::<u32>(), name()), 0..4),
+        ) {
+            let choice = |(node, group)| GroupChoice { node: NodeId(node), group };
+            let choices: Vec<GroupChoice> = choices.into_iter().map(choice).collect();
+            let mut bytes = Vec::new();
+            encode_shared_into(&publication, &choices, &mut bytes);
+            prop_assert_eq!(decode_publication(&bytes).unwrap(), publication.clone());
+            prop_assert_eq!(decode_shared(&bytes).unwrap(), (publication, choices));
+        }
+
+        #[test]
         fn a_cut_message_is_none(envelope in envelope(), cut in any::<prop::sample::Index>()) {
             let bytes = encode(&envelope);
             prop_assert!(decode(&bytes[..cut.index(bytes.len())], &hash).is_err());
@@ -412,7 +450,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_read_without_harm(bytes in any::<Vec<u8>>()) {
-            let _ = (decode(&bytes, &hash), decode_publication(&bytes));
+            let _ = (decode(&bytes, &hash), decode_publication(&bytes), decode_shared(&bytes));
         }
     }
 }

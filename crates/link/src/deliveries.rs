@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use broker::{Local, PublishError};
 use bytes::Bytes;
-use cluster::Stream;
-use handover::message::decode_publication;
+use cluster::{GroupMessage, Stream, number_of};
+use handover::RecordError;
+use handover::message::{decode_publication, decode_shared};
 use model::NodeId;
+use model::name::shown;
 use throttle::Throttle;
 
 use crate::Link;
@@ -23,6 +25,8 @@ const NOTICE_US: u64 = 1_000_000;
 pub(crate) enum Delivery {
     /// A message of another node.
     Message(NodeId, Bytes),
+    /// A message for a member of a group, which another node has passed on.
+    ToGroup(NodeId, GroupMessage),
     /// Messages of a stream are lost.
     Gap(NodeId, Stream, Option<u64>),
 }
@@ -39,6 +43,7 @@ pub(crate) struct Deliveries {
     damaged: Throttle,
     rejected: Throttle,
     gaps: Throttle,
+    untaken: Throttle,
 }
 
 impl Deliveries {
@@ -53,6 +58,7 @@ impl Deliveries {
             damaged: lines(),
             rejected: lines(),
             gaps: lines(),
+            untaken: lines(),
         }
     }
 
@@ -67,6 +73,11 @@ impl Deliveries {
             match delivery {
                 Delivery::Message(node, bytes) => {
                     if !self.publish(*node, bytes) {
+                        return false;
+                    }
+                }
+                Delivery::ToGroup(node, message) => {
+                    if !self.publish_to_group(*node, message) {
                         return false;
                     }
                 }
@@ -102,26 +113,50 @@ impl Deliveries {
 
     /// Gives the broker a message. False where it must wait.
     fn publish(&self, node: NodeId, bytes: &Bytes) -> bool {
-        let now_us = self.link.now_us();
-        let publication = match decode_publication(bytes) {
-            Ok(publication) => publication,
-            Err(error) => {
-                if let Some(suppressed) = self.damaged.pass(now_us, 1) {
-                    tracing::warn!(%node, %error, suppressed, "a message of another node can't be read: it is dropped");
-                }
-                return true;
-            }
+        let (publication, choices) = match decode_shared(bytes) {
+            Ok(message) => message,
+            Err(error) => return self.report_damaged(node, &error),
         };
-        match self.broker.publish_from_node(publication) {
+        let result = self.broker.publish_from_node(publication, &choices, number_of(bytes));
+        self.is_done(node, result)
+    }
+
+    /// Gives a message to a member of a group. False where it must wait.
+    fn publish_to_group(&self, node: NodeId, message: &GroupMessage) -> bool {
+        let publication = match decode_publication(&message.publication) {
+            Ok(publication) => publication,
+            Err(error) => return self.report_damaged(node, &error),
+        };
+        let passed = message.passed.iter().map(|node| NodeId(*node)).collect();
+        let result = self.broker.publish_to_group(publication, &message.group, passed);
+        if let Ok(false) = result
+            && let Some(suppressed) = self.untaken.pass(self.link.now_us(), 1)
+        {
+            let group = shown(&message.group);
+            tracing::warn!(%node, group, suppressed, "a message of a group is lost: its last member has left");
+        }
+        self.is_done(node, result.map(drop))
+    }
+
+    /// Whether a delivery has come to its end. A shard or the store may be behind.
+    fn is_done(&self, node: NodeId, result: Result<(), PublishError>) -> bool {
+        match result {
             Ok(()) => true,
             Err(PublishError::Overloaded | PublishError::StoreBusy) => false,
             Err(error) => {
-                if let Some(suppressed) = self.rejected.pass(now_us, 1) {
+                if let Some(suppressed) = self.rejected.pass(self.link.now_us(), 1) {
                     tracing::warn!(%node, %error, suppressed, "a message of another node can't be delivered: it is dropped");
                 }
                 true
             }
         }
+    }
+
+    fn report_damaged(&self, node: NodeId, error: &RecordError) -> bool {
+        if let Some(suppressed) = self.damaged.pass(self.link.now_us(), 1) {
+            tracing::warn!(%node, %error, suppressed, "a message of another node can't be read: it is dropped");
+        }
+        true
     }
 
     /// A poll that comes back to a topic of the stream gets a gap, and other members a notice.

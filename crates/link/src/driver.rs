@@ -8,7 +8,7 @@ use async_nats::{Client, Event};
 use broker::Local;
 use bytes::Bytes;
 use cluster::{Description, Node, Output, PRESENCE_PACKET_BYTES, Target, TooLarge};
-use handover::message::encode_publication_into;
+use handover::message::encode_shared_into;
 use model::NodeId;
 use throttle::Throttle;
 use tokio::sync::mpsc::{self, Receiver, UnboundedReceiver, UnboundedSender};
@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use crate::Link;
 use crate::deliveries::{Deliveries, Delivery};
 use crate::entries::{Entries, Registry};
+use crate::groups::Groups;
 use crate::link::{Input, stream_of};
 use crate::lock::lock;
 use crate::orders::Order;
@@ -67,6 +68,7 @@ pub(crate) struct Driver {
     packets: Receiver<(Target, Bytes)>,
     deliveries: Deliveries,
     entries: Entries,
+    groups: Groups,
     orders: UnboundedReceiver<Order>,
     mode: Mode,
     /// Notifies the caller of [`Link::pause`] once the broker has all messages that have come.
@@ -105,6 +107,7 @@ impl Driver {
             orders,
             mode: Mode::Serving,
             when_delivered: None,
+            groups: Groups::new(broker.clone()),
             deliveries: Deliveries::new(link.clone(), broker),
             entries,
             client,
@@ -201,17 +204,22 @@ impl Driver {
                 Input::InterestBegun(stream, begun_us) => {
                     self.node.on_interest_begun(stream, begun_us, now_us);
                 }
-                Input::Publish(message) => {
+                Input::Publish(message, choices) => {
                     self.node.publish(stream_of(&message), now_us, |out| {
-                        encode_publication_into(&message.publication, out);
+                        encode_shared_into(&message.publication, &choices, out);
                     });
                     self.link.release(&message);
+                }
+                Input::PassToGroup(message) => {
+                    self.groups.pass(&mut self.node, &message, now_us);
+                    self.link.release(&message.message);
                 }
                 Input::Packet(node, bytes) => self.send(Target::Node(node), bytes),
             }
         }
         if now_us >= self.entries.due_us {
             self.entries.publish(&mut self.node, now_us);
+            self.groups.publish(&mut self.node, now_us);
         }
         if now_us >= self.node.due_us() {
             self.node.describe((self.describe)());
@@ -301,12 +309,14 @@ impl Driver {
                 self.link.set_packet_bytes_max(self.client.max_payload());
                 self.node.describe((self.describe)());
                 self.node.on_connected(now_us);
+                self.groups.set_connected(true);
                 self.set_connected(true);
                 return;
             }
             Event::Disconnected => {
                 tracing::warn!("the connection to NATS is lost: this node tries to connect again");
                 self.node.on_disconnected(now_us);
+                self.groups.set_connected(false);
                 self.set_connected(false);
                 return;
             }
@@ -400,6 +410,10 @@ impl Driver {
             Output::Deliver { node, payload, .. } => {
                 self.deliveries.push(Delivery::Message(node, payload));
             }
+            Output::DeliverToGroup { node, message } => {
+                self.deliveries.push(Delivery::ToGroup(node, message));
+            }
+            Output::GroupsChanged { node, changes } => self.groups.on_changed(node, &changes),
             Output::Gap { node, stream, lost } => {
                 self.deliveries.push(Delivery::Gap(node, stream, lost));
             }
@@ -458,6 +472,7 @@ impl Driver {
         let incomplete = incomplete.map(|it| it.node).collect();
         self.link.set_status(|status| {
             status.peers = node.peers().cloned().collect();
+            status.groups = node.peers().map(|peer| node.groups_of(peer.node)).collect();
             status.counts = node.counts();
             status.streams = node.streams();
             status.replay_bytes = node.replay_bytes();

@@ -111,7 +111,7 @@ impl Link {
             Input::InterestBegun(stream, _) => {
                 !is_on[stream.index()] && state.interest.is_on(*stream)
             }
-            Input::Publish(_) | Input::Packet(..) => true,
+            Input::Publish(..) | Input::PassToGroup(_) | Input::Packet(..) => true,
         });
         state.inputs = inputs;
         drop(state);

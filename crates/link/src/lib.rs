@@ -12,6 +12,7 @@ mod calls;
 mod deliveries;
 mod driver;
 mod entries;
+mod groups;
 mod handover;
 mod link;
 mod lock;

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use broker::Relay;
+use broker::{GroupMessage, Relay};
 use bytes::Bytes;
 use cluster::{Call, CallReply, Interest, Node, Packet, Stream, Subjects};
-use model::{Envelope, NodeId};
+use model::{Envelope, GroupChoice, NodeId};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::Login;
@@ -80,8 +80,10 @@ pub(crate) struct LinkState {
 
 /// What other threads give to the link's thread.
 pub(crate) enum Input {
-    /// A message for other nodes.
-    Publish(Arc<Envelope>),
+    /// A message for other nodes, and those that give it to members of groups.
+    Publish(Arc<Envelope>, Vec<GroupChoice>),
+    /// A message for a member of a group at another node.
+    PassToGroup(GroupMessage),
     /// Interest in a stream began at this time.
     InterestBegun(Stream, u64),
     /// A packet for one node.
@@ -281,8 +283,10 @@ impl Link {
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Relaxed);
         for input in self.take_inputs() {
-            if let Input::Publish(message) = input {
-                self.release(&message);
+            match input {
+                Input::Publish(message, _) => self.release(&message),
+                Input::PassToGroup(GroupMessage { message, .. }) => self.release(&message),
+                Input::InterestBegun(..) | Input::Packet(..) => {}
             }
         }
         let now_us = self.now_us();
@@ -314,12 +318,20 @@ impl Relay for Link {
         self.is_closed.load(Relaxed) || self.queued_bytes() < self.settings.queue_bytes_max
     }
 
-    fn publish(&self, message: Arc<Envelope>) {
+    fn publish(&self, message: Arc<Envelope>, choices: Vec<GroupChoice>) {
         if self.is_closed.load(Relaxed) {
             return;
         }
         self.queued_bytes.fetch_add(queued_bytes(&message), Relaxed);
-        self.push(&mut lock(&self.state), Input::Publish(message));
+        self.push(&mut lock(&self.state), Input::Publish(message, choices));
+    }
+
+    fn pass_to_node(&self, message: GroupMessage) {
+        if self.is_closed.load(Relaxed) {
+            return;
+        }
+        self.queued_bytes.fetch_add(queued_bytes(&message.message), Relaxed);
+        self.push(&mut lock(&self.state), Input::PassToGroup(message));
     }
 
     fn enter(&self, topic: &str, skip_offset: &dyn Fn() -> u64) {
@@ -396,12 +408,12 @@ mod tests {
     #[test]
     fn a_full_queue_has_no_capacity_until_messages_have_left() {
         let link = link(1_000);
-        link.publish(message("a", false));
+        link.publish(message("a", false), Vec::new());
         assert!(link.has_capacity());
-        link.publish(message("a", false));
+        link.publish(message("a", false), Vec::new());
         assert!(!link.has_capacity());
         for input in link.take_inputs() {
-            let Input::Publish(message) = input else { panic!("no message") };
+            let Input::Publish(message, _) = input else { panic!("no message") };
             link.release(&message);
         }
         assert_eq!(link.queued_bytes(), 0);
@@ -410,12 +422,12 @@ mod tests {
     #[test]
     fn nothing_waits_for_a_thread_that_has_ended() {
         let link = link(300);
-        link.publish(message("a", false));
-        link.publish(message("a", false));
+        link.publish(message("a", false), Vec::new());
+        link.publish(message("a", false), Vec::new());
         assert!(!link.has_capacity());
         link.close();
         assert_eq!(link.queued_bytes(), 0);
-        link.publish(message("a", false));
+        link.publish(message("a", false), Vec::new());
         assert!(link.has_capacity() && link.queued_bytes() == 0);
         assert!(!link.status().connection.is_connected);
     }
@@ -429,7 +441,9 @@ mod tests {
         let sent = |link: &Link| {
             let packet = |input| match input {
                 Input::Packet(_, bytes) => Packet::decode(&bytes).unwrap(),
-                Input::Publish(_) | Input::InterestBegun(..) => panic!("no packet"),
+                Input::Publish(..) | Input::PassToGroup(_) | Input::InterestBegun(..) => {
+                    panic!("no packet")
+                }
             };
             link.take_inputs().into_iter().map(packet).collect::<Vec<_>>()
         };

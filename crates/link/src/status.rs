@@ -31,6 +31,8 @@ pub struct Status {
     pub replay_bytes: usize,
     /// Nodes that are there, but not all of whose entries in presence are here.
     pub incomplete: Vec<NodeId>,
+    /// How many groups that share messages have members at each node of `peers`.
+    pub groups: Vec<usize>,
     /// Figures of presence.
     pub presence: presence::Stats,
     /// The time of the link's clock, in microseconds.

@@ -295,7 +295,8 @@ mod tests {
         let publish = || {
             let publication = Publication::new("a", Data::Text("x".into()));
             let id = Position { epoch: Epoch(1), offset: 1 };
-            link.publish(Arc::new(Message::new(publication, id, 1, 1).into()));
+            let message = Message::new(publication, id, 1, 1);
+            link.publish(Arc::new(message.into()), Vec::new());
         };
         let published = || link.inspect(|node| node.counts().published);
         for round in 0..3 {

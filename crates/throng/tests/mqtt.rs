@@ -4,7 +4,7 @@ mod access;
 mod auth;
 pub(crate) mod client;
 mod covered;
-mod groups;
+pub(crate) mod groups;
 mod hostile;
 mod interoperability_3;
 mod interoperability_5;

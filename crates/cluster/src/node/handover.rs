@@ -72,6 +72,9 @@ struct Numbers {
     evicted_us: Option<u64>,
     #[n(8)]
     presence_evicted_us: Option<u64>,
+    /// The number of the newest change of groups.
+    #[cbor(n(9), default)]
+    groups_number: u64,
 }
 
 /// A stream: what the node has published to it, and its interest.
@@ -209,6 +212,7 @@ impl Node {
             time_us: self.time_us,
             evicted_us,
             presence_evicted_us,
+            groups_number: self.groups.number,
         };
         let streams = Stream::all().filter_map(|stream| {
             let ((head, head_us), evicted, is_changed) = self.replay.stream(stream);
@@ -326,6 +330,7 @@ impl Handover {
         node.presence_diffs = numbers.presence_diffs;
         node.request_id = numbers.request_id;
         node.has_left_out_entries = numbers.has_left_out_entries;
+        node.groups.number = numbers.groups_number;
         let bytes_max = numbers.packet_bytes_max;
         node.packet_bytes_max =
             bytes_max.map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
@@ -350,9 +355,9 @@ fn put<K: Ord, V>(all: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
 
 fn decode_numbers(value: &[u8]) -> Result<Numbers> {
     let numbers: Numbers = decode(value)?;
-    let Numbers { hello_number, presence_diffs, request_id, time_us, .. } = numbers;
+    let Numbers { hello_number, presence_diffs, request_id, time_us, groups_number, .. } = numbers;
     let times = [numbers.disconnected_us, numbers.evicted_us, numbers.presence_evicted_us];
-    let counted = [hello_number, presence_diffs, request_id, time_us];
+    let counted = [hello_number, presence_diffs, request_id, time_us, groups_number];
     verify(counted.into_iter().chain(times.into_iter().flatten()))?;
     Ok(numbers)
 }

@@ -6,16 +6,17 @@ use proptest::prelude::*;
 use super::*;
 
 fn stream() -> impl Strategy<Value = u16> {
-    0..=Stream::PRESENCE.number()
+    0..=Stream::MQTT.number()
 }
 
 fn hello() -> impl Strategy<Value = Hello> {
     let texts = (any::<String>(), any::<String>());
     let numbers = (any::<u32>(), any::<u64>(), any::<u64>());
     let heads = vec((stream(), any::<u64>()), 0..20);
-    (texts, numbers, heads, any::<[bool; 5]>()).prop_map(
+    (texts, numbers, heads, any::<[bool; 6]>()).prop_map(
         |((name, version), (node, number, connections), heads, flags)| {
-            let [is_goodbye, is_reply_requested, is_draining, has_presence, has_calls] = flags;
+            let [is_goodbye, is_reply_requested, is_draining, has_presence, has_calls, has_groups] =
+                flags;
             Hello {
                 node,
                 name,
@@ -28,6 +29,7 @@ fn hello() -> impl Strategy<Value = Hello> {
                 is_draining,
                 has_presence,
                 has_calls,
+                has_groups,
             }
         },
     )
@@ -59,6 +61,32 @@ fn calls() -> impl Strategy<Value = Packet> {
         Packet::CallReply(CallReply { node, id, status, body })
     });
     prop_oneof![call, reply]
+}
+
+fn groups() -> impl Strategy<Value = Vec<(String, u32)>> {
+    vec(any::<(String, u32)>(), 0..20)
+}
+
+fn group_packets() -> impl Strategy<Value = Packet> {
+    let request = any::<(u32, u64)>()
+        .prop_map(|(node, id)| Packet::GroupsRequest(GroupsRequest { node, id }));
+    let page = (any::<(u32, u64, u64, u32, bool)>(), groups()).prop_map(
+        |((node, id, number, part, is_last), groups)| {
+            Packet::GroupsPage(GroupsPage { node, id, number, part, is_last, groups })
+        },
+    );
+    prop_oneof![request, page]
+}
+
+fn mqtt_event() -> impl Strategy<Value = MqttEvent> {
+    let diff = (any::<u64>(), groups(), any::<bool>())
+        .prop_map(|(number, changes, is_reset)| GroupDiff { number, changes, is_reset });
+    let message =
+        any::<(u32, String, Vec<u32>, Vec<u8>)>().prop_map(|(to, group, passed, publication)| {
+            GroupMessage { to, group, passed, publication }
+        });
+    (prop::option::of(diff), prop::option::of(message))
+        .prop_map(|(diff, message)| MqttEvent { diff, message })
 }
 
 fn pages() -> impl Strategy<Value = Packet> {
@@ -129,7 +157,8 @@ fn packet() -> impl Strategy<Value = Packet> {
         replay(),
         heads(),
         pages(),
-        calls()
+        calls(),
+        group_packets()
     ]
 }
 
@@ -159,12 +188,20 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_packet_or_an_error(kind in 0_u8..13, bytes in any::<Vec<u8>>()) {
+    fn any_bytes_are_a_packet_or_an_error(kind in 0_u8..15, bytes in any::<Vec<u8>>()) {
         let bytes = Bytes::from([&[VERSION, kind], &bytes[..]].concat());
         let read = Packet::decode(&bytes);
-        if !(MESSAGE..=CALL_REPLY).contains(&kind) {
+        if !(MESSAGE..=GROUPS_PAGE).contains(&kind) {
             prop_assert_eq!(read, Err(PacketError::Kind(kind)));
         }
+        let _ = MqttEvent::decode(&bytes);
+    }
+
+    #[test]
+    fn what_is_published_of_groups_is_read_as_it_was_written(event in mqtt_event()) {
+        let mut bytes = Vec::new();
+        event.encode_into(&mut bytes);
+        prop_assert_eq!(MqttEvent::decode(&bytes), Ok(event));
     }
 }
 
@@ -206,6 +243,6 @@ fn a_page_with_entries_out_of_order_or_range_is_refused() {
 #[test]
 fn a_message_of_a_stream_that_does_not_exist_is_refused() {
     let mut bytes = Message::encode(NodeId(7), Stream::EVERYONE, 1, |_| {}).to_vec();
-    bytes[6..8].copy_from_slice(&1_026_u16.to_le_bytes());
-    assert_eq!(Packet::decode(&bytes.into()), Err(PacketError::Stream(1_026)));
+    bytes[6..8].copy_from_slice(&1_027_u16.to_le_bytes());
+    assert_eq!(Packet::decode(&bytes.into()), Err(PacketError::Stream(1_027)));
 }

@@ -3,6 +3,7 @@
 //!
 //! `CLUSTER_SEED=7 cargo test -p cluster simulation` repeats one seed.
 
+mod groups;
 mod nats;
 mod registry;
 mod trial;
@@ -18,6 +19,7 @@ use presence::Presence as _;
 use random::Random;
 
 use crate::{Interest, Node, Output, Settings, Stream, Target};
+use groups::{Groups, MARK, Shares};
 use nats::{Command, Nats, PAYLOAD_BYTES_MAX};
 use registry::Registry;
 use trial::{Reached, Trial};
@@ -26,7 +28,7 @@ const NODES: usize = 4;
 const TOPICS: usize = 12;
 const SECOND_US: u64 = 1_000_000;
 /// How many changes of presence may wait at a node that stands still, in bytes.
-const PENDING_BYTES_MAX: usize = 2_000;
+const PENDING_BYTES_MAX: usize = 600;
 const TICK_US: u64 = 50_000;
 /// A packet's way takes less.
 const WAY_US: u64 = 20_000;
@@ -47,6 +49,7 @@ enum Event {
     AtNode(usize, u32, Target, Bytes),
     Tick(usize, NodeId),
     Act,
+    Share,
     Fault,
     LoseNats,
     Connect(usize, u32),
@@ -65,6 +68,7 @@ struct Process {
     node: Node,
     interest: Interest,
     registry: Registry,
+    groups: Groups,
     /// Since when each topic has members, and since when the node is interested in it.
     members: BTreeMap<usize, (u64, u64)>,
     /// When interest in each topic began.
@@ -100,6 +104,7 @@ struct World {
     nats: Nats,
     processes: Vec<Option<Process>>,
     published: Vec<Published>,
+    shares: Shares,
     deaths: Vec<(NodeId, u64)>,
     /// When each node lost its connection, most recently, but for upgrades.
     disconnected_us: [Option<u64>; NODES],
@@ -140,6 +145,7 @@ impl World {
             nats: Nats::new(NODES, 2_000),
             processes: (0..NODES).map(|_| None).collect(),
             published: Vec::new(),
+            shares: Shares::default(),
             deaths: Vec::new(),
             disconnected_us: [None; NODES],
             seed,
@@ -151,6 +157,7 @@ impl World {
             world.push(at_us, Event::Start(node));
         }
         world.push(0, Event::Act);
+        world.push(trial.quiet_us().start, Event::Share);
         world.push(2 * SECOND_US, Event::Fault);
         if trial == Trial::Away {
             world.push(trial.away_us().start, Event::LoseNats);
@@ -209,6 +216,13 @@ impl World {
                     self.push(next_us, Event::Act);
                 }
             }
+            Event::Share => {
+                self.share(true);
+                let next_us = now_us + SECOND_US / 20;
+                if self.trial.quiet_us().contains(&next_us) {
+                    self.push(next_us, Event::Share);
+                }
+            }
             Event::Fault => {
                 if !self.trial.away_us().contains(&now_us) {
                     self.fault();
@@ -243,6 +257,7 @@ impl World {
             node: Node::new(settings, now_us),
             interest: Interest::new(3 * SECOND_US),
             registry: Registry::new(id, self.trial.entries_bytes_max(), PENDING_BYTES_MAX),
+            groups: Groups::new(id),
             members: BTreeMap::from([(TOPICS - 1, (self.now_us, self.now_us))]),
             interest_begun_us: BTreeMap::new(),
             subscribed: BTreeSet::new(),
@@ -288,7 +303,10 @@ impl World {
         connection.is_up = true;
         let subscribed = self.processes[node].as_ref().unwrap().subscribed.clone();
         subscribed.into_iter().for_each(|stream| self.send(node, Command::Subscribe(stream)));
-        self.input(node, |process, now_us| process.node.on_connected(now_us));
+        self.input(node, |process, now_us| {
+            process.groups.set_alone(false);
+            process.node.on_connected(now_us);
+        });
     }
 
     fn send(&mut self, node: usize, command: Command) {
@@ -324,6 +342,18 @@ impl World {
                 self.send(node, Command::Unsubscribe(stream));
             }
             Output::Send { target, bytes } => self.send(node, Command::Publish(target, bytes)),
+            Output::Deliver { payload, .. } if payload.starts_with(&MARK) => {
+                process.groups.deliver(&payload);
+                let now_us = now_us + process.clock_us;
+                process.groups.flush(&mut process.node, &mut process.interest, false, now_us);
+            }
+            Output::DeliverToGroup { message, .. } => {
+                process.groups.deliver_to_group(&message);
+                let now_us = now_us + process.clock_us;
+                process.groups.flush(&mut process.node, &mut process.interest, false, now_us);
+                self.reached.passed += 1;
+            }
+            Output::GroupsChanged { node, changes } => process.groups.on_changed(node, &changes),
             Output::Deliver { node: by, payload, .. } => {
                 let id = u64::from_le_bytes(payload[..8].try_into().unwrap());
                 let published = &self.published[id as usize];
@@ -389,6 +419,7 @@ impl World {
                 let changes = process.registry.local.take_changes(bytes_max);
                 reached.resets += usize::from(!changes.is_whole);
                 process.node.publish_presence(changes, now_us);
+                process.groups.flush(&mut process.node, &mut process.interest, true, now_us);
                 process.node.on_time(now_us);
                 assert!(process.node.due_us() > now_us);
                 for (of, bytes) in process.registry.advance(updates_max, now_us) {
@@ -430,6 +461,11 @@ impl World {
         }
         if self.processes[node].is_none() || self.stands_until(node).is_some() {
             return;
+        }
+        match self.random.below(20_u32) {
+            0 => return self.act_in_group(node),
+            1 => return self.share(false),
+            _ => {}
         }
         let topic = self.random.below(TOPICS);
         // Topics 0 to 3 and so on have members for good at one node: others come and go.
@@ -532,7 +568,10 @@ impl World {
         self.nats.disconnect(node);
         self.disconnected_us[node] = Some(self.now_us);
         self.disturb(node);
-        self.input(node, |process, now_us| process.node.on_disconnected(now_us));
+        self.input(node, |process, now_us| {
+            process.groups.set_alone(true);
+            process.node.on_disconnected(now_us);
+        });
         let number = self.nats.connections[node].number;
         let at_us = self.now_us + 10_000 + self.random.below(2 * SECOND_US);
         self.push(at_us, Event::Connect(node, number));
@@ -556,8 +595,9 @@ fn seeds(count: u64) {
         runs(|it| it.unreachable),
         runs(|it| it.returns),
         runs(|it| it.upgrades),
+        runs(|it| it.passed),
     ];
-    let reached = "limits, resets, unreachable, returns, upgrades";
+    let reached = "limits, resets, unreachable, returns, upgrades, passed";
     assert!(runs.iter().all(|runs| *runs > 2), "{reached}: {runs:?}");
 }
 

@@ -44,6 +44,12 @@ impl Trial {
         }
     }
 
+    /// When nothing changes any more, and messages for groups are published.
+    pub fn quiet_us(self) -> Range<u64> {
+        let end_us = self.end_us();
+        end_us - 8 * SECOND_US..end_us - 4 * SECOND_US
+    }
+
     pub fn entries_bytes_max(self) -> usize {
         match self {
             Trial::Nothing | Trial::Away => ENTRIES_BYTES_MAX,
@@ -74,4 +80,6 @@ pub struct Reached {
     pub returns: usize,
     /// Another process took the place of one while messages were missing there.
     pub upgrades: usize,
+    /// A message for a group passed from a node without members to another one.
+    pub passed: usize,
 }

@@ -45,6 +45,7 @@ impl World {
                 has_more = changes.has_more;
                 process.node.publish_presence(changes, now_us);
             }
+            process.groups.flush(&mut process.node, &mut process.interest, true, now_us);
             process.node.on_rest(now_us);
         });
         let (settings, bytes_max) = (self.settings(node, id), self.trial.entries_bytes_max());
@@ -52,6 +53,7 @@ impl World {
         let now_us = self.now_us + old.clock_us;
         let new = Process {
             registry: old.registry.passed(bytes_max, PENDING_BYTES_MAX, seed),
+            groups: old.groups.passed(),
             node: passed(&old.node, settings, now_us),
             subscribed: BTreeSet::new(),
             ..old

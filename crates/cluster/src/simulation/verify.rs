@@ -25,6 +25,7 @@ impl World {
             assert!(has_all && process.registry.updates.is_empty(), "seed {seed}: {me}");
         }
         assert!(expected > 200, "seed {seed}: only {expected}");
+        self.verify_groups();
         let registries: Vec<&Registry> =
             self.processes.iter().flatten().map(|process| &process.registry).collect();
         let present = registry::verify(&registries, seed);

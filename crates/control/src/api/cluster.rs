@@ -58,6 +58,8 @@ pub(crate) struct OtherNode {
     silent_seconds: f64,
     /// All its users in topics with presence are in the lists of this node.
     presence_complete: bool,
+    /// Groups of MQTT (`$share/…`) with members there, as far as this node knows.
+    groups: usize,
 }
 
 /// The connection to NATS.
@@ -71,7 +73,7 @@ pub(crate) struct NatsState {
     losses: u64,
     /// The last error since it was lost.
     error: Option<String>,
-    /// Subscriptions of this node for messages: parts of all topics, 1,026 at the most.
+    /// Subscriptions of this node for messages: parts of all topics, 1,027 at the most.
     subscriptions: usize,
     /// The largest packet that it takes, in bytes: `max_payload` in its configuration; null before the first connect.
     max_payload_bytes: Option<usize>,
@@ -142,7 +144,8 @@ pub(crate) async fn cluster(
     let link = link_of(&node)?;
     let (settings, status) = (link.settings(), link.status());
     let seconds = |since_us: u64| status.now_us.saturating_sub(since_us) as f64 / 1e6;
-    let nodes = status.peers.iter().map(|peer| OtherNode {
+    let peers = status.peers.iter().zip(&status.groups);
+    let nodes = peers.map(|(peer, groups)| OtherNode {
         node: ClusterNode {
             id: peer.node.to_string(),
             name: peer.name.clone(),
@@ -157,6 +160,7 @@ pub(crate) async fn cluster(
         },
         silent_seconds: seconds(peer.received_us),
         presence_complete: peer.is_up && !status.incomplete.contains(&peer.node),
+        groups: *groups,
     });
     let shared = &node.shared;
     let order = std::sync::atomic::Ordering::Relaxed;

@@ -617,6 +617,16 @@ fn cluster(encoder: &mut DescriptorEncoder, link: &link::Link) -> fmt::Result {
             "Times that all of another node's presence was read",
             counts.presence_reads,
         ),
+        (
+            "groups_passed",
+            "Messages of MQTT groups that had no member here any more and passed to another node",
+            counts.groups_passed,
+        ),
+        (
+            "groups_received",
+            "Messages of MQTT groups that another node had no member for any more",
+            counts.groups_received,
+        ),
     ] {
         counter(encoder, &format!("cluster_{name}"), help, None, value as f64)?;
     }

@@ -55,6 +55,7 @@ impl Engine {
     ) -> bool {
         let core = &mut self.core;
         let (number, is_left, redispatch) = (core.number, passed.is_left, passed.redispatch);
+        let nodes = std::mem::take(&mut passed.nodes);
         let attempts = passed.tried.iter().filter(|shard| **shard == number).count();
         let will_do = |when: When| match when {
             When::Now => true,
@@ -65,7 +66,7 @@ impl Engine {
             Some(member) if will_do(member.when) => self.mqtt_give(member, key, message, &passed),
             _ => {
                 passed.tried.push(number);
-                let is_passed = core.broker.pass_to_group(message, key, passed);
+                let is_passed = core.mqtt_pass(message, key, Passed { nodes, ..passed });
                 if is_left && !is_passed {
                     core.mqtt_on_untaken(message, key, redispatch);
                 }
@@ -191,8 +192,8 @@ impl Core {
 
     /// A member is gone with its session: what it has not confirmed is for others of its groups.
     pub(super) fn mqtt_leave_shared(&mut self, details: &mut Details) {
-        // All others go as well.
-        if self.draining {
+        // All others go as well, but those of other nodes.
+        if self.draining && !self.broker.has_nodes() {
             return;
         }
         let under_way = std::mem::take(&mut details.shared).into_iter().map(|(_, shared)| shared);
@@ -206,9 +207,25 @@ impl Core {
     /// sessions know it.
     fn mqtt_pass_on(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>, redispatch: Option<u64>) {
         let passed = Passed { is_left: true, redispatch, ..Passed::default() };
-        if !self.broker.pass_to_group(message, key, passed) {
+        if !self.mqtt_pass(message, key, passed) {
             self.mqtt_on_untaken(message, key, redispatch);
         }
+    }
+
+    /// Gives a message to another shard with members of its group, or to another node. False where there is none.
+    fn mqtt_pass(&self, message: &Arc<Envelope>, key: &Arc<FilterKey>, passed: Passed) -> bool {
+        let (redispatch, nodes) = (passed.redispatch, passed.nodes.clone());
+        // While this node drains, its other members go as well.
+        let is_for_nodes = self.draining && passed.is_left;
+        if !is_for_nodes && self.broker.pass_to_group(message, key, passed) {
+            return true;
+        }
+        let is_passed = self.broker.pass_to_node(message, &key.name, &nodes);
+        if let Some(number) = redispatch.filter(|_| is_passed) {
+            let sessions = &self.shared.mqtt_sessions;
+            sessions.on_redispatched(number, RedispatchOutcome::Taken);
+        }
+        is_passed
     }
 
     /// No member of a group can take a message that another one has left. It waits, where the history has it.

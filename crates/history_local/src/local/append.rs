@@ -21,8 +21,8 @@ impl Local {
         on_disk: u64,
         done: Option<Done>,
     ) -> Result<Position, PublishError> {
-        let Append { hash, publication, rule, options, receipt } = append;
-        let (history, rule, routes) = (self, &rule, Routes::default());
+        let Append { hash, publication, rule, options, receipt, routes } = append;
+        let (history, rule) = (self, &rule);
         let mut put = Put { history, hash, rule, options, on_disk, receipt, done, routes };
         let result = put.put(publication);
         if let Err(error) = &result
@@ -53,7 +53,6 @@ impl Put<'_> {
     fn put(&mut self, publication: Publication) -> Result<Position, PublishError> {
         let inner = &self.history.0;
         let now_ms = unix_ms();
-        self.routes = inner.router.routes(&publication.topic);
         let mut state = self.history.state();
         if let Some(id) = self.repeated(&mut state, &publication) {
             return Ok(id);

@@ -3,6 +3,7 @@
 mod api;
 mod faults;
 mod max_payload;
+mod mqtt;
 mod presence;
 pub mod support;
 mod upgrade;

@@ -15,7 +15,7 @@ use crate::mqtt::server;
 use crate::support::{Scratch, Server};
 
 /// A member of the group, that takes so many messages at a time.
-fn member(at: SocketAddr, name: &str, receive_max: u32) -> Client {
+pub fn member(at: SocketAddr, name: &str, receive_max: u32) -> Client {
     let connect = Connect::new(V5, name).with(number(id::RECEIVE_MAXIMUM, receive_max));
     let mut member = connect.open(at);
     member.subscribe(&[filter("$share/g/work/#", 2)]);
@@ -39,14 +39,14 @@ fn member_apart(server: &Server, name: &str, from: &str) -> Client {
 }
 
 /// Members that confirm each message.
-struct Work {
+pub struct Work {
     members: Vec<JoinHandle<(Client, Vec<String>)>>,
     /// Messages that all have got together.
     count: Arc<AtomicUsize>,
 }
 
 impl Work {
-    fn start(members: impl IntoIterator<Item = Client>) -> Self {
+    pub fn start(members: impl IntoIterator<Item = Client>) -> Self {
         let count = Arc::<AtomicUsize>::default();
         let start = |mut member: Client| {
             member.subscribe(&[filter("end", 1)]);
@@ -61,7 +61,7 @@ impl Work {
     }
 
     /// What each member got, as soon as so many messages have come.
-    fn end(self, server: &Server, count: usize) -> Vec<Vec<String>> {
+    pub fn end(self, server: &Server, count: usize) -> Vec<Vec<String>> {
         server.until("all messages have come", |_| self.count.load(Ordering::Relaxed) >= count);
         let mut last = Connect::new(V5, "last").open(server.client);
         last.publish("end", "", 1);
@@ -90,7 +90,7 @@ fn work(member: &mut Client, count: &AtomicUsize) -> Vec<String> {
 }
 
 /// Publishes so many messages to the group, of which each was confirmed then.
-fn publish(at: SocketAddr, count: usize, qos: u8) -> BTreeSet<String> {
+pub fn publish(at: SocketAddr, count: usize, qos: u8) -> BTreeSet<String> {
     let mut speaker = Connect::new(V5, "speaker").open(at);
     let all: Vec<String> = (0..count).map(|n| n.to_string()).collect();
     for (n, payload) in all.iter().enumerate() {
@@ -101,7 +101,7 @@ fn publish(at: SocketAddr, count: usize, qos: u8) -> BTreeSet<String> {
 }
 
 /// Nobody has got a message twice.
-fn once(all: impl IntoIterator<Item = String>) -> BTreeSet<String> {
+pub fn once(all: impl IntoIterator<Item = String>) -> BTreeSet<String> {
     let all: Vec<String> = all.into_iter().collect();
     let once: BTreeSet<String> = all.iter().cloned().collect();
     assert_eq!(once.len(), all.len(), "something came twice");

@@ -144,7 +144,8 @@ fn read(
     for (publication, rule) in &written.messages {
         let (publication, rule) = (publication.clone(), rule.clone());
         let (hash, options) = (broker.hash(&publication.topic), broker::Options::default());
-        let append = Append { hash, publication, rule, options, receipt: None };
+        let routes = broker::Routes::default();
+        let append = Append { hash, publication, rule, options, receipt: None, routes };
         history.append(append, Box::new(|published| assert!(published.is_ok())));
     }
     let records = written.records.iter();

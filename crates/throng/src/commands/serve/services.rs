@@ -225,7 +225,7 @@ fn broker(
     let history = Arc::new(Local::new(router.clone(), begin, started, history_limits, recent));
     let broker = broker::Local::new(router, secret, started, recent, history.clone());
     let broker = match relay {
-        Some(relay) => broker.with_relay(relay),
+        Some(relay) => broker.with_relay(relay.settings().node, relay),
         None => broker,
     };
     Ok((Arc::new(broker), history))

@@ -1,0 +1,112 @@
+//! A node's part in groups that share messages: it tells others how many members it has of each, and passes on messages
+//! of which it has no member any more.
+
+use bytes::Bytes;
+use model::NodeId;
+
+use super::Node;
+use crate::groups::{GroupMembers, parts};
+use crate::{
+    GroupDiff, GroupMessage, GroupsPage, GroupsRequest, MqttEvent, Output, Packet, Stream, Target,
+    TooLarge,
+};
+
+/// About how many bytes the groups of one packet have at the most.
+const PACKET_BYTES: usize = 64 << 10;
+
+/// What a packet of groups has beside them, in bytes, at most.
+const HEAD_BYTES: usize = 128;
+
+impl Node {
+    /// Publishes how many members groups have at this node, where that has changed. With `is_whole` these are all groups
+    /// with members: others have none.
+    pub fn publish_groups(&mut self, is_whole: bool, changes: Vec<GroupMembers>, now_us: u64) {
+        if is_whole {
+            let is_reset = self.groups.number > 0;
+            self.groups.replace(changes);
+            if is_reset {
+                return self.publish_group_diff(Vec::new(), true, now_us);
+            }
+            // Nothing is known of a node that begins.
+            let groups = self.groups.parts(self.groups_bytes_max());
+            return groups.into_iter().for_each(|it| self.publish_group_diff(it, false, now_us));
+        }
+        let changes = self.groups.change(changes);
+        if changes.is_empty() {
+            return;
+        }
+        for part in parts(changes, self.groups_bytes_max()) {
+            self.publish_group_diff(part, false, now_us);
+        }
+    }
+
+    fn publish_group_diff(&mut self, changes: Vec<GroupMembers>, is_reset: bool, now_us: u64) {
+        self.groups.number += 1;
+        let diff = Some(GroupDiff { number: self.groups.number, changes, is_reset });
+        self.publish_mqtt_event(&MqttEvent { diff, message: None }, TooLarge::Other, now_us);
+    }
+
+    /// Has another node give a message to a member of a group, and to no one else.
+    pub fn pass_to_group(&mut self, message: GroupMessage, now_us: u64) {
+        self.counts.groups_passed += 1;
+        let event = MqttEvent { diff: None, message: Some(message) };
+        self.publish_mqtt_event(&event, TooLarge::Message, now_us);
+    }
+
+    fn publish_mqtt_event(&mut self, event: &MqttEvent, content: TooLarge, now_us: u64) {
+        let bytes = self.replay.publish(Stream::MQTT, now_us, |out| event.encode_into(out));
+        self.send_or_report(Target::Stream(Stream::MQTT), bytes, content);
+    }
+
+    /// What groups may take in one packet, in bytes.
+    fn groups_bytes_max(&self) -> usize {
+        self.packet_bytes_max.saturating_sub(HEAD_BYTES).min(PACKET_BYTES)
+    }
+
+    pub(super) fn on_groups_request(&mut self, request: GroupsRequest) {
+        let parts = self.groups.parts(self.groups_bytes_max());
+        let (node, number, last) = (self.settings.node.0, self.groups.number, parts.len() - 1);
+        for (part, groups) in (0..).zip(parts) {
+            let is_last = part as usize == last;
+            let page = GroupsPage { node, id: request.id, number, part, is_last, groups };
+            self.send(Target::Node(NodeId(request.node)), Packet::GroupsPage(page).encode());
+        }
+    }
+
+    pub(super) fn on_groups_page(&mut self, page: GroupsPage, now_us: u64) {
+        let node = NodeId(page.node);
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        peer.state.received_us = now_us;
+        let changes = peer.groups.on_page(page);
+        self.on_groups_changed(node, changes);
+    }
+
+    /// A message of the stream of MQTT has come.
+    pub(super) fn on_mqtt_event(&mut self, node: NodeId, payload: &Bytes) {
+        let own = self.settings.node.0;
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        let Ok(event) = MqttEvent::decode(payload) else {
+            self.counts.damaged += 1;
+            return peer.groups.on_gap();
+        };
+        let changes = event.diff.map(|diff| peer.groups.on_diff(diff));
+        self.on_groups_changed(node, changes.unwrap_or_default());
+        if let Some(message) = event.message.filter(|message| message.to == own) {
+            self.counts.groups_received += 1;
+            self.outputs.push(Output::DeliverToGroup { node, message });
+        }
+    }
+
+    /// Messages of the stream of MQTT are lost.
+    pub(super) fn on_groups_gap(&mut self, node: NodeId) {
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.groups.on_gap();
+        }
+    }
+
+    pub(super) fn on_groups_changed(&mut self, node: NodeId, changes: Vec<GroupMembers>) {
+        if !changes.is_empty() {
+            self.outputs.push(Output::GroupsChanged { node, changes });
+        }
+    }
+}
