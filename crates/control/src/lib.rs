@@ -8,12 +8,13 @@
 //! - `keys`: fetches the keys that issuers of clients' tokens publish.
 //! - [`webhook`]: sends clients' events to the application, and its responses back.
 //! - `outgoing`: what requests to others have in common.
+//! - `eviction`: which drain or rebalance is under way, and how fast; `api/drain` closes the connections.
 //! - `upgrade`: how a live upgrade is begun and watched.
 //! - `node`: what all of these share, and the way to the shards.
 //! - `thread`: the thread that runs it all.
 //!
 //! Modules use each other in one direction: `thread` → `api` → `dashboard`, `monitor` → `node` →
-//! `upgrade`, `webhook` → `http`.
+//! `eviction`, `upgrade`, `webhook` → `http`.
 //!
 //! Bounds, besides those of the configuration: 60 seconds after a request's head until its answer
 //! begins; 30 seconds for a request whose head has arrived; 32 KiB for a head; 5 seconds for a
@@ -31,6 +32,7 @@
 mod api;
 mod certificates;
 mod dashboard;
+mod eviction;
 mod http;
 mod key_fetcher;
 mod keys;
@@ -45,6 +47,7 @@ pub mod webhook;
 
 pub use api::{REVOCATIONS, access, of_shards, openapi};
 pub use certificates::{Certificate, Certificates, OrderResult};
+pub use eviction::Evictions;
 pub use http::access::{Access, AccessSettings, ApiKey, SignIns};
 pub use http::admission::{ConnectionLimits, Connections};
 pub use http::gate::{Gate, Patience};

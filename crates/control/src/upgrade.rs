@@ -74,6 +74,11 @@ pub enum UpgradeRejection {
     /// This process has given away what it had, or is ending.
     #[error("{0}")]
     Ending(String),
+    /// The node drains.
+    #[error(
+        "the node drains, and another process would not go on with that: cancel the drain before (throng drain --cancel)"
+    )]
+    Draining,
     /// The request names something that can't be upgraded to.
     #[error("{0}")]
     Bad(String),

@@ -108,6 +108,12 @@ fn end_of(reason: CloseReason) -> Option<End> {
             end(reason, "its token was revoked", "", "no; only after signing in anew")
         }
         CloseReason::Drain => end(reason, "the server stops or restarts", "", "yes"),
+        CloseReason::UseAnotherServer => end(
+            reason,
+            "the node is [drained](operations.md#drain) or [rebalanced](cluster.md#rebalance), and others are there",
+            "; to MQTT 0x9C",
+            "yes, by the balancer",
+        ),
         CloseReason::ByApplication => {
             end(reason, "closed through the API", "; to Phoenix 1001", "no")
         }
@@ -150,11 +156,12 @@ fn end_of(reason: CloseReason) -> Option<End> {
 }
 
 /// The reasons in the order of the page.
-const ENDS: [CloseReason; 13] = [
+const ENDS: [CloseReason; 14] = [
     CloseReason::Unauthorized,
     CloseReason::TokenExpired,
     CloseReason::TokenRevoked,
     CloseReason::Drain,
+    CloseReason::UseAnotherServer,
     CloseReason::ByApplication,
     CloseReason::Overloaded,
     CloseReason::SlowConsumer,

@@ -48,6 +48,9 @@ pub enum CloseReason {
     RateLimited,
     /// Another connection of the same MQTT client has its session now.
     TakenOver,
+    /// The node is emptied, or has more connections than others, and serves on: the client is to come back at another
+    /// one.
+    UseAnotherServer,
 }
 
 /// What a client of a closed connection should do.
@@ -61,7 +64,7 @@ pub enum Advice {
 
 impl CloseReason {
     /// All reasons, in the order of their discriminants.
-    pub const ALL: [CloseReason; 20] = [
+    pub const ALL: [CloseReason; 21] = [
         CloseReason::ByClient,
         CloseReason::Lost,
         CloseReason::Replied,
@@ -82,6 +85,7 @@ impl CloseReason {
         CloseReason::TokenRevoked,
         CloseReason::RateLimited,
         CloseReason::TakenOver,
+        CloseReason::UseAnotherServer,
     ];
 
     /// The label in metrics and in the last line of an HTTP stream. It is the code of the error where there is one.
@@ -107,6 +111,7 @@ impl CloseReason {
             CloseReason::TokenRevoked => ErrorCode::TokenRevoked.text(),
             CloseReason::RateLimited => ErrorCode::RateLimited.text(),
             CloseReason::TakenOver => "taken_over",
+            CloseReason::UseAnotherServer => ErrorCode::UseAnotherServer.text(),
         }
     }
 
@@ -117,7 +122,7 @@ impl CloseReason {
             CloseReason::ByClient | CloseReason::Replied => 1000,
             CloseReason::Lost | CloseReason::Idle => 1001,
             CloseReason::ByApplication => 4000,
-            CloseReason::Drain => 1012,
+            CloseReason::Drain | CloseReason::UseAnotherServer => 1012,
             CloseReason::SlowConsumer => 4008,
             CloseReason::RequestTimeout | CloseReason::Silent => 4009,
             CloseReason::BadRequest => 4010,
@@ -156,6 +161,7 @@ impl CloseReason {
             | CloseReason::Overloaded
             | CloseReason::Internal
             | CloseReason::RateLimited
+            | CloseReason::UseAnotherServer
             // With a new token.
             | CloseReason::TokenExpired => Advice::Reconnect,
         }

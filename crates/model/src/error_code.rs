@@ -202,6 +202,9 @@ error_codes! {
             BadUpgrade = "bad_upgrade";
         [409] Operator "of `/api/upgrade`: one at a time":
             UpgradeUnderWay = "upgrade_under_way";
+        [409] Operator
+            "the node [drains](operations.md#drain) or is [rebalanced](cluster.md#rebalance): end that first":
+            DrainUnderWay = "drain_under_way";
         [501] Operator "this server can't be upgraded while it runs":
             NoUpgrade = "no_upgrade";
         [403] Operator "clients name no topics by [wildcards](topics.md#many-topics-by-one-name) here":
@@ -265,6 +268,9 @@ error_codes! {
             GoingDown = "going_down";
         [503] Server "of a poll that waited: [why it ended](#why-a-connection-ends)":
             Drain = "drain", ByApplication = "application";
+        [503] Server
+            "the node [is drained](operations.md#drain), and there are others: connect again, by the balancer; also of a poll that waited":
+            UseAnotherServer = "use_another_server" mqtt 0x9c;
         [503] Server "of `/api/live` or `/api/trace`":
             TooManyReaders = "too_many_readers";
         [503] Operator

@@ -121,6 +121,19 @@ pub enum Command {
     /// moment. Until then nothing is given up: if anything goes wrong, it serves on.
     #[command(after_long_help = help::UPGRADE)]
     Upgrade(Upgrade),
+    /// Empty a running node of its connections over a time, so that it can be stopped or moved.
+    ///
+    /// The node is not ready from then on, so that load balancers take it out. Then it closes its connections evenly, each
+    /// with the words of its protocol that say to connect again, to another server. It goes on without connections. When
+    /// this command is ended before, the drain goes on.
+    #[command(after_long_help = help::DRAIN)]
+    Drain(crate::commands::drain::Drain),
+    /// Have the nodes of a cluster that have more connections than the mean give some to the others.
+    ///
+    /// Each of them closes its surplus, chosen at random, at a rate, and tells the clients to use another server: the load
+    /// balancer in front brings them to one. When this command is ended before, the nodes close what they have begun with.
+    #[command(after_long_help = help::REBALANCE)]
+    Rebalance(crate::commands::rebalance::Rebalance),
     /// Wait for the server that has taken over, in the place of the one before. The server starts it.
     #[command(hide = true)]
     Parent,
@@ -358,6 +371,8 @@ mod tests {
             ("subscriptions", true),
             ("token", true),
             ("upgrade", true),
+            ("drain", true),
+            ("rebalance", true),
             ("top", cfg!(feature = "top")),
         ];
         let help = Cli::command().render_help().to_string();

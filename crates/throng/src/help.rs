@@ -15,7 +15,7 @@ macro_rules! all {
             "  0  done\n",
             "  1  the system or another program refused something\n",
             "  2  the command line or the configuration is wrong\n",
-            "  3  the command ran and found what needs attention (flood, tune, health, key check, store, token read, config --check --public), or moved nothing (upgrade)\n",
+            "  3  the command ran and found what needs attention (flood, tune, health, key check, store, token read, config --check --public, rebalance), or moved nothing (upgrade)\n",
             "  4  connections were lost (upgrade)",
         )
     };
@@ -205,6 +205,31 @@ Exit status:
   2  the command line is wrong
   3  nothing moved: the server that was there serves on
   4  the new process serves, and some connections were lost";
+
+pub const DRAIN: &str = "\
+Examples:
+  throng drain
+  throng drain --over 15m --wait 60s
+  throng drain --rate 500/s --exit
+  throng drain --cancel
+
+Exit status:
+  0  no connection is left; with --cancel: the node serves
+  1  the node can't be reached, refuses it, or the drain was cancelled
+  2  the command line is wrong";
+
+pub const REBALANCE: &str = "\
+Examples:
+  throng rebalance --dry-run
+  throng rebalance --rate 500/s
+  throng rebalance --within 10 --admin http://10.0.0.5:8001 --api-key-file key
+  throng rebalance --cancel
+
+Exit status:
+  0  no node has more connections than it should; with --dry-run and --cancel: done
+  1  the node is alone or can't be reached, or a node gives no reply, refuses it or was stopped
+  2  the command line is wrong
+  3  after 5 rounds there are still nodes with more";
 
 #[cfg(feature = "top")]
 pub const TOP: &str = "\

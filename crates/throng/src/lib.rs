@@ -67,6 +67,8 @@ pub fn run_with(
         Some(Command::Trace(trace)) => commands::trace::run(&trace),
         Some(Command::Bundle(bundle)) => commands::bundle::run(&bundle),
         Some(Command::Upgrade(upgrade)) => commands::upgrade::run(&upgrade),
+        Some(Command::Drain(drain)) => commands::drain::run(&drain),
+        Some(Command::Rebalance(rebalance)) => commands::rebalance::run(&rebalance),
         Some(Command::Parent) => commands::parent::run(),
         Some(Command::Completions(completions)) => commands::completions::run(&completions),
         Some(Command::Man(man)) => commands::man::run(&man),

@@ -17,6 +17,7 @@ mod dashboard;
 mod deadlines;
 #[cfg(feature = "host-tools")]
 mod docs;
+mod drain;
 mod errors;
 mod events;
 #[cfg(feature = "flood")]

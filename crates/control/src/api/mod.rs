@@ -8,6 +8,7 @@ mod cluster;
 mod cluster_nodes;
 mod connections;
 mod cursors;
+mod drain;
 mod history;
 mod kernel;
 mod login;
@@ -116,6 +117,12 @@ fn calls() -> Calls<Arc<Node>> {
         .get("/api/outbox", Read, outbox::outbox)
         .get("/api/config", Read, operate::config)
         .get("/api/certificates", Read, certificates::certificates)
+        .get("/api/drain", Read, drain::drain)
+        .post("/api/drain", Admin, drain::begin_drain)
+        .delete("/api/drain", Admin, drain::cancel_drain)
+        .get("/api/rebalance", Read, drain::rebalance)
+        .post("/api/rebalance", Admin, drain::begin_rebalance)
+        .delete("/api/rebalance", Admin, drain::cancel_rebalance)
         .get("/api/upgrade", Read, upgrade::progress)
         .post("/api/upgrade", Admin, upgrade::begin)
         .get("/api/backup", Read, backup::progress)

@@ -11,8 +11,8 @@ use utoipa::openapi::{
 use utoipa::{Modify, OpenApi};
 
 use super::{
-    backup, certificates, cluster, cluster_nodes, connections, cursors, history, kernel, login,
-    members, messages, mqtt, noisiest, operate, outbox, presence, publish, samples, session,
+    backup, certificates, cluster, cluster_nodes, connections, cursors, drain, history, kernel,
+    login, members, messages, mqtt, noisiest, operate, outbox, presence, publish, samples, session,
     slowest, spread, stats, subscriptions, tokens, top, topics, trace, upgrade,
 };
 use crate::http::ErrorBody;
@@ -40,6 +40,8 @@ use crate::http::access::{RequiredScope, Row};
         mqtt::sessions::list, mqtt::sessions::one, mqtt::sessions::end,
         mqtt::retained::list, mqtt::retained::one, mqtt::retained::delete,
         samples::live, samples::samples, kernel::kernel, certificates::certificates, backup::begin, backup::progress,
+        drain::drain, drain::begin_drain, drain::cancel_drain,
+        drain::rebalance, drain::begin_rebalance, drain::cancel_rebalance,
         upgrade::begin, upgrade::progress,
         session::sign_in, session::session, session::sign_out,
         operate::healthz, operate::readyz, operate::metrics, document
@@ -87,15 +89,19 @@ impl Modify for Nodes {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let text = || ObjectBuilder::new().schema_type(Type::String);
         for row in super::rows() {
-            let is_spread = spread::CALLS.iter().any(|it| (it.0, it.1) == (row.method, row.path));
-            let Some(operation) = operation(document, &row).filter(|_| is_spread) else { continue };
+            let call = spread::CALLS.iter().find(|it| (it.0, it.1) == (row.method, row.path));
+            let Some((_, _, merge)) = call else { continue };
+            let Some(operation) = operation(document, &row) else { continue };
+            let description = if merge.is_by_one() {
+                "In a cluster: the node that does it, by name or id; the one that is called by default"
+            } else {
+                "In a cluster: the one node that does it, by name or id, or `self`; all by default"
+            };
             let node = ParameterBuilder::new()
                 .name("node")
                 .parameter_in(ParameterIn::Query)
                 .required(Required::False)
-                .description(Some(
-                    "In a cluster: the one node that does it, by name or id, or `self`; all by default",
-                ))
+                .description(Some(description))
                 .schema(Some(text()));
             operation.parameters.get_or_insert_default().push(node.build());
         }

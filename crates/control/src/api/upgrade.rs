@@ -32,6 +32,7 @@ impl From<UpgradeRejection> for Rejection {
     fn from(error: UpgradeRejection) -> Self {
         let code = match error {
             UpgradeRejection::UnderWay => ErrorCode::UpgradeUnderWay,
+            UpgradeRejection::Draining => ErrorCode::DrainUnderWay,
             UpgradeRejection::Ending(_) => ErrorCode::GoingDown,
             UpgradeRejection::Bad(_) => ErrorCode::BadUpgrade,
         };
@@ -52,7 +53,7 @@ pub(crate) async fn progress(State(node): State<Arc<Node>>) -> Json<UpgradeState
 #[utoipa::path(post, path = "/api/upgrade", tag = "operate", request_body = UpgradeRequest, responses(
     (status = 200, body = UpgradeState, content_type = "application/x-ndjson"),
     (status = 400, body = ErrorBody, description = "There is no such binary, or one that others can write"),
-    (status = 409, body = ErrorBody, description = "An upgrade is under way"),
+    (status = 409, body = ErrorBody, description = "An upgrade is under way, or the node drains"),
     (status = 501, body = ErrorBody, description = "This server can't be upgraded while it runs")))]
 pub(crate) async fn begin(
     State(node): State<Arc<Node>>,

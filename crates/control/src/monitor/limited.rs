@@ -21,6 +21,8 @@ pub(crate) fn limited(node: &Node) -> BTreeMap<&'static str, u64> {
             Refusal::Rate => "limits.accept_per_second_max",
             Refusal::Memory => "limits.memory_bytes_max",
             Refusal::Sessions => "limits.longpoll_sessions_max",
+            // No limit is met.
+            Refusal::Drained => continue,
         };
         *all.entry(key).or_default() += sum(&|metrics| metrics.refused[refusal as usize].get());
     }

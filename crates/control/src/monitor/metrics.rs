@@ -536,6 +536,12 @@ impl Reading {
             None,
             value,
         )?;
+        let value = f64::from(u8::from(node.evictions.is_drain()));
+        let help = "1 while an operator's drain empties the node, and when it is empty";
+        gauge(encoder, "draining", help, None, value)?;
+        let value = f64::from(u8::from(node.evictions.is_rebalance()));
+        let help = "1 while the node closes connections to give them to other nodes";
+        gauge(encoder, "rebalancing", help, None, value)?;
         let live = node.live();
         let rows = live.limits.iter().map(|(name, max)| ("name", name.to_string(), *max as f64));
         gauges(

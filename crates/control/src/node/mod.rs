@@ -14,6 +14,7 @@ use broker::Broker;
 use quotas::Quotas;
 use shard::{Command, Metrics, Reply};
 
+use crate::eviction::Evictions;
 use crate::http::Served;
 use crate::http::access::Access;
 use crate::http::admission::Connections;
@@ -75,6 +76,8 @@ pub struct Node<S: ?Sized = dyn Shards> {
     pub keep_subscriptions: Option<Arc<dyn ::subscriptions::SubscriptionStore>>,
     /// Passes all of this to another process.
     pub upgrades: Upgrades,
+    /// Drains and rebalances.
+    pub evictions: Evictions,
     /// Whose subscriptions are being changed.
     pub subscription_locks: UserLocks,
     /// The shards, by number. (The last field, so that the type behind it can be forgotten.)

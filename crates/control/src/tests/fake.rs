@@ -93,6 +93,10 @@ fn reply_text(shard: usize, command: Command) -> String {
             reply(1);
             format!("disconnect {id}")
         }
+        Command::Evict { connections, reply, .. } => {
+            reply(connections);
+            format!("evict {connections}")
+        }
         Command::Subscribe { user, topic, reply } => {
             reply(2);
             format!("subscribe {user} {topic}")
@@ -562,6 +566,7 @@ fn node_from(
         client_url_tls: None,
         body_bytes_max: 4096,
         upgrades: crate::Upgrades::default(),
+        evictions: crate::Evictions::default(),
         connections: crate::Connections::new(admission::tests::limits(9)),
         access: crate::Access::new(access(&[])),
         anonymous_at_start: 0,

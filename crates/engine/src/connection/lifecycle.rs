@@ -151,6 +151,7 @@ impl Engine {
         self.core.metrics.connections[usize::from(connection.encoding.0)].sub(1);
         self.core.metrics.closed[reason as usize].add(1);
         self.core.metrics.open_connections.sub(1);
+        self.core.metrics.closing_connections.sub(u64::from(connection.is_closing()));
         self.core.shared.connections.fetch_sub(1, Ordering::Relaxed);
         let id = self.core.id(slot, connection.serial);
         match session {

@@ -2,6 +2,7 @@
 
 use model::{CloseReason, ErrorCode};
 use protocol::http::{self, Rejection};
+use protocol::mqtt::Mqtt;
 use protocol::{Listener, Protocols, Settings};
 
 use crate::core::Core;
@@ -100,8 +101,13 @@ pub fn refused(refusal: Refusal) -> Rejection {
         Refusal::Sessions => {
             "the server holds as many long-poll sessions as it may (limits.longpoll_sessions_max): try later"
         }
+        Refusal::Drained => {
+            "an operator has emptied this server (throng drain): connect again, to another one"
+        }
     };
-    Rejection::new(ErrorCode::Overloaded, message)
+    let is_drained = refusal == Refusal::Drained;
+    let code = if is_drained { ErrorCode::UseAnotherServer } else { ErrorCode::Overloaded };
+    Rejection::new(code, message)
 }
 
 /// Appends the answer to a connection that is refused and whose request need not have come. Of one beyond
@@ -121,13 +127,24 @@ pub fn refuse(
         Listener::Mqtt => protocols.begin(listener).unwrap_or(first),
     };
     if by.encoding() != first.encoding() {
-        by.turn_away(request, CloseReason::Overloaded, out);
+        let is_drained = refusal == Refusal::Drained;
+        let close =
+            if is_drained { CloseReason::UseAnotherServer } else { CloseReason::Overloaded };
+        let reference = settings.mqtt.as_ref().and_then(|mqtt| mqtt.server_reference.as_deref());
+        match Mqtt::of(by.encoding()) {
+            Some(mqtt) => mqtt.turn_away_to(request, close, reference, out),
+            None => by.turn_away(request, close, out),
+        }
         return Refused::TurnedAway;
     }
     let rejection = refused(refusal);
     let asks = match refusal {
         Refusal::Address => http::reject_connection(protocols, settings, request, &rejection, out),
-        Refusal::Connections | Refusal::Rate | Refusal::Memory | Refusal::Sessions => None,
+        Refusal::Connections
+        | Refusal::Rate
+        | Refusal::Memory
+        | Refusal::Sessions
+        | Refusal::Drained => None,
     };
     match asks {
         Some(true) => Refused::Healthy,

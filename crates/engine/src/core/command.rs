@@ -303,6 +303,15 @@ pub enum Command {
         /// Told how many connections were closed.
         reply: Reply<u32>,
     },
+    /// Close connections chosen at random, whose clients are to use another server; answers how many were closed.
+    Evict {
+        /// So many at most.
+        connections: u32,
+        /// Which ones follows from it.
+        seed: u64,
+        /// Told how many were closed: fewer where no more can be.
+        reply: Reply<u32>,
+    },
     /// Report what happens to connections, from now on; answers how many of them are open.
     Trace {
         /// The trace's number, which no other one has.

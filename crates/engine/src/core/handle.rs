@@ -75,8 +75,12 @@ pub struct Shared {
     pub node: NodeId,
     /// The protocols that are spoken.
     pub protocols: &'static Protocols,
-    /// Set when the process is draining: readiness is off, nothing new is accepted.
+    /// Set while the node drains, to end or by an operator's command: readiness is off.
     pub draining: AtomicBool,
+    /// Set when the process ends: it drains from then on, whatever an operator says.
+    pub ending: AtomicBool,
+    /// Set by the control thread when the time of an operator's drain is over: shards refuse new connections.
+    pub drained: AtomicBool,
     /// Set by the control thread while resident memory is over `limits.memory_bytes_max`: shards
     /// refuse new connections.
     pub memory_full: AtomicBool,
@@ -124,6 +128,8 @@ impl Shared {
             node,
             protocols,
             draining: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
+            drained: AtomicBool::new(false),
             memory_full: AtomicBool::new(false),
             ended: AtomicU32::new(0),
             connections: AtomicU64::new(0),

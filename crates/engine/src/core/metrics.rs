@@ -76,12 +76,20 @@ pub enum Refusal {
     Memory,
     /// `limits.longpoll_sessions_max` and `limits.longpoll_sessions_per_address_max`.
     Sessions,
+    /// The node is drained, and takes no connections until an operator ends that.
+    Drained,
 }
 
 impl Refusal {
     /// All, in the order of their discriminants.
-    pub const ALL: [Refusal; 5] =
-        [Refusal::Connections, Refusal::Address, Refusal::Rate, Refusal::Memory, Refusal::Sessions];
+    pub const ALL: [Refusal; 6] = [
+        Refusal::Connections,
+        Refusal::Address,
+        Refusal::Rate,
+        Refusal::Memory,
+        Refusal::Sessions,
+        Refusal::Drained,
+    ];
 
     /// The label in metrics.
     pub fn name(self) -> &'static str {
@@ -91,6 +99,7 @@ impl Refusal {
             Refusal::Rate => "rate",
             Refusal::Memory => "memory",
             Refusal::Sessions => "sessions",
+            Refusal::Drained => "drained",
         }
     }
 }
@@ -303,6 +312,8 @@ pub struct Metrics {
     pub limited: [Counter; Limited::ALL.len()],
     /// Gauge: descriptors of connections in use, those included that are being closed.
     pub open_connections: Counter,
+    /// Gauge: those of them that are being closed.
+    pub closing_connections: Counter,
     /// Connections accepted, those included that were refused then.
     pub accepted: Counter,
     /// Connections taken in, long-poll sessions included: those that are open, and those that were

@@ -16,6 +16,7 @@ pub(crate) mod shrink;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use broker::Broker;
 use history::History;
@@ -123,6 +124,11 @@ pub(crate) enum Effect {
 }
 
 impl Core {
+    /// An operator has emptied the node, and no connection may stay.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.shared.drained.load(Ordering::Relaxed)
+    }
+
     /// The server to which clients of MQTT 5 are sent when this one ends.
     pub(crate) fn server_reference(&self) -> Option<&str> {
         self.settings.mqtt().and_then(|it| it.server_reference.as_deref())
@@ -273,6 +279,7 @@ impl Core {
     pub fn close_soon(&mut self, slot: u32, close: CloseReason, last: Vec<u8>) {
         if self.is_open(slot) {
             self.enter(slot, Phase::Closing);
+            self.metrics.closing_connections.add(1);
             self.effects.push(Effect::Close { slot, close, last });
         }
     }

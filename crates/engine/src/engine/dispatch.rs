@@ -289,7 +289,7 @@ impl Engine {
 
     /// After a short answer the connection rests, or ends with it.
     pub(crate) fn rest_or_close(&mut self, slot: u32, keep_alive: bool, out: &mut Vec<u8>) {
-        if keep_alive && !self.core.draining {
+        if keep_alive && !self.core.draining && !self.core.is_drained() {
             let now_s = self.core.now_wrapping_s();
             if let Some(connection) = self.core.table.get_mut(slot) {
                 connection.enter(Phase::Idle);

@@ -292,6 +292,7 @@ fn run_command(engine: &mut Engine, command: Command) {
         Command::Disconnect { target, close, reply } => {
             reply(engine.disconnect(&target, close));
         }
+        Command::Evict { connections, seed, reply } => reply(engine.evict(connections, seed)),
         Command::Subscribe { user, topic, reply } => {
             reply(subscribe_user(engine, &user, &topic));
         }

@@ -19,6 +19,7 @@
 //! `core/output.rs`.
 
 pub(crate) mod dispatch;
+mod evict;
 mod inputs;
 pub(crate) mod mailbox;
 mod receive;

@@ -128,6 +128,7 @@ impl Engine {
         let came = record.came.take();
         restarts.insert(slot, Restart { reads_poll, reads, came, already_delivered });
         *reserved += u32::from(cold.as_ref().is_some_and(|cold| cold.reserved));
+        core.metrics.closing_connections.add(u64::from(connection.is_closing()));
         core.table.insert_at(slot, connection, cold);
         core.metrics.connections[usize::from(encoding.0)].add(1);
         core.metrics.open_connections.add(1);
@@ -249,6 +250,7 @@ impl Engine {
         }
         self.core.metrics.connections[usize::from(connection.encoding.0)].sub(1);
         self.core.metrics.open_connections.sub(1);
+        self.core.metrics.closing_connections.sub(u64::from(connection.is_closing()));
         self.core.shared.connections.fetch_sub(1, Ordering::Relaxed);
         true
     }

@@ -69,10 +69,15 @@ impl Engine {
     /// Appends CONNACK with why a client can't be let in, if it can't.
     fn mqtt_turned_away(&self, connect: &Connect, out: &mut Vec<u8>) -> Option<CloseReason> {
         let (mqtt, own) = (Mqtt::of(connect.encoding)?, self.core.settings.mqtt()?);
-        if self.core.draining {
+        let leaves = match (self.core.draining, self.core.is_drained()) {
+            (true, _) => Some(CloseReason::Drain),
+            (false, true) => Some(CloseReason::UseAnotherServer),
+            (false, false) => None,
+        };
+        if let Some(close) = leaves {
             let reference = self.core.server_reference();
-            mqtt.send_away(CloseReason::Drain, reference, &connect.limits, out);
-            return Some(CloseReason::Drain);
+            mqtt.send_away(close, reference, &connect.limits, out);
+            return Some(close);
         }
         let checked = self.check_will(connect, mqtt).and_then(|()| {
             // Nearly all take what comes.

@@ -75,7 +75,7 @@ impl Engine {
 
     fn longpoll_reply(&mut self, slot: u32, body: &[u8], respond: &Respond, out: &mut Vec<u8>) {
         let from = out.len();
-        let keep_alive = respond.keep_alive && !self.core.draining;
+        let keep_alive = respond.keep_alive && !self.core.draining && !self.core.is_drained();
         json_reply(&Respond { keep_alive, ..respond.clone() }, body, out);
         self.on_replied(slot, from, keep_alive, out);
     }
@@ -157,6 +157,9 @@ impl Engine {
         let fits = connections.load(Ordering::Relaxed) < self.core.settings.connections_max;
         if !fits || self.core.draining {
             return Err(self.refuse_session(Refusal::Connections));
+        }
+        if self.core.is_drained() {
+            return Err(self.refuse_session(Refusal::Drained));
         }
         if self.core.shared.memory_full.load(Ordering::Relaxed) {
             return Err(self.refuse_session(Refusal::Memory));

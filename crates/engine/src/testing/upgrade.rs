@@ -324,8 +324,12 @@ impl Upgrade {
             let counts = |engine: &Engine| {
                 let Engine { core, reserved, .. } = &engine;
                 let connections = core.metrics.connections.each_ref().map(Counter::get);
-                let open_connections =
-                    (core.metrics.open_connections.get(), core.metrics.outbox_bytes.get());
+                let metrics = &core.metrics;
+                let open_connections = (
+                    metrics.open_connections.get(),
+                    metrics.closing_connections.get(),
+                    metrics.outbox_bytes.get(),
+                );
                 // So much room as a vector has depends on how it grew.
                 let input = core.metrics.input_bytes.get() > 0;
                 (connections, open_connections, core.hub.topics(), input, *reserved)

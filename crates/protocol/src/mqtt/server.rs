@@ -203,7 +203,7 @@ impl Mqtt {
         limits: &ClientLimits,
         out: &mut Vec<u8>,
     ) {
-        match reference.filter(|_| close == CloseReason::Drain) {
+        match reference.filter(|_| has_reference(close)) {
             Some(reference) => self.send_elsewhere(reference, limits, out),
             None => self.refuse(reason_of(close), None, limits, out),
         }
@@ -217,7 +217,7 @@ impl Mqtt {
         limits: &ClientLimits,
         out: &mut Vec<u8>,
     ) {
-        let reference = reference.filter(|_| close == CloseReason::Drain);
+        let reference = reference.filter(|_| has_reference(close));
         let reason = match reference {
             Some(_) => ReasonCode::UseAnotherServer,
             None => reason_of(close),
@@ -476,5 +476,11 @@ fn reason_of(close: CloseReason) -> ReasonCode {
         }
         CloseReason::RateLimited => ReasonCode::MessageRateTooHigh,
         CloseReason::TakenOver => ReasonCode::SessionTakenOver,
+        CloseReason::UseAnotherServer => ReasonCode::UseAnotherServer,
     }
+}
+
+/// Whether a client that is told to go for this reason is told where, too.
+fn has_reference(close: CloseReason) -> bool {
+    matches!(close, CloseReason::Drain | CloseReason::UseAnotherServer)
 }

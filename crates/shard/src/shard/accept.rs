@@ -187,6 +187,9 @@ impl Shard {
         if self.engine.shared().memory_full.load(Ordering::Relaxed) {
             return Some(Refusal::Memory);
         }
+        if self.engine.shared().drained.load(Ordering::Relaxed) {
+            return Some(Refusal::Drained);
+        }
         let before = self.engine.shared().connections.fetch_add(1, Ordering::Relaxed);
         let refused = if before >= settings.connections_max
             || self.engine.metrics().open_connections.get() >= self.capacity

@@ -3,6 +3,7 @@
 pub mod bundle;
 pub mod completions;
 pub mod config;
+pub mod drain;
 #[cfg(feature = "flood")]
 pub mod flood;
 pub mod health;
@@ -10,6 +11,7 @@ pub mod key;
 pub mod man;
 pub mod outbox;
 pub mod parent;
+pub mod rebalance;
 pub mod serve;
 pub mod store;
 pub mod subscriptions;

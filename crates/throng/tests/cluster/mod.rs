@@ -5,6 +5,7 @@ mod faults;
 mod max_payload;
 mod mqtt;
 mod presence;
+mod rebalance;
 pub mod support;
 mod upgrade;
 

@@ -27,9 +27,16 @@ pub(crate) enum Merge {
     Topics,
     /// Only the node does the call that has the connection.
     Owner,
+    /// Only the node does the call that is called, or named.
+    One,
 }
 
 impl Merge {
+    /// Whether the node that is called does it alone where no other one is named.
+    pub fn is_by_one(self) -> bool {
+        matches!(self, Merge::One)
+    }
+
     /// Merges the replies of other nodes into the own one. Lists of connections and topics have so many.
     pub fn merge(
         self,
@@ -46,7 +53,7 @@ impl Merge {
                 own
             }
             Merge::Topics => topics(std::iter::once(own).chain(others), limit),
-            Merge::Owner => own,
+            Merge::Owner | Merge::One => own,
         }
     }
 }

@@ -58,6 +58,12 @@ pub(super) const CALLS: &[(&str, &str, Merge)] = &[
     ("POST", "/api/unsubscribe", Merge::Sum),
     ("POST", "/api/login", Merge::Owner),
     ("POST", "/api/logout", Merge::Owner),
+    ("GET", "/api/drain", Merge::One),
+    ("POST", "/api/drain", Merge::One),
+    ("DELETE", "/api/drain", Merge::One),
+    ("GET", "/api/rebalance", Merge::One),
+    ("POST", "/api/rebalance", Merge::One),
+    ("DELETE", "/api/rebalance", Merge::One),
 ];
 
 /// How the replies of a request become one; `None` for one that this node does alone.
@@ -103,7 +109,7 @@ pub(super) async fn spread(
     };
     let request = Request::from_parts(parts, Body::from(body));
     let owner = || owner_of(&call.body).map(|id| id.to_string());
-    let by_one = matches!(merge, Merge::Owner) || owner().is_some();
+    let by_one = matches!(merge, Merge::Owner | Merge::One) || owner().is_some();
     match (node, by_one) {
         (Some(node), _) => match call.find(&node) {
             Ok(Some(peer)) => call.pass(&peer).await,

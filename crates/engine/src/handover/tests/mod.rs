@@ -2,6 +2,7 @@
 //! the same bytes as without.
 
 mod connect;
+mod evict;
 mod lifetimes;
 mod mqtt;
 mod records;

@@ -75,6 +75,7 @@ fn a_damaged_record_is_refused_and_leaves_nothing_or_harms_no_client() {
                 engine.sweep();
                 engine.end_all();
                 assert_eq!(engine.metrics().open_connections.get(), 0);
+                assert_eq!(engine.metrics().closing_connections.get(), 0);
             }
         }
     }

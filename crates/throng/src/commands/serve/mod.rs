@@ -347,7 +347,8 @@ impl Server {
             drain_seconds = seconds,
             "ending: connections are told to come back elsewhere or later"
         );
-        self.shared.draining.store(true, Ordering::Relaxed);
+        self.shared.ending.store(true, Ordering::SeqCst);
+        self.shared.draining.store(true, Ordering::SeqCst);
         for handle in &self.handles {
             handle.send(shard::Command::Drain { seconds });
         }

@@ -31,6 +31,13 @@ pub(super) struct Start<'a> {
     pub log: Log,
 }
 
+/// Begins to end the process in order, as SIGTERM does.
+fn end_process() {
+    if let Err(error) = signal_hook::low_level::raise(SIGTERM) {
+        tracing::error!(%error, "this process can't signal itself to end");
+    }
+}
+
 /// What must be open before the shards start: each one's descriptor table begins as a copy of the current one,
 /// and it writes to these.
 struct First {
@@ -269,6 +276,7 @@ impl Start<'_> {
             keys: tokens.fetcher.clone(),
             webhook: webhook.clone(),
             subscriptions,
+            evictions: control::Evictions::new(end_process),
             upgrades: control::Upgrades {
                 upgrader: Some(Arc::new(ByCall(upgrade.clone()))),
                 gate,

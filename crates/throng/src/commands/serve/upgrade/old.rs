@@ -135,8 +135,7 @@ impl Upgrade {
     }
 
     fn start(self: &Arc<Self>, request: UpgradeRequest) -> Result<(), UpgradeRejection> {
-        if self.cancelled.load(Ordering::SeqCst) || self.old.shared.draining.load(Ordering::Relaxed)
-        {
+        if self.cancelled.load(Ordering::SeqCst) {
             return Err(UpgradeRejection::Ending("this process is ending".into()));
         }
         if self.has_given() {
@@ -148,6 +147,7 @@ impl Upgrade {
         if self.under_way.swap(true, Ordering::SeqCst) {
             return Err(UpgradeRejection::UnderWay);
         }
+        let before = self.progress.borrow().clone();
         self.change(|progress| {
             *progress = UpgradeProgress {
                 stage: UpgradeStage::Starting,
@@ -159,6 +159,12 @@ impl Upgrade {
                 ..UpgradeProgress::default()
             };
         });
+        // A drain looks at these the other way round, so that not both begin.
+        if self.old.shared.draining.load(Ordering::SeqCst) {
+            self.change(|progress| *progress = before);
+            self.under_way.store(false, Ordering::SeqCst);
+            return Err(UpgradeRejection::Draining);
+        }
         let upgrade = self.clone();
         let thread = std::thread::Builder::new().name("upgrade".into());
         let thread = thread.spawn(move || upgrade.run(&request)).map_err(|error| {

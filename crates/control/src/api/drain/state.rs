@@ -1,0 +1,160 @@
+//! How far a drain or a rebalance is, for those who watch it.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::eviction::{Job, Kind};
+use crate::node::Node;
+
+/// Where a drain is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum DrainStage {
+    /// There is none.
+    Serving,
+    /// The node is not ready, and closes nothing yet.
+    Waiting,
+    /// Connections are closed.
+    Closing,
+    /// None is left, and new ones are refused.
+    Drained,
+}
+
+/// How far the drain is.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct DrainState {
+    /// Where it is.
+    pub stage: DrainStage,
+    /// The same in a sentence.
+    #[schema(example = "the node drains: 1,200 of 5,000 connections are left")]
+    pub text: String,
+    /// Connections that are open.
+    pub connections: u64,
+    /// Those that were open when the first was closed.
+    pub connections_at_start: u64,
+    /// Connections that the drain has closed. Clients that came back to this node are counted again.
+    pub closed: u64,
+    /// Seconds since it began.
+    pub seconds: f64,
+    /// Seconds until all should be closed; null before the first is, and when none is left.
+    pub seconds_left: Option<f64>,
+}
+
+impl DrainState {
+    /// The drain of this node.
+    pub fn of(node: &Node) -> Self {
+        let connections = node.shared.connections.load(Ordering::Relaxed);
+        match &*node.evictions.job() {
+            Some(job @ Job { kind: Kind::Drain, .. }) => DrainState::of_job(job, connections),
+            _ => DrainState {
+                stage: DrainStage::Serving,
+                text: "the node serves: no drain is under way".into(),
+                connections,
+                connections_at_start: 0,
+                closed: 0,
+                seconds: 0.0,
+                seconds_left: None,
+            },
+        }
+    }
+
+    fn of_job(job: &Job, connections: u64) -> Self {
+        let closing = job.closing.filter(|_| job.ended.is_none());
+        let connections_at_start = job.closing.map_or(connections, |(_, pace)| pace.connections);
+        let stage = match (job.ended, job.closing) {
+            (Some(_), _) => DrainStage::Drained,
+            (None, Some(_)) => DrainStage::Closing,
+            (None, None) => DrainStage::Waiting,
+        };
+        let text = match stage {
+            DrainStage::Drained => format!("the node is drained: {} were closed", job.closed),
+            DrainStage::Closing => format!(
+                "the node drains: {connections} of {connections_at_start} connections are left"
+            ),
+            DrainStage::Waiting | DrainStage::Serving => {
+                format!("the node is not ready, and closes {connections} connections soon")
+            }
+        };
+        DrainState {
+            stage,
+            text,
+            connections,
+            connections_at_start,
+            closed: job.closed,
+            seconds: seconds_of(job),
+            seconds_left: closing.map(|(from, pace)| left(from, pace.over_us)),
+        }
+    }
+}
+
+/// Where a rebalance is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RebalanceStage {
+    /// There was none.
+    None,
+    /// Connections are closed.
+    Closing,
+    /// All are.
+    Done,
+    /// It was ended before.
+    Cancelled,
+}
+
+/// How far the node's part of a rebalance is, or how the last one went.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct RebalanceState {
+    /// Where it is.
+    pub stage: RebalanceStage,
+    /// Connections that are open.
+    pub connections: u64,
+    /// Connections to close.
+    pub to_close: u64,
+    /// Connections that it has closed.
+    pub closed: u64,
+    /// Seconds since it began.
+    pub seconds: f64,
+    /// Seconds until all should be closed; null where none is to be.
+    pub seconds_left: Option<f64>,
+}
+
+impl RebalanceState {
+    /// The rebalance of this node.
+    pub fn of(node: &Node) -> Self {
+        let connections = node.shared.connections.load(Ordering::Relaxed);
+        let job = node.evictions.job();
+        let (stage, closing) = match &*job {
+            Some(Job { kind: Kind::Rebalance, ended, is_cancelled, closing, .. }) => {
+                let stage = match (ended, is_cancelled) {
+                    (None, _) => RebalanceStage::Closing,
+                    (Some(_), false) => RebalanceStage::Done,
+                    (Some(_), true) => RebalanceStage::Cancelled,
+                };
+                (stage, *closing)
+            }
+            _ => (RebalanceStage::None, None),
+        };
+        let job = job.as_ref().filter(|_| stage != RebalanceStage::None);
+        let under_way = closing.filter(|_| stage == RebalanceStage::Closing);
+        RebalanceState {
+            stage,
+            connections,
+            to_close: closing.map_or(0, |(_, pace)| pace.connections),
+            closed: job.map_or(0, |job| job.closed),
+            seconds: job.map_or(0.0, seconds_of),
+            seconds_left: under_way.map(|(from, pace)| left(from, pace.over_us)),
+        }
+    }
+}
+
+fn seconds_of(job: &Job) -> f64 {
+    let end = job.ended.unwrap_or_else(Instant::now);
+    end.duration_since(job.began).as_secs_f64()
+}
+
+fn left(from: Instant, over_us: u64) -> f64 {
+    (over_us as f64 / 1e6 - from.elapsed().as_secs_f64()).max(0.0)
+}
