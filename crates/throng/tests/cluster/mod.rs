@@ -4,6 +4,7 @@ mod api;
 mod faults;
 mod max_payload;
 mod mqtt;
+mod older;
 mod presence;
 mod rebalance;
 pub mod support;
