@@ -160,10 +160,7 @@ pub fn run(args: &Rebalance) -> Result<(), CommandError> {
         if round == ROUNDS_MAX {
             break;
         }
-        for (node, surplus) in &givers {
-            let body = json!({ "connections": surplus, "per_second": args.rate }).to_string();
-            call(&mut admin, "POST", node, &body)?;
-        }
+        begin(&mut admin, &givers, args.rate)?;
         watch(&mut admin, &givers)?;
         settle(&mut admin, plan.connections)?;
     }
@@ -217,6 +214,26 @@ fn call(admin: &mut Admin, method: &str, node: &Node, body: &str) -> Result<Valu
         }
         _ => Err(CommandError::Runtime(admin.error_of(&path, status, &body).to_string())),
     }
+}
+
+/// Has each of these nodes begin to close its surplus. Where one refuses, none goes on.
+fn begin(admin: &mut Admin, givers: &[(Node, u64)], rate: u64) -> Result<(), CommandError> {
+    for (at, (node, surplus)) in givers.iter().enumerate() {
+        let body = json!({ "connections": surplus, "per_second": rate }).to_string();
+        let Err(error) = call(admin, "POST", node, &body) else { continue };
+        let mut text = error.text().to_owned();
+        for (begun, _) in &givers[..at] {
+            let label = begun.label();
+            let _ = match call(admin, "DELETE", begun, "") {
+                Ok(_) => write!(text, "; node {label}, which had begun, was told to stop"),
+                Err(_) => {
+                    write!(text, "; node {label} goes on: end it by throng rebalance --cancel")
+                }
+            };
+        }
+        return Err(CommandError::Runtime(text));
+    }
+    Ok(())
 }
 
 /// Waits until these nodes have closed what they are to close.
