@@ -12,7 +12,8 @@ use crate::{GroupDiff, GroupsPage};
 /// Groups of one node that others know. What a node has beyond is known to it alone.
 pub(crate) const GROUPS_MAX: usize = 16_384;
 
-/// How long the node waits for the groups of another one before it requests them once more, in microseconds.
+/// How long the node waits for the next page of another one's groups before it requests all of them once more, in
+/// microseconds.
 const REPLY_US: u64 = 1_000_000;
 
 /// Diffs that may wait for the groups of a node. Beyond, it requests them anew.
@@ -194,13 +195,15 @@ impl PeerGroups {
     }
 
     /// A page has come. Returns what changes.
-    pub fn on_page(&mut self, page: GroupsPage) -> Vec<GroupMembers> {
+    pub fn on_page(&mut self, page: GroupsPage, now_us: u64) -> Vec<GroupMembers> {
         let Phase::Requested(request) = &mut self.phase else { return Vec::new() };
         let is_requested = request.due_us.is_some() && page.id == self.request;
         if !is_requested || page.part != request.parts {
             return Vec::new();
         }
         request.parts += 1;
+        // Many pages take their time: it counts from the last one.
+        request.due_us = Some(now_us.saturating_add(REPLY_US));
         request.groups.extend(page.groups);
         request.groups.truncate(GROUPS_MAX);
         if !page.is_last {
@@ -267,16 +270,16 @@ mod tests {
         assert_eq!((peer.poll_request(5), peer.poll_request(6)), (Some(1), None));
         assert!(peer.on_diff(diff(2, &[("a", 2)])).is_empty());
         assert!(peer.on_diff(diff(3, &[("b", 1)])).is_empty());
-        assert!(peer.on_page(page(1, 2, 1, true, &[])).is_empty(), "a part is missing");
-        assert!(peer.on_page(page(1, 2, 0, false, &[("a", 2)])).is_empty());
-        let changes = peer.on_page(page(1, 2, 1, true, &[("c", 1)]));
+        assert!(peer.on_page(page(1, 2, 1, true, &[]), 0).is_empty(), "a part is missing");
+        assert!(peer.on_page(page(1, 2, 0, false, &[("a", 2)]), 0).is_empty());
+        let changes = peer.on_page(page(1, 2, 1, true, &[("c", 1)]), 0);
         assert_eq!(changes, [group("a", 2), group("c", 1), group("b", 1)]);
         assert_eq!(peer.on_diff(diff(4, &[("a", 0)])), [group("a", 0)]);
         // One is lost.
         assert!(peer.on_diff(diff(6, &[("x", 1)])).is_empty() && !peer.is_whole());
         assert_eq!((peer.due_us(), peer.poll_request(9)), (None, Some(2)));
-        assert!(peer.on_page(page(1, 4, 0, true, &[])).is_empty(), "it is the reply of before");
-        let changes = peer.on_page(page(2, 6, 0, true, &[("c", 2)]));
+        assert!(peer.on_page(page(1, 4, 0, true, &[]), 0).is_empty(), "it is the reply of before");
+        let changes = peer.on_page(page(2, 6, 0, true, &[("c", 2)]), 0);
         assert_eq!(changes, [group("b", 0), group("c", 2)]);
         assert_eq!(peer.on_down(), [group("c", 0)]);
         assert!(peer.on_down().is_empty() && peer.due_us().is_none());
@@ -287,12 +290,15 @@ mod tests {
         let mut peer = PeerGroups::default();
         peer.on_up();
         assert_eq!(peer.poll_request(0), Some(1));
-        assert!(peer.on_page(page(1, 0, 0, false, &[("a", 1)])).is_empty());
-        peer.on_time(REPLY_US - 1);
-        assert_eq!((peer.poll_request(REPLY_US), peer.due_us()), (None, Some(REPLY_US)));
-        peer.on_time(REPLY_US);
-        assert_eq!(peer.poll_request(REPLY_US), Some(2));
-        let changes = peer.on_page(page(2, 0, 0, true, &[("b", 1)]));
+        // Its time counts from the last page that came in order.
+        assert!(peer.on_page(page(1, 0, 0, false, &[("a", 1)]), 400).is_empty());
+        assert!(peer.on_page(page(1, 0, 2, false, &[("c", 1)]), 500).is_empty());
+        let due_us = REPLY_US + 400;
+        peer.on_time(due_us - 1);
+        assert_eq!((peer.poll_request(due_us), peer.due_us()), (None, Some(due_us)));
+        peer.on_time(due_us);
+        assert_eq!(peer.poll_request(due_us), Some(2));
+        let changes = peer.on_page(page(2, 0, 0, true, &[("b", 1)]), due_us);
         assert_eq!(changes, [group("b", 1)]);
         // Another process goes on as the node, or too much has waited.
         let reset = GroupDiff { number: 1, changes: Vec::new(), is_reset: true };

@@ -77,7 +77,7 @@ impl Node {
         let node = NodeId(page.node);
         let Some(peer) = self.peers.get_mut(&node) else { return };
         peer.state.received_us = now_us;
-        let changes = peer.groups.on_page(page);
+        let changes = peer.groups.on_page(page, now_us);
         self.on_groups_changed(node, changes);
     }
 
