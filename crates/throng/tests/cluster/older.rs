@@ -20,6 +20,25 @@ fn node(nats: &Nats, binary: &Path, name: &str, config: &Scratch) -> Server {
     Server::run(command, &[("THRONG_CLUSTER_NODE", name)])
 }
 
+/// Waits until each of two nodes knows the other one alone, and not a process that had its name before.
+fn until_pair(a: &Server, b: &Server) {
+    for (node, other) in [(a, b), (b, a)] {
+        let id = &state(other)["node"]["id"];
+        node.until("it knows the other node alone", |node| {
+            let nodes = state(node);
+            let is_up = |other: &&Value| other["state"] == "up";
+            let ids: Vec<&Value> = nodes["nodes"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(is_up)
+                .map(|it| &it["id"])
+                .collect();
+            ids == [id]
+        });
+    }
+}
+
 /// Has messages, presence and calls go between two nodes, both ways.
 fn check(a: &Server, b: &Server) {
     let nodes = [a, b];
@@ -79,9 +98,7 @@ fn nodes_of_an_older_version_and_of_this_one_are_a_cluster() {
     until_nodes(&a, 1);
     drop(b);
     let b = start(&new, "b");
-    for node in [&a, &b] {
-        until_nodes(node, 1);
-    }
+    until_pair(&a, &b);
     check(&a, &b);
     check(&b, &a);
     // What the older one does not know it says in order.
@@ -89,8 +106,6 @@ fn nodes_of_an_older_version_and_of_this_one_are_a_cluster() {
     assert!(status == 200 || status == 404, "{status} {reply}");
     drop(a);
     let a = start(&new, "a");
-    for node in [&a, &b] {
-        until_nodes(node, 1);
-    }
+    until_pair(&a, &b);
     check(&a, &b);
 }
