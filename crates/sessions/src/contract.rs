@@ -4,119 +4,118 @@ use model::{ConnectionId, Name};
 
 use crate::flow::Source;
 use crate::interests::Interests;
-use crate::place::Listing;
 use crate::session::{Author, Session, Subscription, Will};
+use crate::session_key::Listing;
 
-/// Who has which session. Sessions are known by a key: the client's identifier and, where users are
-/// proved, whose it is, so that nobody takes up the session of somebody else.
+/// The sessions of all clients, and which connection has which. A session's [key](crate::SessionKey) has the client
+/// identifier and, where users are authenticated, the user, so that no user resumes the session of another.
 ///
-/// No call blocks. A session has one connection at most. While it has one, that connection's shard
-/// holds the session; else it is here, where it outlives its connection.
+/// No call blocks. A session has at most one connection. While it has one, that connection's shard holds the session;
+/// otherwise it is stored here until a client resumes it or it expires.
 pub trait Sessions: Send + Sync {
-    /// A connection wants a session. With [`Claimed::Wait`] it is notified when it may [`Sessions::take`] it.
-    fn claim(&self, claim: Claim<'_>) -> Claimed;
+    /// Claims a session for a connection. After [`ClaimOutcome::Wait`] the connection is notified when it may
+    /// [`take`](Sessions::take) the session.
+    fn claim(&self, claim: Claim<'_>) -> ClaimOutcome;
 
-    /// The session that a connection has waited for.
-    fn take(&self, claim: Claim<'_>) -> Taken;
+    /// Takes the session that a connection has waited for.
+    fn take(&self, claim: Claim<'_>) -> WaitOutcome;
 
-    /// A connection lets go of a session, or of waiting for one: it has ended, or was notified to. Another one
-    /// may have to be notified that it can go on.
+    /// Releases a session, or gives up waiting for one: the connection has ended, or was notified that another one
+    /// wants the session. The caller does what [`Released`] says.
     fn release(&self, key: &str, from: ConnectionId, ended: Ended, now: Now) -> Released;
 
-    /// A connection has come from another process, where it had this session: it has it here.
+    /// Notes that a connection, handed over by another process, has this session.
     fn restore(&self, key: &str, by: ConnectionId);
 
-    /// A connection that was [restored](Sessions::restore) is not here after all. Whoever has the session since
-    /// keeps it.
+    /// Takes a [restore](Sessions::restore) back: the connection was not handed over after all. A connection that has
+    /// claimed the session since keeps it.
     fn unrestore(&self, key: &str, by: ConnectionId);
 
-    /// A connection has ended, and lets go of its session later, as somebody else: who comes meanwhile may have
-    /// its place.
+    /// Notes that a connection has ended whose session is released later under the id `by`, because another connection
+    /// may have its slot by then.
     fn linger(&self, key: &str, from: ConnectionId, by: ConnectionId);
 
-    /// Whether a connection has still to let go of a session, or of waiting for it; its serial counts for
-    /// nothing.
+    /// Whether a connection has a session, or waits for it, and has not released it. Ignores the serial of `id`.
     fn awaits_release(&self, key: &str, id: ConnectionId) -> bool;
 
-    /// A connected session has begun, or its subscriptions have changed: what it needs is retained from now
-    /// on. One that ends with its connection needs nothing new, and is over after a crash. `done` is called when it
-    /// is stored, at once where nothing is.
+    /// Stores a connected session that has begun, or whose subscriptions have changed. From now on its messages are
+    /// retained. A session that ends with its connection is not stored. Calls `done` when the session is on disk, or at
+    /// once where there is no store.
     fn keep(&self, key: &str, session: &Session, will: Option<&Will>, done: Option<Done>);
 
-    /// Stores how far a connected session is. False where the store doesn't take it.
+    /// Stores the progress of a connected session. Returns false if the store rejects it.
     fn save(&self, key: &str, session: &Session, done: Option<Done>) -> bool;
 
-    /// Draws the epoch of a session that begins.
+    /// A random epoch for a new session.
     fn new_epoch(&self) -> u64;
 
-    /// Connected sessions of which the store may have other records than it should, with their connections, whose serials
-    /// are 0: none while the store has no room. Each connection [stores its session again](Sessions::store_connected).
+    /// Connected sessions whose records in the store may be out of date, with their connections, whose serials are 0. Each
+    /// of these connections [stores its session again](Sessions::store_connected). Empty while the store has no capacity.
     fn unstored_connected(&self) -> Vec<(Name, ConnectionId)>;
 
-    /// Stores both records of a connected session, because the store may have others.
+    /// Stores both records of a connected session again, because those in the store may be out of date.
     fn store_connected(&self, key: &str, session: &Session, will: Option<&Will>);
 
-    /// Whether the store has capacity for what nobody waits for.
+    /// Whether the store has capacity for records that no client waits for.
     fn has_capacity(&self) -> bool;
 
-    /// Calls `done` when all that was given to the store before is on disk, retained messages too; at once where
-    /// nothing is stored.
+    /// Calls `done` when everything that was given to the store before is on disk, retained messages too. Calls it at once
+    /// where there is no store.
     fn settle(&self, done: Done);
 
     /// Whether sessions outlive the process.
     fn is_stored(&self) -> bool;
 
-    /// What is retained for sessions.
+    /// The topics and filters whose messages are retained for sessions.
     fn interests(&self) -> &Interests;
 
-    /// Ends sessions whose time is over, and gives the wills that are due: never early, so up to a second late
-    /// and more by as much as this is called late. Has the store take what it did not take before. To be called
-    /// about once a second.
+    /// Ends expired sessions and returns the wills that are due. A session never ends early; it ends up to a second late.
+    /// Gives the store the records that it has rejected before. Called about once a second.
     fn sweep(&self, now: Now) -> Vec<Will>;
 
-    /// A session leaves messages to other members of its groups, in order. The caller has stored the session of this key
-    /// without them before; without a key they are in no stored session.
+    /// Takes messages, in order, that a session leaves to other members of its groups. Before that, the caller has stored
+    /// the session without them. `key` is `None` for messages of a session that is not stored.
     fn redispatch(&self, key: Option<&str>, messages: Vec<Source>);
 
-    /// The next message that a session has left, also one that has ended here ([`Session::redispatched`]), once the
-    /// store has forgotten that the session has it, which [`Sessions::sweep`] asks; with a number. Nothing while the
-    /// history reads one. Of a group whose members can't take a message, one is given between two sweeps.
+    /// The next message that a session has left to its group, with a number. A message comes only after the store has
+    /// deleted it from its session, which [`Sessions::sweep`] verifies. Returns `None` while the history reads one, and gives
+    /// a group whose members can't take a message one between two sweeps.
     fn poll_redispatch(&self) -> Option<(u64, Source)>;
 
-    /// Says what became of the message of this number, which was [polled](Sessions::poll_redispatch). False where that is
-    /// known, or its time is over: then it is for no member.
+    /// Takes the outcome of a message that was [polled](Sessions::poll_redispatch). Returns false if it has an outcome
+    /// already or has expired: then no member may get it.
     fn on_redispatched(&self, number: u64, outcome: RedispatchOutcome) -> bool;
 
-    /// How many messages that sessions have left were dropped since the last call.
+    /// Returns how many messages that sessions have left were dropped since the last call.
     fn take_redispatch_dropped(&self) -> u64;
 
-    /// Ends the session of a client that is away; gives its will. Nothing where there is none.
+    /// Ends the session of a client that is away and returns its will. Returns `None` if there is no such session.
     fn end(&self, key: &str) -> Option<Option<Will>>;
 
-    /// Drops the wills of clients that are away which these have left. It looks at all of them.
+    /// Drops the wills of clients that are away whose author is shut out. Scans all of them.
     fn drop_wills(&self, is_shut_out: &dyn Fn(&Author) -> bool);
 
-    /// Takes other limits. They count for what comes.
+    /// Replaces the limits. Sessions that are stored already stay.
     fn set_limits(&self, limits: Limits);
 
-    /// For how many seconds a session outlives its connection that wants so many.
-    fn seconds(&self, wanted: u32) -> u32;
+    /// Seconds that a session outlives its connection if the client requests this many.
+    fn seconds(&self, requested: u32) -> u32;
 
-    /// The first sessions of clients that are away, in the order of their [places](crate::Place). It looks at
-    /// all of them.
+    /// A page of the sessions of clients that are away, in the order of their [keys](crate::SessionKey). Scans all of
+    /// them.
     fn away(&self, listing: &Listing) -> Vec<SessionInfo>;
 
-    /// Where the session of this key is; nothing where there is none.
+    /// Whether a session is connected or away. Returns `None` if there is none.
     fn find(&self, key: &str) -> Option<Found>;
 
-    /// Figures.
+    /// Counts for metrics.
     fn stats(&self) -> Stats;
 }
 
-/// What the clocks say, in seconds since 1970.
+/// The time, in seconds since 1970.
 ///
-/// While the time of day is doubted, because it has jumped forwards, ages are counted by an earlier time. Who leaves then
-/// does so at both, as nobody knows which of them is right.
+/// After the time of day has jumped forwards, it is doubted: ages are counted by an earlier time, so that a wrong clock
+/// deletes nothing. A session whose client leaves then notes both times, because either may be right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
     /// The time of day.
@@ -141,30 +140,30 @@ impl Now {
     }
 }
 
-/// Keeps sessions beyond the process.
+/// Stores sessions on disk.
 pub trait Storage: Send + Sync {
-    /// Writes a record, or without a value removes it, in the order of the calls. `done` is called once,
-    /// from any thread: with true when it is on disk. False where it is not taken.
+    /// Writes a record, or removes it if there is no value, in the order of the calls. Calls `done` once, from any thread,
+    /// with true when the record is on disk. Returns false if the record is rejected.
     fn put(&self, part: Part, key: &str, value: Option<Vec<u8>>, done: Option<Done>) -> bool;
 
-    /// Whether there is capacity for what nobody waits for: a part of it is left to others.
+    /// Whether there is capacity for records that no client waits for: they may not take the last of it.
     fn has_capacity(&self) -> bool;
 
-    /// Calls `done` once, from any thread, when all is on disk that any part of the server gave the store before.
+    /// Calls `done` once, from any thread, when everything is on disk that any part of the server gave the store before.
     fn settle(&self, done: Done);
 }
 
-/// Learns whether something is stored. It must not block.
+/// Gets true when a record is stored, and false when it is not. It must not block.
 pub type Done = Box<dyn FnOnce(bool) + Send>;
 
-/// What became of a message that a session has left to other members of its group.
+/// The outcome of a message that a session has left to other members of its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RedispatchOutcome {
-    /// The history can't read it now: it is the next one again.
+    /// The history can't read it now: it is polled again.
     Unread,
     /// The history has it no longer.
     Gone,
-    /// It was read, and is on its way to a member.
+    /// It was read and is being passed to a member.
     Passed,
     /// A member has it.
     Taken,
@@ -175,17 +174,17 @@ pub enum RedispatchOutcome {
 /// The two records of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// What changes seldom.
+    /// Subscriptions and options, which change seldom.
     Session,
-    /// What changes with each message.
+    /// The position and the messages in flight, which change with each message.
     Progress,
 }
 
 impl Part {
-    /// Both.
+    /// Both records.
     pub const ALL: [Part; 2] = [Part::Session, Part::Progress];
 
-    /// The part of the server whose records these are in a store.
+    /// The name of the records in a store.
     pub fn name(self) -> &'static str {
         match self {
             Part::Session => "mqtt_session",
@@ -194,80 +193,80 @@ impl Part {
     }
 }
 
-/// A connection wants a session.
+/// A connection's request for a session.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
-    /// Which one.
+    /// The key of the session.
     pub key: &'a str,
-    /// Who wants it.
+    /// The connection.
     pub by: ConnectionId,
-    /// It wants a new one in place of what may be there.
+    /// Whether the session begins anew, and what is stored of it is deleted (Clean Start).
     pub clean: bool,
 }
 
-/// What a claim came to.
+/// The outcome of a claim.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Claimed {
-    /// A new session. The will of the one before is due with that.
+pub enum ClaimOutcome {
+    /// A new session.
     New {
-        /// What is to be published.
+        /// The will of the session that it replaces, to be published now.
         will: Option<Will>,
     },
-    /// The session is taken up again.
+    /// The stored session.
     Resumed {
-        /// It.
+        /// The session as its last connection left it.
         session: Box<Session>,
-        /// What is to be published: the connection before ended with the process, and its will was due at once.
+        /// The will of a connection that ended with the process, to be published now.
         will: Option<Will>,
     },
-    /// Another connection has it still. This one is notified that it has to let go, if it was not notified
-    /// before; its serial may be 0, which stands for any.
+    /// Another connection still has the session. The caller notifies that connection, unless it is `None`, that it
+    /// must release the session. A serial of 0 stands for any.
     Wait(Option<ConnectionId>),
 }
 
-/// What a connection gets that has waited for a session.
+/// The outcome for a connection that has waited for a session.
 #[derive(Debug)]
-pub enum Taken {
-    /// Nothing: yet another connection wants it since, and this one is told to let go.
+pub enum WaitOutcome {
+    /// No session: another connection has claimed it since, and this one is to close.
     Elsewhere,
-    /// A new session. The will of the one before is due with that.
+    /// A new session.
     New {
-        /// What is to be published.
+        /// The will of the session that it replaces, to be published now.
         will: Option<Will>,
     },
-    /// The session is taken up again.
+    /// The stored session.
     Resumed(Box<Session>),
 }
 
-/// What a connection leaves.
+/// What a connection that has ended leaves.
 #[derive(Debug, Default)]
 pub struct Ended {
-    /// Its session, also one that ends with it; nothing where it had none.
+    /// Its session, also one that ends with the connection. `None` if it had none.
     pub session: Option<Session>,
-    /// What is published because it ended.
+    /// Its will, unless the client has disconnected normally.
     pub will: Option<Will>,
 }
 
-/// What is to be done when a session was let go.
+/// What the caller must do after a session was released.
 #[derive(Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Released {
-    /// This connection is notified that it may take the session.
+    /// The connection to notify that it may take the session.
     pub notify: Option<ConnectionId>,
-    /// The will, where it is due now.
+    /// The will to publish, if it is due now.
     pub publish: Option<Will>,
 }
 
-/// Bounds of what is kept.
+/// The limits on stored sessions.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Sessions of clients that are away.
+    /// The limit on sessions of clients that are away.
     pub sessions_max: usize,
-    /// Those of one owner; 0 is no limit.
+    /// The limit on sessions of one owner; 0 is no limit.
     pub sessions_per_owner_max: usize,
-    /// What those of clients that are away may take, in bytes, with their wills.
+    /// The limit on the memory of sessions of clients that are away, with their wills, in bytes.
     pub bytes_max: usize,
-    /// For how long, in seconds; [`crate::WITHOUT_END`] is without end.
+    /// The limit on the time that a session outlives its connection, in seconds; [`crate::WITHOUT_END`] is no limit.
     pub seconds_max: u32,
 }
 
@@ -289,44 +288,44 @@ pub struct SessionInfo {
     pub key: Name,
     /// When its connection ended, in seconds since 1970.
     pub since_s: u64,
-    /// When it ends; nothing where it has no end.
+    /// When it expires, in seconds since 1970. `None` if it never does.
     pub over_s: Option<u64>,
-    /// For how many seconds it outlives a connection; [`crate::WITHOUT_END`].
+    /// Seconds that it outlives a connection; [`crate::WITHOUT_END`] if it never expires.
     pub seconds: u32,
     /// How many subscriptions it has.
     pub subscriptions: usize,
     /// Messages that were sent and not confirmed.
     pub in_flight: usize,
-    /// Everything up to this offset has had its turn.
+    /// All messages up to this offset were sent, or are among those that wait.
     pub position: u64,
-    /// But for so many messages, which wait.
+    /// Messages that wait to be sent.
     pub waiting: usize,
 }
 
 /// Where a session is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// A connection has it, or waits for it; its serial is not known. It may have another key, which its shard
-    /// knows.
+    /// A connection has it, or waits for it. The serial is unknown, and the connection may have another key by now,
+    /// which its shard knows.
     Connected(ConnectionId),
-    /// Its client is away. It has these subscriptions.
+    /// Its client is away; with its subscriptions.
     Away(SessionInfo, Vec<Subscription>),
 }
 
-/// Figures of the sessions.
+/// Counts of sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Sessions of clients that are away.
     pub away: usize,
-    /// What these take, in bytes, roughly.
+    /// The memory of these, in bytes, estimated.
     pub away_bytes: usize,
-    /// Those and the ones of connected clients that will outlive their connections.
+    /// These, and sessions of connected clients that will outlive their connections.
     pub persistent: usize,
     /// Different filters for which messages are retained.
     pub interests: usize,
-    /// Sessions whose time was over.
+    /// Sessions that expired.
     pub expired: u64,
-    /// Sessions that were not kept: there were as many as may be.
+    /// Sessions that were not stored because of a limit.
     pub refused: u64,
     /// Sessions that another connection took over.
     pub taken_over: u64,

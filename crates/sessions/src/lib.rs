@@ -26,13 +26,13 @@ mod contract;
 mod flow;
 mod interests;
 mod owners;
-mod place;
 pub mod record;
 mod records;
 mod redispatch;
 mod registry;
 mod retained;
 mod session;
+mod session_key;
 mod unstored;
 
 use std::sync::Arc;
@@ -40,12 +40,11 @@ use std::sync::Arc;
 use model::NodeId;
 
 pub use contract::{
-    Claim, Claimed, Done, Ended, Found, Limits, Now, Part, RedispatchOutcome, Released,
-    SessionInfo, Sessions, Stats, Storage, Taken,
+    Claim, ClaimOutcome, Done, Ended, Found, Limits, Now, Part, RedispatchOutcome, Released,
+    SessionInfo, Sessions, Stats, Storage, WaitOutcome,
 };
 pub use flow::{Confirmed, Flow, FlowRecord, Incoming, Outgoing, Source, State};
 pub use interests::Interests;
-pub use place::{Listing, Place};
 pub use registry::Local;
 pub use retained::{
     Keep, LocalRetained, RETAINED, Retained, RetainedPage, RetainedPart, RetainedStats,
@@ -54,6 +53,7 @@ pub use session::{
     Author, Backlog, ProgressRecord, Replay, Session, SessionRecord, Subscription,
     SubscriptionOptions, Token, WITHOUT_END, Will, session_mark,
 };
+pub use session_key::{Listing, SessionKey};
 
 /// Sessions and retained messages that end with the process.
 pub fn in_memory(node: NodeId) -> (Arc<dyn Sessions>, Arc<dyn Retained>) {

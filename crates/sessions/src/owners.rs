@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::place::Place;
+use crate::session_key::SessionKey;
 
 /// The parts of the counts, each with a lock of its own.
 const SEGMENTS: usize = 64;
@@ -23,7 +23,7 @@ impl Owners {
     }
 
     fn counts(&self, key: &str) -> Option<(u64, MutexGuard<'_, HashMap<u64, u32>>)> {
-        let hash = self.hasher.hash_one(Place::of_key(key).owner?);
+        let hash = self.hasher.hash_one(SessionKey::parse(key).owner?);
         let segment = &self.segments[(hash >> 48) as usize % SEGMENTS];
         Some((hash, segment.lock().unwrap_or_else(PoisonError::into_inner)))
     }
@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn each_owner_has_as_many_as_may_be() {
         let owners = Owners::new();
-        let key = |owner, client| Place { client, owner }.key();
+        let key = |owner, client| SessionKey { client, owner }.encode();
         let enter = |owner, client| owners.enter(&key(owner, client), 2);
         assert!(enter(Some("al"), "1") && enter(Some("al"), "2") && !enter(Some("al"), "3"));
         assert!(enter(Some("bo"), "1") && enter(None, "1") && enter(None, "2") && enter(None, "3"));

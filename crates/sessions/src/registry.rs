@@ -12,15 +12,15 @@ use model::{ConnectionId, Name, NodeId};
 use crate::away::Away;
 use crate::connected::Connected;
 use crate::contract::{
-    Claim, Claimed, Done, Ended, Found, Limits, Now, Part, RedispatchOutcome, Released,
-    SessionInfo, Sessions, Stats, Storage, Taken,
+    Claim, ClaimOutcome, Done, Ended, Found, Limits, Now, Part, RedispatchOutcome, Released,
+    SessionInfo, Sessions, Stats, Storage, WaitOutcome,
 };
 use crate::flow::Source;
 use crate::interests::Interests;
 use crate::owners::Owners;
-use crate::place::{Listing, Place};
 use crate::redispatch::Redispatch;
 use crate::session::{Author, ProgressRecord, Session, SessionRecord, WITHOUT_END, Will};
+use crate::session_key::{Listing, SessionKey};
 use crate::unstored::Unstored;
 
 /// The registry's parts, each with a lock of its own: none takes long to grow.
@@ -428,7 +428,7 @@ impl Local {
 }
 
 impl Sessions for Local {
-    fn claim(&self, Claim { key, by, clean }: Claim<'_>) -> Claimed {
+    fn claim(&self, Claim { key, by, clean }: Claim<'_>) -> ClaimOutcome {
         let (hash, mut segment) = self.segment(key);
         let owner = segment.connected.owner(hash);
         segment.connected.set_owner(hash, by);
@@ -438,7 +438,7 @@ impl Sessions for Local {
             waiting.awaited.extend(before);
             waiting.clean = clean;
             self.counts.taken_over.fetch_add(1, Relaxed);
-            return Claimed::Wait(before);
+            return ClaimOutcome::Wait(before);
         }
         if let Some((shard, slot)) = owner {
             // The serial is not noted: the key says whether it is the same.
@@ -447,45 +447,45 @@ impl Sessions for Local {
             let waiting = Waiting { by, awaited, clean, session: None, will: None };
             segment.claims.insert(key.into(), waiting);
             self.counts.taken_over.fetch_add(1, Relaxed);
-            return Claimed::Wait(Some(old));
+            return ClaimOutcome::Wait(Some(old));
         }
         // One that was to end with a connection was not, where the process ended with that as well.
         let is_over = |away: &Away| !away.session.outlives();
         let away = segment.persistent.get(key).and_then(|persistent| persistent.away.as_deref());
         if clean || away.is_some_and(is_over) {
             let will = self.end_persistent(&mut segment, key);
-            return Claimed::New { will };
+            return ClaimOutcome::New { will };
         }
         match self.take_away(&mut segment, key) {
-            None => Claimed::New { will: None },
+            None => ClaimOutcome::New { will: None },
             Some(away) => {
                 self.store_session(key, &away.session, (None, None), None);
                 let Away { session, will, .. } = *away;
                 // Of who went while the process was there it was published then.
                 let will = will.map(|(will, _)| will).filter(|will| will.delay_s == 0);
-                Claimed::Resumed { session: Box::new(session), will }
+                ClaimOutcome::Resumed { session: Box::new(session), will }
             }
         }
     }
 
-    fn take(&self, Claim { key, by, clean }: Claim<'_>) -> Taken {
+    fn take(&self, Claim { key, by, clean }: Claim<'_>) -> WaitOutcome {
         let mut segment = self.segment(key).1;
         let ours = |waiting: &Waiting| waiting.by == Some(by) && waiting.awaited.is_empty();
         if !segment.claims.get(key).is_some_and(ours) {
-            return Taken::Elsewhere;
+            return WaitOutcome::Elsewhere;
         }
         let Some(Waiting { session, will, .. }) = segment.claims.remove(key) else {
-            return Taken::Elsewhere;
+            return WaitOutcome::Elsewhere;
         };
         match session {
-            Some(session) if !clean => Taken::Resumed(Box::new(session)),
+            Some(session) if !clean => WaitOutcome::Resumed(Box::new(session)),
             session => {
                 if clean {
                     drop(self.take_away(&mut segment, key));
                     let persistent = segment.persistent.remove(key);
                     self.forget(key, persistent, session.as_ref());
                 }
-                Taken::New { will }
+                WaitOutcome::New { will }
             }
         }
     }
@@ -718,9 +718,9 @@ impl Sessions for Local {
         self.seconds_max.store(limits.seconds_max.into(), Relaxed);
     }
 
-    fn seconds(&self, wanted: u32) -> u32 {
+    fn seconds(&self, requested: u32) -> u32 {
         let max = self.seconds_max.load(Relaxed);
-        wanted.min(u32::try_from(max).unwrap_or(WITHOUT_END))
+        requested.min(u32::try_from(max).unwrap_or(WITHOUT_END))
     }
 
     fn away(&self, listing: &Listing) -> Vec<SessionInfo> {
@@ -728,13 +728,16 @@ impl Sessions for Local {
         for segment in self.segments() {
             let away =
                 segment.persistent.iter().filter(|(_, persistent)| persistent.away.is_some());
-            for (key, _) in away.filter(|(key, _)| listing.has(Place::of_key(key))) {
-                let place = Place::of_key(key);
+            for (key, _) in away.filter(|(key, _)| listing.has(SessionKey::parse(key))) {
+                let session_key = SessionKey::parse(key);
                 if first.len() < listing.limit {
-                    first.push((place.to_string().into(), key.clone()));
-                } else if first.peek().is_some_and(|(last, _)| place < Place::of_text(last)) {
+                    first.push((session_key.to_string().into(), key.clone()));
+                } else if first
+                    .peek()
+                    .is_some_and(|(last, _)| session_key < SessionKey::parse_position(last))
+                {
                     first.pop();
-                    first.push((place.to_string().into(), key.clone()));
+                    first.push((session_key.to_string().into(), key.clone()));
                 }
             }
         }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use model::{ConnectionId, Data, Name, NodeId, Publication};
 use sessions::{
-    Author, Claim, Claimed, Done, Ended, Found, Limits, Listing, Local, Now, Part, Place, Session,
-    Sessions, Storage, Subscription, SubscriptionOptions, Taken, Will,
+    Author, Claim, ClaimOutcome, Done, Ended, Found, Limits, Listing, Local, Now, Part, Session,
+    SessionKey, Sessions, Storage, Subscription, SubscriptionOptions, WaitOutcome, Will,
 };
 
 const NODE: NodeId = NodeId(1);
@@ -42,14 +42,14 @@ fn leave_as(sessions: &Local, key: &str, session: Session, author: Author) {
 #[test]
 fn sessions_of_clients_that_are_away_are_listed_in_pages() {
     let sessions = Local::new(NODE, Arc::default(), None);
-    let owned = |owner, client| Place { client, owner: Some(owner) }.key();
+    let owned = |owner, client| SessionKey { client, owner: Some(owner) }.encode();
     for key in [&*owned("bob", "phone"), "b", "phone", &owned("al", "phone"), "phone2", "a"] {
         leave(&sessions, key, session(&["x", "y/#"]));
     }
     let page = |prefix: &str, after: Option<&str>, limit| {
         let after = after.map(Into::into);
         let listed = sessions.away(&Listing { prefix: prefix.into(), after, limit });
-        listed.iter().map(|it| Place::of_key(&it.key).to_string()).collect::<Vec<_>>()
+        listed.iter().map(|it| SessionKey::parse(&it.key).to_string()).collect::<Vec<_>>()
     };
     assert_eq!(page("", None, 4), ["a", "b", "phone", "phone\tal"]);
     assert_eq!(page("", Some("phone\tal"), 4), ["phone\tbob", "phone2"]);
@@ -70,14 +70,15 @@ fn who_lets_go_later_keeps_no_other_from_its_place() {
     for is_wanted_first in [false, true] {
         let _ = claim(old);
         let other = id(4);
-        let waits_for =
-            |waits_for: ConnectionId| Claimed::Wait(Some(ConnectionId { serial: 0, ..waits_for }));
+        let waits_for = |waits_for: ConnectionId| {
+            ClaimOutcome::Wait(Some(ConnectionId { serial: 0, ..waits_for }))
+        };
         if is_wanted_first {
             assert_eq!(claim(other), waits_for(old));
         }
         sessions.linger("a", old, later);
         match is_wanted_first {
-            true => assert_eq!(claim(new), Claimed::Wait(Some(other))),
+            true => assert_eq!(claim(new), ClaimOutcome::Wait(Some(other))),
             false => assert_eq!(claim(new), waits_for(later)),
         }
         if is_wanted_first {
@@ -86,7 +87,7 @@ fn who_lets_go_later_keeps_no_other_from_its_place() {
         assert!(sessions.awaits_release("a", later) && !sessions.awaits_release("a", old));
         assert_eq!(goes(later, Some(session(&["x"]))), Some(new));
         let taken = sessions.take(Claim { key: "a", by: new, clean: false });
-        assert!(matches!(taken, Taken::Resumed(_)), "{taken:?}");
+        assert!(matches!(taken, WaitOutcome::Resumed(_)), "{taken:?}");
         assert!(matches!(sessions.find("a"), Some(Found::Connected(it)) if it.slot == new.slot));
         assert_eq!(goes(new, Some(session(&["x"]))), None);
     }
@@ -103,7 +104,7 @@ fn a_session_is_found_where_it_is_and_ended_with_its_will() {
 
     // Its client comes back.
     let claim = Claim { key: "a", by: id(9), clean: false };
-    assert!(matches!(sessions.claim(claim), Claimed::Resumed { .. }));
+    assert!(matches!(sessions.claim(claim), ClaimOutcome::Resumed { .. }));
     assert_eq!(sessions.find("a"), Some(Found::Connected(ConnectionId { serial: 0, ..id(9) })));
     assert_eq!((sessions.stats().away, sessions.stats().persistent), (0, 1));
     assert_eq!(sessions.end("a"), None);
@@ -121,17 +122,19 @@ fn a_will_is_published_where_a_later_connection_wants_a_new_session() {
     let claim = |slot, clean| Claim { key: "a", by: id(slot), clean };
     let _ = sessions.claim(claim(1, false));
     // One would go on with the session, and the next one does not.
-    assert!(matches!(sessions.claim(claim(2, false)), Claimed::Wait(Some(_))));
+    assert!(matches!(sessions.claim(claim(2, false)), ClaimOutcome::Wait(Some(_))));
     let publication = Publication::new("gone", Data::Text("bye".into()));
     let will = Some(Will { publication, delay_s: 30, expiry_s: None, author: Default::default() });
     let ended = Ended { session: Some(session(&["x"])), will: will.clone() };
     let released = sessions.release("a", id(1), ended, Now::at(1_000));
     assert_eq!((released.notify, released.publish), (Some(id(2)), None));
-    assert_eq!(sessions.claim(claim(3, true)), Claimed::Wait(Some(id(2))));
-    assert!(matches!(sessions.take(claim(2, false)), Taken::Elsewhere));
+    assert_eq!(sessions.claim(claim(3, true)), ClaimOutcome::Wait(Some(id(2))));
+    assert!(matches!(sessions.take(claim(2, false)), WaitOutcome::Elsewhere));
     let released = sessions.release("a", id(2), Ended::default(), Now::at(1_000));
     assert_eq!((released.notify, released.publish), (Some(id(3)), None));
-    let Taken::New { will: taken } = sessions.take(claim(3, true)) else { panic!("it is new") };
+    let WaitOutcome::New { will: taken } = sessions.take(claim(3, true)) else {
+        panic!("it is new")
+    };
     assert_eq!(taken, will);
 }
 

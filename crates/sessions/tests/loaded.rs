@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use model::{ConnectionId, Data, NodeId, Publication};
-use sessions::{Author, Claim, Claimed, Local, Now, Part, Session, SessionRecord, Sessions, Will};
+use sessions::{
+    Author, Claim, ClaimOutcome, Local, Now, Part, Session, SessionRecord, Sessions, Will,
+};
 
 const NODE: NodeId = NodeId(1);
 
@@ -44,7 +46,7 @@ fn a_will_that_is_due_is_published_when_its_client_is_back_before() {
     let will = |key| {
         let by = ConnectionId { node: NODE, shard: 1, slot: 3, serial: 7 };
         match sessions.claim(Claim { key, by, clean: false }) {
-            Claimed::Resumed { will, .. } => will,
+            ClaimOutcome::Resumed { will, .. } => will,
             other => panic!("{other:?}"),
         }
     };

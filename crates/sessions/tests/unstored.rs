@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use model::{ConnectionId, NodeId, Qos};
-use sessions::{Claim, Claimed, Done, Ended, Local, Now, Part, Session, Sessions, Source, Storage};
+use sessions::{
+    Claim, ClaimOutcome, Done, Ended, Local, Now, Part, Session, Sessions, Source, Storage,
+};
 
 const NODE: NodeId = NodeId(1);
 
@@ -76,13 +78,13 @@ fn session(position: u64) -> Session {
     session
 }
 
-fn claim(sessions: &Local, clean: bool) -> Claimed {
+fn claim(sessions: &Local, clean: bool) -> ClaimOutcome {
     sessions.claim(Claim { key: "a", by: id(3), clean })
 }
 
 fn resume(sessions: &Local) -> Session {
     match claim(sessions, false) {
-        Claimed::Resumed { session, .. } => *session,
+        ClaimOutcome::Resumed { session, .. } => *session,
         other => panic!("{other:?}"),
     }
 }
@@ -95,7 +97,7 @@ fn leave(sessions: &Local, session: Session) {
 
 /// The client connects with a clean start. Returns its new session.
 fn begin_anew(sessions: &Local) -> Session {
-    assert!(matches!(claim(sessions, true), Claimed::New { .. }));
+    assert!(matches!(claim(sessions, true), ClaimOutcome::New { .. }));
     let new = Session { epoch: sessions.new_epoch(), seconds: 60, ..Session::default() };
     sessions.keep("a", &new, None, None);
     new
@@ -104,7 +106,7 @@ fn begin_anew(sessions: &Local) -> Session {
 #[test]
 fn a_new_session_takes_nothing_of_the_one_before_after_a_crash() {
     let (sessions, disk) = process();
-    assert!(matches!(claim(&sessions, false), Claimed::New { .. }));
+    assert!(matches!(claim(&sessions, false), ClaimOutcome::New { .. }));
     sessions.keep("a", &session(41), None, None);
     leave(&sessions, session(41));
     // The end of the session waits for capacity, and what the next one subscribes to does not.
@@ -117,7 +119,7 @@ fn a_new_session_takes_nothing_of_the_one_before_after_a_crash() {
 #[test]
 fn a_connected_session_is_unstored_until_the_store_has_it() {
     let (sessions, disk) = process();
-    assert!(matches!(claim(&sessions, false), Claimed::New { .. }));
+    assert!(matches!(claim(&sessions, false), ClaimOutcome::New { .. }));
     sessions.keep("a", &session(41), None, None);
     disk.is_half_full.store(true, Relaxed);
     leave(&sessions, session(42));
@@ -139,7 +141,7 @@ fn a_connected_session_is_unstored_until_the_store_has_it() {
 #[test]
 fn what_the_store_refuses_of_a_connected_session_is_noted() {
     let (sessions, disk) = process();
-    assert!(matches!(claim(&sessions, false), Claimed::New { .. }));
+    assert!(matches!(claim(&sessions, false), ClaimOutcome::New { .. }));
     disk.is_full.store(true, Relaxed);
     sessions.keep("a", &session(41), None, None);
     assert!(!sessions.is_all_stored() && sessions.unstored_connected().is_empty());
@@ -152,7 +154,7 @@ fn what_the_store_refuses_of_a_connected_session_is_noted() {
 #[test]
 fn another_member_waits_until_the_end_of_a_session_is_stored() {
     let (sessions, disk) = process();
-    assert!(matches!(claim(&sessions, false), Claimed::New { .. }));
+    assert!(matches!(claim(&sessions, false), ClaimOutcome::New { .. }));
     sessions.keep("a", &session(41), None, None);
     leave(&sessions, session(41));
     disk.is_half_full.store(true, Relaxed);

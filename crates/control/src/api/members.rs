@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use model::name::{check_name, personal};
 use model::{ErrorCode, Name};
 use serde::{Deserialize, Serialize};
-use sessions::Place;
+use sessions::SessionKey;
 use shard::{Command, ConnectionInfo};
 use utoipa::{IntoParams, ToSchema};
 
@@ -133,7 +133,7 @@ impl From<ConnectionInfo> for Connection {
             outbox_bytes: info.outbox_bytes,
             outbox_age_ms: info.outbox_age_ms,
             mqtt: info.mqtt.map(|mqtt| {
-                let Place { client, owner } = Place::of_key(&mqtt.key);
+                let SessionKey { client, owner } = SessionKey::parse(&mqtt.key);
                 let (client, owner) = (client.into(), owner.map(Into::into));
                 MqttClient { client, owner, version: mqtt.version }
             }),

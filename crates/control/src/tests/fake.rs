@@ -173,7 +173,7 @@ fn reply_text(shard: usize, command: Command) -> String {
         Command::MqttClients { listing, reply } => {
             // Each shard has a client in front of the others, and one behind them.
             let keys = [["al\0phone", "y"], ["b", "z"]][shard];
-            let keys = keys.into_iter().filter(|key| listing.has(sessions::Place::of_key(key)));
+            let keys = keys.into_iter().filter(|key| listing.has(sessions::SessionKey::parse(key)));
             let clients = keys.take(listing.limit).map(|key| mqtt_client(shard as u16, key));
             let clients: Vec<_> = clients.collect();
             reply((clients.len() as u32, clients));

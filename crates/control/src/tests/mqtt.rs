@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use model::{ConnectionId, NodeId, Qos};
 use serde_json::{Value, json};
-use sessions::{Claim, Claimed, Ended, LocalRetained, Now, Session, Will};
+use sessions::{Claim, ClaimOutcome, Ended, LocalRetained, Now, Session, Will};
 
 use super::fake::{Mood, bench, with_meanwhile, with_retained};
 
@@ -18,7 +18,7 @@ fn id(shard: u16) -> ConnectionId {
 fn leave(shared: &shard::Shared, key: &str) {
     let sessions = &shared.mqtt_sessions;
     let claim = Claim { key, by: id(0), clean: false };
-    assert_eq!(sessions.claim(claim), Claimed::New { will: None });
+    assert_eq!(sessions.claim(claim), ClaimOutcome::New { will: None });
     let session = Session { seconds: 60, position: 5, ..Session::default() };
     let publication = model::Publication::new("gone", model::Data::Text(key.into()));
     let will =

@@ -271,7 +271,7 @@ pub enum Command {
         /// What is there.
         found: Result<history::Piece, history::HistoryError>,
     },
-    /// Describe some MQTT clients, in the order of their [places](sessions::Place).
+    /// Describe some MQTT clients, in the order of their [keys](sessions::SessionKey).
     MqttClients {
         /// Which ones.
         listing: Listing,

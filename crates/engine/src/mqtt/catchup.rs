@@ -14,7 +14,7 @@ use sessions::{Backlog, Outgoing, Session, Source, State, SubscriptionOptions};
 
 use super::deliver::{NOTED_MAX, mqtt_source};
 use super::shared_groups::has_left;
-use super::state::{Found, Reading, Reads, Waiting, Way};
+use super::state::{Delivery, Found, Reading, Reads, Waiting};
 use crate::core::Core;
 use crate::core::command::Command;
 use crate::engine::Engine;
@@ -141,7 +141,7 @@ impl Engine {
             return Step::More;
         }
         let Waiting { message, qos, retained, retain, ids, group: _ } = waiting;
-        let way = Way { qos, retain, ids: ids.into() };
+        let delivery = Delivery { qos, retain, ids: ids.into() };
         let details = self.core.mqtt.details(slot);
         let outlives = details.is_some_and(|it| it.session.outlives());
         let source = match retained {
@@ -154,7 +154,7 @@ impl Engine {
             false => details.and_then(|it| mqtt_source(&it.session, &message)),
         };
         // There is capacity.
-        let _ = self.core.mqtt_send(slot, &message, &way, source, out);
+        let _ = self.core.mqtt_send(slot, &message, &delivery, source, out);
         Step::More
     }
 
@@ -241,10 +241,10 @@ impl Engine {
         }
         let mut due = piece.messages.iter().filter(|it| it.id.offset <= until);
         while let Some(message) = due.next() {
-            let Some(way) = self.core.mqtt_way_read(slot, message) else { continue };
+            let Some(delivery) = self.core.mqtt_delivery_of_read(slot, message) else { continue };
             let details = self.core.mqtt.details(slot);
             let source = details.and_then(|it| mqtt_source(&it.session, message));
-            if self.core.mqtt_send(slot, message, &way, source, out) {
+            if self.core.mqtt_send(slot, message, &delivery, source, out) {
                 continue;
             }
             // A group took the capacity meanwhile.
@@ -403,17 +403,17 @@ impl Engine {
             }
             return self.core.metrics.mqtt_gone.add(1);
         };
-        let way = match source.retained {
-            true => self.core.mqtt_way_retained(slot, &message),
+        let delivery = match source.retained {
+            true => self.core.mqtt_delivery_of_retained(slot, &message),
             false => match &source.group {
-                Some(group) => self.core.mqtt_way_shared(slot, group, &message),
-                None => self.core.mqtt_way_read(slot, &message),
+                Some(group) => self.core.mqtt_delivery_in_group(slot, group, &message),
+                None => self.core.mqtt_delivery_of_read(slot, &message),
             },
         };
-        match (id, way) {
-            (Some(id), way) => self.core.mqtt_send_again(slot, id, &message, way, out),
-            (None, Some(way)) => {
-                if !self.core.mqtt_send(slot, &message, &way, Some(source.clone()), out)
+        match (id, delivery) {
+            (Some(id), delivery) => self.core.mqtt_send_again(slot, id, &message, delivery, out),
+            (None, Some(delivery)) => {
+                if !self.core.mqtt_send(slot, &message, &delivery, Some(source.clone()), out)
                     && let Some(details) = self.core.mqtt.details_mut(slot)
                 {
                     details.session.refs.insert(0, source);
@@ -460,11 +460,11 @@ impl Engine {
         let gone = piece.gone.iter().filter(|gone| **gone == Gone::Some).count();
         self.core.metrics.mqtt_gone.add(gone as u64);
         for message in piece.messages.iter().filter(|it| it.id.offset <= through) {
-            let Some(way) = self.core.mqtt_way_read(slot, message) else { continue };
+            let Some(delivery) = self.core.mqtt_delivery_of_read(slot, message) else { continue };
             let details = self.core.mqtt.details(slot);
             let is_first = details.is_some_and(|it| it.session.refs.is_empty());
             let source = details.and_then(|it| mqtt_source(&it.session, message));
-            if !(is_first && self.core.mqtt_send(slot, message, &way, source, out))
+            if !(is_first && self.core.mqtt_send(slot, message, &delivery, source, out))
                 && let Some(details) = self.core.mqtt.details_mut(slot)
             {
                 let (topic, offset) = (message.publication.topic.clone(), message.id.offset);

@@ -6,7 +6,8 @@ use model::{CloseReason, Name, Publication, Topic, TopicKind};
 use protocol::MqttSettings;
 use protocol::mqtt::{Accepted, Connect, Mqtt, ReasonCode};
 use sessions::{
-    Author, Claim, Claimed, Ended, Now, Place, Released, Session, Subscription, Taken, Token, Will,
+    Author, Claim, ClaimOutcome, Ended, Now, Released, Session, SessionKey, Subscription, Token,
+    WaitOutcome, Will,
 };
 
 use super::detached::Leaving;
@@ -42,15 +43,15 @@ impl Engine {
         let key = session_key(&connect);
         let claim = Claim { key: &key, by, clean: connect.clean };
         match self.core.shared.mqtt_sessions.claim(claim) {
-            Claimed::New { will } => {
+            ClaimOutcome::New { will } => {
                 self.core.publish_wills(will);
                 self.mqtt_accept(slot, key, *connect, None, out);
             }
-            Claimed::Resumed { session, will } => {
+            ClaimOutcome::Resumed { session, will } => {
                 self.core.publish_wills(will);
                 self.mqtt_accept(slot, key, *connect, Some(*session), out);
             }
-            Claimed::Wait(old) => {
+            ClaimOutcome::Wait(old) => {
                 // Even if this client has gone meanwhile: who comes next waits for the old one as well.
                 if let Some(old) = old
                     && let Some(engine) = self.core.engines.get(usize::from(old.shard))
@@ -150,12 +151,12 @@ impl Engine {
         }
         let claim = Claim { key: &key, by, clean: connect.clean };
         let session = match self.core.shared.mqtt_sessions.take(claim) {
-            Taken::New { will } => {
+            WaitOutcome::New { will } => {
                 self.core.publish_wills(will);
                 None
             }
-            Taken::Resumed(session) => Some(*session),
-            Taken::Elsewhere => {
+            WaitOutcome::Resumed(session) => Some(*session),
+            WaitOutcome::Elsewhere => {
                 // It is about to be told so.
                 self.core.mqtt.waiters.insert(slot, Waiter { key, connect });
                 return;
@@ -322,7 +323,7 @@ pub(crate) fn author(principal: &Principal) -> Author {
 fn session_key(connect: &Connect) -> Name {
     let Connect { principal, is_proved, client, .. } = connect;
     let owner = principal.users.first().filter(|_| *is_proved).map(Name::as_str);
-    Place { client, owner }.key()
+    SessionKey { client, owner }.encode()
 }
 
 impl Core {

@@ -15,7 +15,7 @@ use model::{CloseReason, Envelope, Message, Name, Publication, Qos, TopicKind};
 use protocol::mqtt::{Mqtt, Stamp};
 use sessions::{Session, Source, State, Subscription, SubscriptionOptions, session_mark};
 
-use super::state::{Behind, Details, UNASKED, Waiting, Way};
+use super::state::{Behind, Delivery, Details, OPTIONS_OF_ADDED, Waiting};
 use crate::connection::Flag;
 use crate::core::Core;
 use crate::core::command::Command;
@@ -37,16 +37,16 @@ enum Turn {
 }
 
 impl Core {
-    /// How a message comes to a client by a list; nothing where it doesn't. Of several subscriptions that
-    /// match, the one that was made first brings it: who has a later one had that as well.
-    fn mqtt_way(&self, slot: u32, list: Option<&str>, message: &Envelope) -> Option<Way> {
+    /// How the client gets a message that is sent to the members of a list; nothing where it gets none. Of several
+    /// subscriptions that match, the first one delivers it: a client with a later one has the first one as well.
+    fn mqtt_delivery(&self, slot: u32, list: Option<&str>, message: &Envelope) -> Option<Delivery> {
         let publication = &message.publication;
         let topic = publication.topic.as_str();
         if !self.mqtt_may_have(slot, message) {
             return None;
         }
         let list = list.unwrap_or(model::name::BROADCAST);
-        let way = |options: SubscriptionOptions, ids| Way {
+        let delivery = |options: SubscriptionOptions, ids| Delivery {
             qos: publication.qos.min(options.qos),
             retain: publication.retain && options.retain_as_published,
             ids,
@@ -54,9 +54,8 @@ impl Core {
         let is_ordinary = TopicKind::of(topic).is_ordinary();
         let Some(details) = self.mqtt.details(slot) else {
             let options = self.mqtt.only_options(slot, list);
-            // The application has put it there.
-            let unasked = || (is_ordinary && list == topic).then_some(UNASKED);
-            return options.or_else(unasked).map(|it| way(it, Vec::new()));
+            let of_added = || (is_ordinary && list == topic).then_some(OPTIONS_OF_ADDED);
+            return options.or_else(of_added).map(|it| delivery(it, Vec::new()));
         };
         if details.already_delivered.iter().any(|known| std::ptr::eq(&**known, message)) {
             return None;
@@ -70,16 +69,15 @@ impl Core {
                 let mut matching = self.mqtt_reaching(slot, subscriptions, publication).peekable();
                 // Every matching subscription is No Local, and the message is the client's own.
                 matching.peek()?;
-                Some(joined(matching, publication.qos, publication.retain))
+                Some(merged(matching, publication.qos, publication.retain))
             }
-            // The application has put it there.
-            None => (is_ordinary && list == topic).then(|| way(UNASKED, Vec::new())),
+            None => (is_ordinary && list == topic).then(|| delivery(OPTIONS_OF_ADDED, Vec::new())),
         }
     }
 
-    /// How a message comes to a client that reads it of the history: nothing where none of its
-    /// subscriptions wants it confirmed.
-    pub(super) fn mqtt_way_read(&self, slot: u32, message: &Message) -> Option<Way> {
+    /// How the client gets a message that was read from the history; nothing where none of its subscriptions has a
+    /// QoS above 0.
+    pub(super) fn mqtt_delivery_of_read(&self, slot: u32, message: &Message) -> Option<Delivery> {
         let subscriptions = &self.mqtt.details(slot)?.session.subscriptions;
         if !self.mqtt_may_have(slot, message) {
             return None;
@@ -88,21 +86,25 @@ impl Core {
         let offset = message.id.offset;
         let matching = self.mqtt_reaching(slot, subscriptions, publication);
         let matching = matching.filter(|it| offset > it.since);
-        let way = joined(matching, publication.qos, publication.retain);
-        way.qos.is_confirmed().then_some(way)
+        let delivery = merged(matching, publication.qos, publication.retain);
+        delivery.qos.is_confirmed().then_some(delivery)
     }
 
-    /// How a message comes to a client that a group has chosen for it: nothing where the client is no member any
-    /// more.
-    pub(super) fn mqtt_way_shared(&self, slot: u32, group: &str, message: &Message) -> Option<Way> {
+    /// How the client gets a message for which a group has chosen it; nothing where the client is no member any more.
+    pub(super) fn mqtt_delivery_in_group(
+        &self,
+        slot: u32,
+        group: &str,
+        message: &Message,
+    ) -> Option<Delivery> {
         let subscriptions = &self.mqtt.details(slot)?.session.subscriptions;
         let one = subscriptions.iter().find(|it| it.hub_name().as_str() == group)?;
         if !self.mqtt_may_have(slot, message) {
             return None;
         }
         let publication = &message.publication;
-        let way = joined(std::iter::once(one), publication.qos, publication.retain);
-        way.qos.is_confirmed().then_some(way)
+        let delivery = merged(std::iter::once(one), publication.qos, publication.retain);
+        delivery.qos.is_confirmed().then_some(delivery)
     }
 
     /// The client's subscriptions that get a message. A wildcard reaches only topics that are open to all, as when a
@@ -201,8 +203,8 @@ impl Core {
             if matching.peek().is_none() && !TopicKind::of(name).is_ordinary() {
                 continue;
             }
-            let way = joined(matching, publication.qos, publication.retain);
-            if way.qos.is_confirmed() {
+            let delivery = merged(matching, publication.qos, publication.retain);
+            if delivery.qos.is_confirmed() {
                 let Some(details) = self.mqtt_details(slot) else { return };
                 let is_later = details.session.outlives()
                     || !details.waiting.is_empty()
@@ -211,7 +213,7 @@ impl Core {
                     continue;
                 }
             }
-            let _ = self.mqtt_send(slot, message, &way, None, out);
+            let _ = self.mqtt_send(slot, message, &delivery, None, out);
         }
     }
 
@@ -230,7 +232,7 @@ impl Core {
         &mut self,
         slot: u32,
         message: &Message,
-        way: &Way,
+        delivery: &Delivery,
         source: Option<Source>,
         out: &mut Vec<u8>,
     ) -> bool {
@@ -241,21 +243,21 @@ impl Core {
             return true;
         }
         let capacity = self.mqtt_capacity(slot);
-        if way.qos.is_confirmed() && capacity == 0 {
+        if delivery.qos.is_confirmed() && capacity == 0 {
             return false;
         }
-        let is_deferred = self.mqtt_is_deferred(slot, way);
-        let mut stamp = self.mqtt_stamp(slot, message, way);
+        let is_deferred = self.mqtt_is_deferred(slot, delivery);
+        let mut stamp = self.mqtt_stamp(slot, message, delivery);
         if self.mqtt_is_too_large(slot, message, &stamp) {
             self.trace_not_delivered(slot, message, NotDelivered::TooLarge);
             return true;
         }
         let alias = stamp.alias;
         if let Some(details) = self.mqtt.details_mut(slot) {
-            if way.qos.is_confirmed() {
+            if delivery.qos.is_confirmed() {
                 let flow = &mut details.session.flow;
                 let window = flow.in_flight() + capacity;
-                let Some(id) = flow.send(way.qos, source, window) else { return false };
+                let Some(id) = flow.send(delivery.qos, source, window) else { return false };
                 stamp.id = id;
             }
             if let Some((alias, false)) = alias {
@@ -273,7 +275,7 @@ impl Core {
             }
             None => {
                 mqtt.message(message, &stamp, out);
-                if way.qos.is_confirmed() {
+                if delivery.qos.is_confirmed() {
                     self.mqtt.changed(slot);
                 }
             }
@@ -282,8 +284,8 @@ impl Core {
     }
 
     /// Whether a message is sent only when the session that knows it is stored.
-    fn mqtt_is_deferred(&self, slot: u32, way: &Way) -> bool {
-        way.qos == Qos::ExactlyOnce && self.mqtt_survives(slot)
+    fn mqtt_is_deferred(&self, slot: u32, delivery: &Delivery) -> bool {
+        delivery.qos == Qos::ExactlyOnce && self.mqtt_survives(slot)
     }
 
     /// Whether a client's session is stored, and outlives its connection.
@@ -293,17 +295,23 @@ impl Core {
     }
 
     /// How a message goes to a client now, without its packet identifier.
-    pub(super) fn mqtt_stamp<'w>(&self, slot: u32, message: &Message, way: &'w Way) -> Stamp<'w> {
+    pub(super) fn mqtt_stamp<'w>(
+        &self,
+        slot: u32,
+        message: &Message,
+        delivery: &'w Delivery,
+    ) -> Stamp<'w> {
         // What is held leaves after what comes later, which must not count on an alias that is told in it.
         let details = self.mqtt.details(slot);
         let alias = details.and_then(|it| it.alias(&message.publication.topic));
         Stamp {
-            qos: way.qos,
+            qos: delivery.qos,
             id: 0,
             again: false,
-            retain: way.retain,
-            subscriptions: &way.ids,
-            alias: alias.filter(|(_, is_known)| *is_known || !self.mqtt_is_deferred(slot, way)),
+            retain: delivery.retain,
+            subscriptions: &delivery.ids,
+            alias: alias
+                .filter(|(_, is_known)| *is_known || !self.mqtt_is_deferred(slot, delivery)),
             now_ms: self.unix_ms(),
         }
     }
@@ -328,13 +336,17 @@ impl Core {
     }
 
     /// How a retained message comes to a client: nothing where none of its subscriptions matches.
-    pub(super) fn mqtt_way_retained(&self, slot: u32, message: &Message) -> Option<Way> {
+    pub(super) fn mqtt_delivery_of_retained(
+        &self,
+        slot: u32,
+        message: &Message,
+    ) -> Option<Delivery> {
         let details = self.mqtt.details(slot)?;
         let publication = &message.publication;
         let subscriptions = &details.session.subscriptions;
         let mut matching = self.mqtt_reaching(slot, subscriptions, publication).peekable();
         matching.peek()?;
-        Some(Way { retain: true, ..joined(matching, publication.qos, true) })
+        Some(Delivery { retain: true, ..merged(matching, publication.qos, true) })
     }
 
     /// Appends a message again that was sent on the connection before, under its packet identifier.
@@ -343,7 +355,7 @@ impl Core {
         slot: u32,
         id: u16,
         message: &Message,
-        way: Option<Way>,
+        delivery: Option<Delivery>,
         out: &mut Vec<u8>,
     ) {
         let (Some(mqtt), Some(details)) = (self.mqtt_protocol(slot), self.mqtt.details(slot))
@@ -356,7 +368,8 @@ impl Core {
             Some(State::ExactlyOnce) => Qos::ExactlyOnce,
             Some(State::Released) | None => return,
         };
-        let (retain, ids) = way.map_or((false, Vec::new()), |way| (way.retain, way.ids));
+        let (retain, ids) =
+            delivery.map_or((false, Vec::new()), |delivery| (delivery.retain, delivery.ids));
         let subscriptions = &ids;
         let now_ms = self.unix_ms();
         let stamp = Stamp { qos, id, again: true, retain, subscriptions, alias: None, now_ms };
@@ -428,7 +441,7 @@ impl Core {
             let is_due = message.is_retained()
                 && message.id.offset <= live
                 && message.id.offset > work.through
-                && self.mqtt_way_read(slot, message).is_some();
+                && self.mqtt_delivery_of_read(slot, message).is_some();
             let offset = message.id.offset;
             if is_due && session.refs.iter().all(|it| it.offset != offset) {
                 let topic = message.publication.topic.clone();
@@ -488,21 +501,21 @@ fn bringing<'a>(subscriptions: &'a [Subscription], message: &Envelope) -> Option
     })
 }
 
-/// How a message comes by all of these subscriptions together.
-pub(super) fn joined<'a>(
+/// How a client gets a message that all of these subscriptions match.
+pub(super) fn merged<'a>(
     subscriptions: impl Iterator<Item = &'a Subscription>,
     qos: Qos,
     retain: bool,
-) -> Way {
-    let mut way = Way { qos: Qos::AtMostOnce, retain: false, ids: Vec::new() };
+) -> Delivery {
+    let mut delivery = Delivery { qos: Qos::AtMostOnce, retain: false, ids: Vec::new() };
     for Subscription { options, id, .. } in subscriptions {
-        way.qos = way.qos.max(options.qos);
-        way.retain |= options.retain_as_published;
-        way.ids.extend((*id > 0).then_some(*id));
+        delivery.qos = delivery.qos.max(options.qos);
+        delivery.retain |= options.retain_as_published;
+        delivery.ids.extend((*id > 0).then_some(*id));
     }
-    way.qos = way.qos.min(qos);
-    way.retain &= retain;
-    way
+    delivery.qos = delivery.qos.min(qos);
+    delivery.retain &= retain;
+    delivery
 }
 
 impl Engine {
@@ -516,8 +529,8 @@ impl Engine {
     ) {
         let mut out = Vec::new();
         for message in messages {
-            if let Some(way) = self.core.mqtt_way(slot, list, message) {
-                self.mqtt_offer(slot, message, way, &mut out);
+            if let Some(delivery) = self.core.mqtt_delivery(slot, list, message) {
+                self.mqtt_offer(slot, message, delivery, &mut out);
             }
         }
         self.mqtt_flush(slot, &mut out);
@@ -550,7 +563,13 @@ impl Engine {
     }
 
     /// A message is for a client: it is sent, or waits for its turn.
-    fn mqtt_offer(&mut self, slot: u32, message: &Arc<Envelope>, way: Way, out: &mut Vec<u8>) {
+    fn mqtt_offer(
+        &mut self,
+        slot: u32,
+        message: &Arc<Envelope>,
+        delivery: Delivery,
+        out: &mut Vec<u8>,
+    ) {
         if !self.core.is_open(slot) {
             return;
         }
@@ -560,8 +579,8 @@ impl Engine {
             // What was retained before it would come after it, and be taken for the newer one.
             details.waiting.retain(|it| !(it.retained && it.is_older(message)));
         }
-        if !way.qos.is_confirmed() {
-            let _ = self.core.mqtt_send(slot, message, &way, None, out);
+        if !delivery.qos.is_confirmed() {
+            let _ = self.core.mqtt_send(slot, message, &delivery, None, out);
             return;
         }
         let settings = self.core.settings.clone();
@@ -576,10 +595,10 @@ impl Engine {
             Turn::Send => {
                 let details = self.core.mqtt.details(slot);
                 let source = details.and_then(|it| mqtt_source(&it.session, message));
-                let _ = self.core.mqtt_send(slot, message, &way, source, out);
+                let _ = self.core.mqtt_send(slot, message, &delivery, source, out);
             }
             Turn::Wait => {
-                let Way { qos, retain, ids } = way;
+                let Delivery { qos, retain, ids } = delivery;
                 let (message, ids) = (message.clone(), ids.into());
                 self.core.trace_not_delivered(slot, &message, NotDelivered::Queued);
                 let Some(details) = self.core.mqtt.details_mut(slot) else { return };

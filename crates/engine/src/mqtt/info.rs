@@ -4,7 +4,7 @@ use std::collections::BinaryHeap;
 
 use model::{CloseReason, Name};
 use protocol::mqtt::{Mqtt, Version};
-use sessions::{Listing, Place, Subscription};
+use sessions::{Listing, SessionKey, Subscription};
 
 use crate::core::Core;
 use crate::engine::Engine;
@@ -12,7 +12,7 @@ use crate::engine::Engine;
 /// What is known of an MQTT client that is connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MqttInfo {
-    /// The key of its session: [`Place::of_key`].
+    /// The key of its session: [`SessionKey::parse`].
     pub key: Name,
     /// The version of MQTT. 3.1 counts as 3.1.1.
     pub version: &'static str,
@@ -63,13 +63,13 @@ impl Core {
 
     /// The first MQTT clients of a list. It looks at all of them.
     pub(crate) fn mqtt_listed(&self, listing: &Listing) -> Vec<u32> {
-        let mut first: BinaryHeap<(Place<'_>, u32)> = BinaryHeap::new();
+        let mut first: BinaryHeap<(SessionKey<'_>, u32)> = BinaryHeap::new();
         for (slot, row) in self.mqtt.all() {
-            let place = Place::of_key(&row.key);
+            let key = SessionKey::parse(&row.key);
             let is_behind =
-                |(last, _): &(Place<'_>, u32)| first.len() < listing.limit || place < *last;
-            if listing.limit > 0 && first.peek().is_none_or(is_behind) && listing.has(place) {
-                first.push((place, slot));
+                |(last, _): &(SessionKey<'_>, u32)| first.len() < listing.limit || key < *last;
+            if listing.limit > 0 && first.peek().is_none_or(is_behind) && listing.has(key) {
+                first.push((key, slot));
                 if first.len() > listing.limit {
                     first.pop();
                 }

@@ -16,8 +16,8 @@ use history::{Completion, HistoryError, HistoryReply, Piece, Pull};
 use model::{CloseReason, Envelope, FilterKey, Name, Qos};
 use sessions::{RedispatchOutcome, Session, Source};
 
-use super::deliver::{joined, mqtt_source};
-use super::state::{Details, Reads, Waiting, Way};
+use super::deliver::{merged, mqtt_source};
+use super::state::{Delivery, Details, Reads, Waiting};
 use crate::core::Core;
 use crate::core::command::Command;
 use crate::engine::Engine;
@@ -42,7 +42,7 @@ enum When {
 struct Member {
     slot: u32,
     when: When,
-    way: Way,
+    delivery: Delivery,
 }
 
 impl Engine {
@@ -78,12 +78,12 @@ impl Engine {
     /// Gives a message to the member that was chosen for it, now or later. False where there is no capacity.
     fn mqtt_give(
         &mut self,
-        Member { slot, when, way }: Member,
+        Member { slot, when, delivery }: Member,
         key: &Arc<FilterKey>,
         message: &Arc<Envelope>,
         &Passed { is_left, redispatch, .. }: &Passed,
     ) -> bool {
-        let Way { qos, retain, ids } = way;
+        let Delivery { qos, retain, ids } = delivery;
         if when == When::Never {
             // Or all members would have to go for what one after the other leaves.
             if is_left {
@@ -153,23 +153,23 @@ impl Core {
         let subscriptions = &details.session.subscriptions;
         let one = subscriptions.iter().find(|it| it.hub_name().as_str() == key.name.as_str())?;
         let publication = &message.publication;
-        let way = joined(std::iter::once(one), publication.qos, publication.retain);
-        if self.mqtt_is_too_large(slot, message, &self.mqtt_stamp(slot, message, &way)) {
+        let delivery = merged(std::iter::once(one), publication.qos, publication.retain);
+        if self.mqtt_is_too_large(slot, message, &self.mqtt_stamp(slot, message, &delivery)) {
             return None;
         }
         let Details { session, waiting, work, .. } = details;
         let is_idle = waiting.is_empty() && session.refs.is_empty() && work.is_idle();
-        let has_capacity = !way.qos.is_confirmed() || is_idle && self.mqtt_capacity(slot) > 0;
+        let has_capacity = !delivery.qos.is_confirmed() || is_idle && self.mqtt_capacity(slot) > 0;
         let queue_max = self.settings.mqtt().map_or(0, |it| it.queue_messages_max);
         let wait = waiting.len() + session.refs.len();
         let when = if has_capacity && !self.is_backlogged(slot) {
             When::Now
-        } else if !way.qos.is_confirmed() || wait < queue_max {
+        } else if !delivery.qos.is_confirmed() || wait < queue_max {
             When::Later(wait)
         } else {
             When::Never
         };
-        Some(Member { slot, when, way })
+        Some(Member { slot, when, delivery })
     }
 
     /// Sends a message to the member that its group has chosen.
@@ -178,9 +178,9 @@ impl Core {
         let source = shared_source(&details.session, &shared);
         let Waiting { message, qos, retain, ids, .. } = &shared;
         let in_flight = details.session.flow.in_flight();
-        let way = Way { qos: *qos, retain: *retain, ids: ids.to_vec() };
+        let delivery = Delivery { qos: *qos, retain: *retain, ids: ids.to_vec() };
         // There is capacity.
-        let _ = self.mqtt_send(slot, message, &way, source, out);
+        let _ = self.mqtt_send(slot, message, &delivery, source, out);
         let Some(details) = self.mqtt.details_mut(slot) else { return };
         let flow = &details.session.flow;
         // It may have expired, or be larger than the client takes.

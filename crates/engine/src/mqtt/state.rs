@@ -8,7 +8,7 @@ use minicbor::{Decode, Encode};
 use model::name::{of_filter, shown};
 use model::{Envelope, FilterKey, Name, Qos, TopicKind};
 use protocol::mqtt::{ClientLimits, Connect};
-use sessions::{Place, Session, Subscription, SubscriptionOptions, Will};
+use sessions::{Session, SessionKey, Subscription, SubscriptionOptions, Will};
 use tables::{PageTable, Slab};
 
 use super::detached::Leaving;
@@ -87,8 +87,8 @@ impl Target {
 
 const NO_DETAILS: u32 = u32::MAX;
 
-/// How a member wants messages that has not asked for them: the application has put it there.
-pub(super) const UNASKED: SubscriptionOptions = SubscriptionOptions {
+/// The options of a member that the application has added to a topic: the client has sent no SUBSCRIBE for it.
+pub(super) const OPTIONS_OF_ADDED: SubscriptionOptions = SubscriptionOptions {
     qos: Qos::AtMostOnce,
     no_local: false,
     retain_as_published: false,
@@ -247,10 +247,10 @@ pub(crate) struct PendingSubscribe {
     pub results: Vec<Option<Result<Qos, protocol::mqtt::ReasonCode>>>,
 }
 
-/// How a message comes to a client.
-pub(crate) struct Way {
+/// How a client gets a message.
+pub(crate) struct Delivery {
     pub qos: Qos,
-    /// It says that it was published to be retained.
+    /// The RETAIN flag.
     pub retain: bool,
     /// The identifiers of the subscriptions that match.
     pub ids: Vec<u32>,
@@ -270,7 +270,7 @@ impl Row {
 
     /// The client identifier.
     pub fn client(&self) -> Name {
-        Place::of_key(&self.key).client.into()
+        SessionKey::parse(&self.key).client.into()
     }
 
     /// Sets what [`Row::only_bits`] gave.
@@ -390,7 +390,7 @@ impl Clients {
         let options = match (self.only_options(slot, list), target) {
             (Some(options), _) => options,
             // The application has put it there.
-            (None, Target::Topic) => UNASKED,
+            (None, Target::Topic) => OPTIONS_OF_ADDED,
             (None, Target::Filter | Target::Personal) => return false,
         };
         messages.all(|message| {

@@ -261,11 +261,12 @@ mod tests {
 
     use super::*;
     use crate::contract::{
-        Claim, Claimed, Done, Ended, Found, Part, RedispatchOutcome, Sessions, Storage, Taken,
+        Claim, ClaimOutcome, Done, Ended, Found, Part, RedispatchOutcome, Sessions, Storage,
+        WaitOutcome,
     };
     use crate::flow::Source;
-    use crate::place::{Listing, Place};
     use crate::session::{Author, Subscription, SubscriptionOptions};
+    use crate::session_key::{Listing, SessionKey};
 
     const NODE: NodeId = NodeId(7);
 
@@ -311,7 +312,7 @@ mod tests {
         }
     }
 
-    fn claim(sessions: &Local, key: &str, slot: u32) -> Claimed {
+    fn claim(sessions: &Local, key: &str, slot: u32) -> ClaimOutcome {
         sessions.claim(Claim { key, by: by(slot), clean: false })
     }
 
@@ -325,8 +326,9 @@ mod tests {
         let old = Local::new(NODE, Arc::default(), None);
         let store = Arc::new(Full::default());
         let new = Local::new(NODE, Arc::default(), Some(store.clone()));
-        let keys: Vec<Name> =
-            (0..300).map(|n| Place { client: &n.to_string(), owner: Some("al") }.key()).collect();
+        let keys: Vec<Name> = (0..300)
+            .map(|n| SessionKey { client: &n.to_string(), owner: Some("al") }.encode())
+            .collect();
         for (slot, key) in (0_u32..).zip(&keys) {
             claim(&old, key, slot);
             let session = session(&format!("a/{}", slot % 7));
@@ -340,7 +342,7 @@ mod tests {
         assert_eq!(pass_all(&old, &new, &mut sent), 300);
         assert_eq!(pass_all(&old, &new, &mut sent), 0);
         // One comes back, one goes, one that was away ends.
-        assert!(matches!(claim(&old, &keys[1], 900), Claimed::Resumed { .. }));
+        assert!(matches!(claim(&old, &keys[1], 900), ClaimOutcome::Resumed { .. }));
         leave(&old, &keys[0], 0, Ended { session: Some(session("b")), will: None });
         old.end(&keys[2]).unwrap();
         assert_eq!(pass_all(&old, &new, &mut sent), 3);
@@ -412,7 +414,10 @@ mod tests {
         let old = Local::new(NODE, Arc::default(), None);
         let new = Local::new(NODE, Arc::default(), None);
         claim(&old, "a", 1);
-        assert_eq!(claim(&old, "a", 2), Claimed::Wait(Some(ConnectionId { serial: 0, ..by(1) })));
+        assert_eq!(
+            claim(&old, "a", 2),
+            ClaimOutcome::Wait(Some(ConnectionId { serial: 0, ..by(1) }))
+        );
         let mut sent = Sent::new();
         assert_eq!(pass_all(&old, &new, &mut sent), 1);
         let lets_go = Ended { session: Some(session("a")), will: Some(will(9)) };
@@ -420,9 +425,12 @@ mod tests {
         assert_eq!((released.notify, released.publish), (Some(by(2)), None));
         assert_eq!(pass_all(&old, &new, &mut sent), 0, "the old one has not changed");
         let taken = new.take(Claim { key: "a", by: by(2), clean: false });
-        assert!(matches!(taken, Taken::Resumed(it) if *it == session("a")));
+        assert!(matches!(taken, WaitOutcome::Resumed(it) if *it == session("a")));
         // It is the owner.
-        assert_eq!(claim(&new, "a", 3), Claimed::Wait(Some(ConnectionId { serial: 0, ..by(2) })));
+        assert_eq!(
+            claim(&new, "a", 3),
+            ClaimOutcome::Wait(Some(ConnectionId { serial: 0, ..by(2) }))
+        );
     }
 
     #[test]

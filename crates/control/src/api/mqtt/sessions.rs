@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ::sessions::{Found, Listing, Place, SessionInfo, Subscription, WITHOUT_END, Will};
+use ::sessions::{Found, Listing, SessionInfo, SessionKey, Subscription, WITHOUT_END, Will};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -202,9 +202,9 @@ async fn away(
     let away = tokio::task::spawn_blocking(move || sessions.away(&listing)).await;
     let away = away.map_err(|_| Rejection::going_down())?;
     let node = node.clone();
-    Ok(away
-        .into_iter()
-        .map(move |info| (Place::of_key(&info.key).to_string(), MqttSession::away(&node, &info))))
+    Ok(away.into_iter().map(move |info| {
+        (SessionKey::parse(&info.key).to_string(), MqttSession::away(&node, &info))
+    }))
 }
 
 /// A session with its subscriptions.
@@ -218,7 +218,7 @@ pub(crate) async fn one(
     QueryParams(OwnerQuery { owner }): QueryParams<OwnerQuery>,
 ) -> Result<Json<MqttSessionDetails>, Rejection> {
     let client = path_name(client)?;
-    let key = Place { client: &client, owner: owner.as_deref() }.key();
+    let key = SessionKey { client: &client, owner: owner.as_deref() }.encode();
     for _ in 0..TRIES {
         match node.shared.mqtt_sessions.find(&key) {
             None => break,
@@ -249,7 +249,7 @@ pub(crate) async fn end(
     QueryParams(OwnerQuery { owner }): QueryParams<OwnerQuery>,
 ) -> Result<Json<MqttEnded>, Rejection> {
     let client = path_name(client)?;
-    let key = Place { client: &client, owner: owner.as_deref() }.key();
+    let key = SessionKey { client: &client, owner: owner.as_deref() }.encode();
     for _ in 0..TRIES {
         let disconnected = match node.shared.mqtt_sessions.find(&key) {
             None => break,
@@ -335,7 +335,7 @@ fn connected(info: ConnectionInfo) -> Option<(String, MqttSession)> {
         in_flight,
         waiting,
     } = *mqtt?;
-    let place = Place::of_key(&key);
+    let place = SessionKey::parse(&key);
     let session = MqttSession {
         client: place.client.into(),
         owner: place.owner.map(Into::into),
@@ -365,7 +365,7 @@ fn expiry(seconds: u32) -> Option<u32> {
 
 impl MqttSession {
     fn away(node: &Node, info: &SessionInfo) -> Self {
-        let Place { client, owner } = Place::of_key(&info.key);
+        let SessionKey { client, owner } = SessionKey::parse(&info.key);
         let position = Position { epoch: node.history().epoch(), offset: info.position };
         MqttSession {
             client: client.into(),

@@ -7,7 +7,7 @@ use model::Qos;
 use protocol::Listener;
 use protocol::mqtt::Version;
 use random::Random;
-use sessions::{Place, Sessions};
+use sessions::{SessionKey, Sessions};
 
 use super::World;
 use super::client::{Client, Message, SHARED, Terms};
@@ -112,7 +112,7 @@ impl World {
 
     /// The session of a client that is away ends.
     fn end(&self, name: usize) {
-        let key = Place { client: &format!("client-{name}"), owner: None }.key();
+        let key = SessionKey { client: &format!("client-{name}"), owner: None }.encode();
         assert!(self.node.services.sessions().end(&key).is_some());
     }
 
@@ -134,7 +134,7 @@ fn another_member_gets_it_when_the_store_has_forgotten_the_session() {
         world.clients[PERSISTENT].goodbye(false);
         world.rest(&[], true);
         world.come(OTHER);
-        let key = Place { client: "client-0", owner: None }.key();
+        let key = SessionKey { client: "client-0", owner: None }.encode();
         assert!(world.node.services.sessions().end(&key).is_some());
         world.wait(false);
         assert!(world.got(OTHER).is_empty(), "a crash would bring the session back");
@@ -166,7 +166,7 @@ fn another_member_gets_deferred_qos_2_messages_that_were_never_sent() {
         world.clients[PERSISTENT].goodbye(ends);
         world.rest(&[], true);
         world.come(OTHER);
-        let key = Place { client: "client-0", owner: None }.key();
+        let key = SessionKey { client: "client-0", owner: None }.encode();
         assert_eq!(world.node.services.sessions().end(&key).is_some(), !ends);
         world.wait(true);
         assert_eq!(world.got(OTHER), ["m0"], "it ends with its connection: {ends}");

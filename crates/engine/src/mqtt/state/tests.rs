@@ -18,7 +18,7 @@ fn subscription(filter: &str, options: SubscriptionOptions) -> Subscription {
 /// A row holds any subscription that is the only one, and gives it back from the topics of the hub.
 #[test]
 fn the_only_subscription_needs_no_details() {
-    let options = SubscriptionOptions { qos: Qos::AtLeastOnce, ..UNASKED };
+    let options = SubscriptionOptions { qos: Qos::AtLeastOnce, ..OPTIONS_OF_ADDED };
     for filter in ["a/1", "@al", "a/+", "#", "+/b/#"] {
         let one = subscription(filter, options);
         let mut clients = client(std::slice::from_ref(&one));
@@ -35,14 +35,14 @@ fn the_only_subscription_needs_no_details() {
 
 #[test]
 fn what_a_row_cannot_say_stays_in_the_details() {
-    let own = SubscriptionOptions { no_local: true, ..UNASKED };
-    let below = SubscriptionOptions { below_only: true, ..UNASKED };
-    let group = Subscription::new("a/+".into(), Some("g".into()), UNASKED, 0, 0);
-    let numbered = Subscription::new("a".into(), None, UNASKED, 1, 0);
+    let own = SubscriptionOptions { no_local: true, ..OPTIONS_OF_ADDED };
+    let below = SubscriptionOptions { below_only: true, ..OPTIONS_OF_ADDED };
+    let group = Subscription::new("a/+".into(), Some("g".into()), OPTIONS_OF_ADDED, 0, 0);
+    let numbered = Subscription::new("a".into(), None, OPTIONS_OF_ADDED, 1, 0);
     let one = |filter, options| vec![subscription(filter, options)];
-    let two = [one("a", UNASKED), one("b", UNASKED)].concat();
+    let two = [one("a", OPTIONS_OF_ADDED), one("b", OPTIONS_OF_ADDED)].concat();
     let all = [one("a/+", own), one("a/#", below), vec![group], vec![numbered], two];
-    for subscriptions in all.into_iter().chain([one("*", UNASKED)]) {
+    for subscriptions in all.into_iter().chain([one("*", OPTIONS_OF_ADDED)]) {
         let clients = client(&subscriptions);
         assert!(!clients.is_plain(7), "{subscriptions:?}");
         assert_eq!(clients.subscriptions(7, [].iter()), subscriptions);
@@ -60,8 +60,8 @@ fn members_of_a_filter_share_an_encoding() {
         client(&[subscription("a/+", options)]).shares(7, Some(list), messages.iter())
     };
     let list = model::name::filter(None, "a/+");
-    let confirmed = SubscriptionOptions { qos: Qos::AtLeastOnce, ..UNASKED };
-    assert!(shares(UNASKED, &list, Qos::ExactlyOnce));
+    let confirmed = SubscriptionOptions { qos: Qos::AtLeastOnce, ..OPTIONS_OF_ADDED };
+    assert!(shares(OPTIONS_OF_ADDED, &list, Qos::ExactlyOnce));
     assert!(shares(confirmed, &list, Qos::AtMostOnce));
     assert!(!shares(confirmed, &list, Qos::AtLeastOnce));
     assert!(shares(confirmed, "a/1", Qos::ExactlyOnce), "the application has put it there");
