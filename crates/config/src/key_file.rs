@@ -1,5 +1,5 @@
 //! Keys in files of their own, in place of settings: `admin.api_key_file`, `auth.hmac_key_file`,
-//! `cluster.password_file`, `outbox.password_file`, `tls.acme_eab_key_file`.
+//! `cluster.password_file`, `cluster.credentials_file`, `outbox.password_file`, `tls.acme_eab_key_file`.
 
 use std::path::{Path, PathBuf};
 
@@ -11,10 +11,11 @@ use crate::{Origin, SettingError, Value};
 pub const NO_KEY: &str = "none";
 
 /// Keys that a file may hold, with the settings that name the files.
-const KEYS: [(&str, &str); 5] = [
+const KEYS: [(&str, &str); 6] = [
     ("admin.api_key", "admin.api_key_file"),
     ("auth.hmac_key", "auth.hmac_key_file"),
     ("cluster.password", "cluster.password_file"),
+    ("cluster.credentials", "cluster.credentials_file"),
     ("outbox.password", "outbox.password_file"),
     ("tls.acme_eab_key", "tls.acme_eab_key_file"),
 ];

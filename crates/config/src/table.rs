@@ -600,6 +600,10 @@ settings! {
         password: String = Secret, Text, r#""""#;
         /// The file that holds the password and nothing else, in its place; relative to the folder of the file that this stands in. Others on the host may not be able to read it.
         password_file: String = Live, Text, r#""""#;
+        /// The text of a .creds file of NATS (a JWT and the key of its user), in place of a user and a password.
+        credentials: String = Secret, Text, r#""""#;
+        /// The .creds file, in place of its text; relative to the folder of the file that this stands in. Others on the host may not be able to read it.
+        credentials_file: String = Live, Text, r#""""#;
         /// Certificates of the authorities that sign those of the servers, in PEM; relative as cluster.password_file is. "" is those of the system.
         ca_file: String = Fixed, Text, r#""""#;
         /// What may wait to be sent to NATS, at least limits.message_bytes_max; above it publishing is answered 503.

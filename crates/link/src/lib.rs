@@ -9,6 +9,7 @@
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
 mod calls;
+mod credentials;
 mod deliveries;
 mod driver;
 mod entries;
@@ -23,6 +24,7 @@ mod thread;
 mod writer;
 
 pub use cluster::{Call, CallReply, Description, PeerState};
+pub use credentials::{Credentials, CredentialsError};
 pub use entries::Registry;
 pub use handover::ClusterPart;
 pub use link::{Link, Settings};

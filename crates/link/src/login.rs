@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use async_nats::Auth;
+use async_nats::{Auth, AuthError};
+
+use crate::credentials::Credentials;
 
 /// Who a node is for the servers of NATS. `Debug` shows no secret.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -14,11 +16,13 @@ pub enum Login {
     User(String, String),
     /// A token.
     Token(String),
+    /// A JWT, and the key that proves it.
+    Credentials(Credentials),
 }
 
 impl Login {
-    /// What is said to a server.
-    pub(crate) fn auth(&self) -> Auth {
+    /// What the node sends to a server that has sent this nonce.
+    pub(crate) fn auth(&self, nonce: &[u8]) -> Result<Auth, AuthError> {
         let mut auth = Auth::new();
         match self {
             Login::Anonymous => {}
@@ -27,8 +31,12 @@ impl Login {
                 auth.password = Some(password.clone());
             }
             Login::Token(token) => auth.token = Some(token.clone()),
+            Login::Credentials(credentials) => {
+                auth.jwt = Some(credentials.jwt().to_owned());
+                auth.signature = Some(credentials.sign(nonce).map_err(AuthError::new)?);
+            }
         }
-        auth
+        Ok(auth)
     }
 }
 
@@ -38,6 +46,7 @@ impl fmt::Debug for Login {
             Login::Anonymous => "Anonymous",
             Login::User(..) => "User(…)",
             Login::Token(_) => "Token(…)",
+            Login::Credentials(_) => "Credentials(…)",
         })
     }
 }

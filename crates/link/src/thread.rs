@@ -167,9 +167,9 @@ async fn connect(
 ) -> Result<(Client, UnboundedReceiver<Event>), async_nats::ConnectError> {
     let (events, receiver) = mpsc::unbounded_channel();
     let login = link.clone();
-    let options = ConnectOptions::with_auth_callback(move |_| {
-        let auth = lock(&login.login).auth();
-        async move { Ok(auth) }
+    let options = ConnectOptions::with_auth_callback(move |nonce| {
+        let auth = lock(&login.login).auth(&nonce);
+        async move { auth }
     });
     let mut options = options
         .name(format!("throng {} {}", link.settings.node, link.settings.name).trim_end())

@@ -41,6 +41,11 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
         || "a user needs a password: set cluster.password_file".into(),
     );
     checks.require(
+        &["cluster.credentials", "cluster.user", "cluster.password"],
+        cluster.credentials.is_empty() || cluster.user.is_empty() && cluster.password.is_empty(),
+        || "only one can log in: take cluster.credentials_file away, or cluster.user and cluster.password_file".into(),
+    );
+    checks.require(
         &["cluster.queue_bytes_max", "limits.message_bytes_max"],
         cluster.urls.is_empty() || limits.message_bytes_max <= cluster.queue_bytes_max,
         || {
@@ -115,6 +120,19 @@ mod tests {
         }
         let secret = of(r#""nats://user:hush@a:4222""#);
         assert!(secret.contains("cluster.password_file") && !secret.contains("hush"), "{secret}");
+    }
+
+    #[test]
+    fn credentials_are_in_place_of_a_password() {
+        let of = |keys: &str| error(&format!("[cluster]\n{keys}\n"));
+        assert_eq!(of("credentials = \"a\""), "");
+        for other in
+            ["password = \"hush-hush-hush-ha\"", "user = \"u\"\npassword = \"hush-hush-hush-ha\""]
+        {
+            let error = of(&format!("credentials = \"secret\"\n{other}"));
+            assert!(error.contains("take cluster.credentials_file away"), "{error}");
+            assert!(!error.contains("hush") && !error.contains("secret"), "{error}");
+        }
     }
 
     #[test]

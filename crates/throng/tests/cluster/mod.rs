@@ -1,6 +1,7 @@
 //! Several nodes and one server of NATS: messages go to the members of all.
 
 mod api;
+mod credentials;
 mod faults;
 mod max_payload;
 mod mqtt;

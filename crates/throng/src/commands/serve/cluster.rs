@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use config::Config;
-use link::{Description, Link, Login, Registry, Runtime, Servers, Settings};
+use link::{Credentials, Description, Link, Login, Registry, Runtime, Servers, Settings};
 
 use crate::error::CommandError;
 
@@ -44,7 +44,7 @@ impl Cluster {
         let servers = Servers::new(&config.cluster.urls).map_err(error)?;
         let ca_file = Some(&config.cluster.ca_file).filter(|file| !file.is_empty());
         let servers = servers.with_authorities(ca_file.map(PathBuf::from));
-        let link = Link::new(settings(config, node), login(config), started);
+        let link = Link::new(settings(config, node), login(config)?, started);
         Ok(Some(Cluster { link, servers }))
     }
 
@@ -73,14 +73,25 @@ pub(super) fn runtime(config: &Config) -> Result<Option<Runtime>, CommandError> 
     runtime.map_err(|error| CommandError::Runtime(format!("the cluster can't be reached: {error}")))
 }
 
-/// Who the node is for the servers of NATS.
-pub(super) fn login(config: &Config) -> Login {
+/// How the node logs in to the servers of NATS.
+pub(super) fn login(config: &Config) -> Result<Login, CommandError> {
     let (user, password) = (&config.cluster.user, &config.cluster.password);
-    match (user.is_empty(), password.is_empty()) {
+    if !config.cluster.credentials.is_empty() {
+        let credentials = Credentials::parse(&config.cluster.credentials);
+        let error = |error| {
+            let setting = match config.cluster.credentials_file.is_empty() {
+                true => "cluster.credentials".into(),
+                false => format!("cluster.credentials_file, {}", config.cluster.credentials_file),
+            };
+            CommandError::Usage(format!("{setting}: {error}"))
+        };
+        return credentials.map(Login::Credentials).map_err(error);
+    }
+    Ok(match (user.is_empty(), password.is_empty()) {
         (false, _) => Login::User(user.clone(), password.clone()),
         (true, false) => Login::Token(password.clone()),
         (true, true) => Login::Anonymous,
-    }
+    })
 }
 
 pub(super) fn settings(config: &Config, node: model::NodeId) -> Settings {

@@ -266,6 +266,7 @@ impl Server {
         self.log.reload(&new.config);
         let jwks = self.live.read().unwrap_or_else(PoisonError::into_inner).jwks.clone();
         let auth = self.tokens.auth(&new.config, Some(&jwks))?;
+        let login = cluster::login(&new.config)?;
         if let Some(certificates) = &self.certificates {
             certificates.reload(&new.config)?;
         }
@@ -281,7 +282,7 @@ impl Server {
         // Before the shards: what they forward by a new rule has a place then.
         self.webhook.set(settings::webhook(&new.config));
         if let Some((link, _)) = &self.cluster {
-            link.set_login(cluster::login(&new.config));
+            link.set_login(login);
             link.set_message_bytes_max(settings::clamped(new.config.limits.message_bytes_max));
         }
         if let Some((outbox, _)) = &self.outbox {
