@@ -50,6 +50,29 @@ pub struct Passed {
     pub nodes: Vec<NodeId>,
 }
 
+/// Learns how a message gets to the members of each shard. No method may block.
+pub trait DeliveryObserver: Send + Sync {
+    /// A shard has sent the message to all of its members.
+    fn on_delivered(&self, delivery: ShardDelivery);
+
+    /// A shard delivers the message without observing it: too many are observed, or its members did not get it in time.
+    fn on_unobserved(&self);
+}
+
+/// A message's delivery to the members of one shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardDelivery {
+    /// The shard.
+    pub shard: u16,
+    /// The members of the message on this shard.
+    pub members: u64,
+    /// When the shard received the message from its mailbox, in microseconds of the node's clock.
+    pub received_us: u64,
+    /// When the shard had written to the last member's socket, by the same clock. Bytes that the kernel did not take wait in
+    /// outboxes.
+    pub sent_us: u64,
+}
+
 /// Counts the members that a message had, over all inboxes. Its callback gets the sum when the last
 /// clone is dropped, that is when every inbox has added its members.
 #[derive(Clone)]
@@ -59,17 +82,32 @@ struct ReceiptInner {
     members: AtomicU64,
     uncounted: AtomicBool,
     done: Option<Box<dyn FnOnce(u64) + Send + Sync>>,
+    observer: Option<Arc<dyn DeliveryObserver>>,
 }
 
 impl Receipt {
     /// Calls `done` with the number of members, once, from the thread that drops the last clone. Drops
     /// `done` uncalled when nobody counts the members.
     pub fn new(done: impl FnOnce(u64) + Send + Sync + 'static) -> Self {
+        Receipt::with_observer(done, None)
+    }
+
+    /// [`Receipt::new`] for a message whose delivery an observer follows, if there is one.
+    pub fn with_observer(
+        done: impl FnOnce(u64) + Send + Sync + 'static,
+        observer: Option<Arc<dyn DeliveryObserver>>,
+    ) -> Self {
         Receipt(Arc::new(ReceiptInner {
             members: AtomicU64::new(0),
             uncounted: AtomicBool::new(false),
             done: Some(Box::new(done)),
+            observer,
         }))
+    }
+
+    /// What follows the delivery of the message.
+    pub fn observer(&self) -> Option<&Arc<dyn DeliveryObserver>> {
+        self.0.observer.as_ref()
     }
 
     /// Adds one inbox's members.

@@ -26,7 +26,7 @@ use model::{Envelope, Epoch, FilterKey, Name, NodeId, Position, Publication};
 pub use gap::Gap;
 pub use group::{GroupChanges, GroupMessage};
 pub use handover::RecentPart;
-pub use inbox::{Delivery, Inbox, Passed, Receipt};
+pub use inbox::{Delivery, DeliveryObserver, Inbox, Passed, Receipt, ShardDelivery};
 pub use local::{Local, SECRET_BYTES, epoch};
 pub use log::{Append, HistoryLog, NoHistory};
 pub use publish::{Done, Options, Publish, PublishError, Published, StoredRecord};

@@ -19,7 +19,7 @@ use proxies::ProxyHeader;
 
 use crate::signing;
 use crate::source::Read;
-use crate::url::{is_origin, webhook};
+use crate::url::{collector, is_origin, webhook};
 use crate::values::Rule;
 use crate::{Config, Origin, SettingError};
 
@@ -93,6 +93,10 @@ pub(crate) fn check_config(config: &Config, read: &mut Read) {
     let url = &config.webhook.url;
     if let Some(reason) = webhook(url).err().filter(|_| !url.is_empty()) {
         checks.require(&["webhook.url"], false, || reason);
+    }
+    let url = &config.tracing.otlp_url;
+    if let Some(reason) = collector(url).err().filter(|_| !url.is_empty()) {
+        checks.require(&["tracing.otlp_url"], false, || reason);
     }
     user_header(config, &mut checks);
     connect(config, &mut checks);

@@ -24,7 +24,7 @@ const KEYS: [(&str, &str); 6] = [
 const PATHS: &str = "auth.public_key_files";
 
 /// Files that others read, by the settings that name one each.
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
     "tls.certificate_file",
     "tls.key_file",
     "tls.client_ca_file",
@@ -34,6 +34,7 @@ const FILES: [&str; 9] = [
     "auth.jwks_ca_file",
     "webhook.ca_file",
     "outbox.ca_file",
+    "tracing.ca_file",
 ];
 
 /// Puts the key that a file holds in the place of the setting, and the file's whole path in the

@@ -698,6 +698,16 @@ settings! {
         dead_letter: String = Live, Text, r#""""#;
     }
 
+    /// Spans for OpenTelemetry: of calls that publish, of their messages' delivery, and of requests to the application.
+    tracing: Tracing {
+        /// The collector's address for traces by OTLP (protobuf over HTTP), such as http://127.0.0.1:4318/v1/traces; "" makes no spans.
+        otlp_url: String = Fixed, Text, r#""""#;
+        /// How many of a million traces that begin on this node are recorded. A caller of the API that sends traceparent decides for its own trace.
+        sample_per_million: u64 = Fixed, Number(0, 1_000_000), "1000";
+        /// Certificates of the authorities that sign the collector's, in PEM; relative to the file's folder. "" is those of the system.
+        ca_file: String = Fixed, Text, r#""""#;
+    }
+
     /// What is logged, and how.
     log: Log {
         /// What is logged: error, warn, info, debug, trace, or a filter like info,shard=debug.

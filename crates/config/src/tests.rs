@@ -200,7 +200,7 @@ fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
             Kind::Text if setting.key == "outbox.url" => {
                 ("\"postgres://a@h/d\"".into(), "postgres://a@h/d".into())
             }
-            Kind::Text if setting.key.ends_with(".url") => {
+            Kind::Text if setting.key.ends_with(".url") || setting.key == "tracing.otlp_url" => {
                 ("\"http://a/b\"".into(), "http://a/b".into())
             }
             Kind::Text | Kind::TextBytes(..) => ("\"debug\"".into(), "debug".into()),

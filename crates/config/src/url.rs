@@ -26,6 +26,15 @@ const URL_BYTES_MAX: usize = 65_534;
 /// The longest host name, and the longest label between dots (RFC 1035, section 2.3.4).
 const NAME_BYTES_MAX: (usize, usize) = (253, 63);
 
+/// Checks that spans can be sent to this URL.
+pub(crate) fn collector(text: &str) -> Result<(), String> {
+    webhook(text).map_err(|_| {
+        "this is no URL of a collector: write http://host[:port]/v1/traces, or https:// instead, \
+         without a user, a password, a query or a fragment"
+            .into()
+    })
+}
+
 /// Checks that requests can be sent to this URL. The error does not repeat a text that may contain
 /// a password.
 pub(crate) fn webhook(text: &str) -> Result<(), String> {

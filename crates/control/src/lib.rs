@@ -14,7 +14,7 @@
 //! - `thread`: the thread that runs it all.
 //!
 //! Modules use each other in one direction: `thread` → `api` → `dashboard`, `monitor` → `node` →
-//! `eviction`, `upgrade`, `webhook` → `http`.
+//! `eviction`, `upgrade`, `webhook` → `spans` → `http`.
 //!
 //! Bounds, besides those of the configuration: 60 seconds after a request's head until its answer
 //! begins; 30 seconds for a request whose head has arrived; 32 KiB for a head; 5 seconds for a
@@ -39,6 +39,7 @@ mod keys;
 mod monitor;
 mod node;
 mod outgoing;
+mod spans;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -56,6 +57,7 @@ pub use monitor::process::unix_us;
 pub use monitor::{Samples, anonymous_bytes};
 pub use node::{Live, Node, Shards, UserLocks};
 pub use outgoing::Authorities;
+pub use spans::{SpanExporter, Tracer, TracingSettings};
 pub use thread::{Listeners, Running, Runtime, spawn};
 pub use upgrade::{
     UpgradeProgress, UpgradeRejection, UpgradeRequest, UpgradeStage, Upgrader, Upgrades,

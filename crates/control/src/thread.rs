@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
-use tokio::time::MissedTickBehavior;
+use tokio::time::{MissedTickBehavior, timeout};
 
 use crate::api::OutboxPublisher;
 use crate::http::admission::Connections;
@@ -15,6 +15,7 @@ use crate::http::listener::{BACKLOG, Bounded, On};
 use crate::monitor::process::unix_us;
 use crate::monitor::{Monitor, Samples, memory, sys};
 use crate::node::{Node, Shards};
+use crate::spans::SpanExporter;
 use crate::{api, keys, webhook};
 
 /// A running control thread.
@@ -106,6 +107,7 @@ pub fn spawn<S: Shards + 'static>(
     listeners: Listeners,
     node: Node<S>,
     webhook::Workers { worker, event_sender, forwarder }: webhook::Workers,
+    exporter: Option<SpanExporter>,
 ) -> io::Result<Running> {
     for listener in [Some(&listeners.plain), listeners.tls.as_ref()].into_iter().flatten() {
         listener.set_nonblocking(true)?;
@@ -121,10 +123,18 @@ pub fn spawn<S: Shards + 'static>(
         raise_priority();
         runtime.block_on(async {
             tokio::spawn(worker.run());
+            let exporting = exporter.map(|exporter| {
+                let (stop, stopped) = oneshot::channel();
+                (stop, tokio::spawn(exporter.run(stopped)))
+            });
             tokio::spawn(event_sender.run());
             tokio::spawn(forwarder.run(Arc::new(api::ReplyPublisher(node.clone()))));
             if let Err(error) = serve(listeners, node, samples, stopped).await {
                 tracing::error!(%error, "the admin port failed");
+            }
+            if let Some((stop, exported)) = exporting {
+                drop(stop);
+                let _ = timeout(EXPORT_TIMEOUT, exported).await;
             }
         });
         // A name that is being looked up for a webhook doesn't keep the process from ending.
@@ -132,6 +142,9 @@ pub fn spawn<S: Shards + 'static>(
     })?;
     Ok(Running { stop, thread, connections, gate, outbox_publisher })
 }
+
+/// How long the last spans may take to a collector when the node stops.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How much the admin port's thread goes before others (nice(2): -20 to 19, the less the sooner).
 const NICE: i32 = -10;

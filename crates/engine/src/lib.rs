@@ -49,7 +49,7 @@ pub use core::command::{
 };
 pub use core::handle::{Addresses, Handle, Queue, Shared};
 pub use core::metrics::{Counter, HandshakeResult, Histogram, Limited, Metrics, Refusal};
-pub use core::output::{Describe, Output, Outputs, Slowest};
+pub use core::output::{Describe, ObservedDelivery, Output, Outputs, Slowest};
 pub use core::reply::Reply;
 pub use core::reply_target::ReplyTarget;
 pub use core::settings::{SILENCE_SECONDS_MAX, Settings};

@@ -327,6 +327,7 @@ impl World {
                     Output::Describe(describe) => {
                         (describe.reply)((describe.members, describe.connections));
                     }
+                    Output::Observed(_) => {}
                     Output::Slowest(slowest) => (slowest.reply)((0, Vec::new())),
                     Output::Traced(traced) => traced.sink.push(traced.event),
                     Output::Shared { .. } | Output::Delivered { .. } | Output::Resume { .. } => {}

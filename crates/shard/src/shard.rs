@@ -367,6 +367,7 @@ impl Shard {
                     }
                     Output::Describe(describe) => self.describe(*describe),
                     Output::Slowest(slowest) => self.describe_slowest(*slowest),
+                    Output::Observed(observed) => self.batch.observe(*observed),
                     Output::Traced(mut traced) => {
                         let outbox = traced.slot.and_then(|slot| self.sockets.outbox(slot));
                         traced.event.outbox_bytes += outbox.map_or(0, engine::Outbox::bytes);

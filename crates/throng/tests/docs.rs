@@ -56,6 +56,7 @@ pages! {
     glossary: "docs/glossary.md",
     install: "docs/install.md",
     operations: "docs/operations.md",
+    tracing: "docs/tracing.md",
     cluster: "docs/cluster.md",
     outbox: "docs/outbox.md",
     store: "docs/store.md",

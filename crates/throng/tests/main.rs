@@ -61,6 +61,7 @@ mod recipes;
 mod recovery;
 #[cfg(feature = "host-tools")]
 mod release;
+mod spans;
 mod store;
 mod subscriptions;
 mod support;

@@ -67,6 +67,12 @@ impl Collector for Reading {
         self.tls(&mut encoder)?;
         self.webhook(&mut encoder)?;
         self.forward(&mut encoder)?;
+        if let Some(tracer) = &self.0.tracer {
+            let rows = tracer.counts().map(|(name, count)| ("result", name.into(), count as f64));
+            let help =
+                "Spans of traces: sent to the collector, not taken by it, dropped at a limit";
+            counters(&mut encoder, "spans", help, None, rows.into())?;
+        }
         self.admin(&mut encoder)?;
         self.upgrade(&mut encoder)?;
         shards::encode(&mut encoder, &self.0)?;

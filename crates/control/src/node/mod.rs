@@ -18,6 +18,7 @@ use crate::eviction::Evictions;
 use crate::http::Served;
 use crate::http::access::Access;
 use crate::http::admission::Connections;
+use crate::spans::Tracer;
 use crate::upgrade::Upgrades;
 use crate::webhook;
 
@@ -74,6 +75,8 @@ pub struct Node<S: ?Sized = dyn Shards> {
     pub subscriptions: Arc<::subscriptions::Subscriptions>,
     /// Where changes of those are stored, if they outlive the process.
     pub keep_subscriptions: Option<Arc<dyn ::subscriptions::SubscriptionStore>>,
+    /// Begins spans of traces, where a collector is configured.
+    pub tracer: Option<Arc<Tracer>>,
     /// Passes all of this to another process.
     pub upgrades: Upgrades,
     /// Drains and rebalances.

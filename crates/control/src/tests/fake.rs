@@ -576,6 +576,7 @@ fn node_from(
         certificates: Arc::default(),
         keys: crate::KeyFetcher::default(),
         webhook: webhook().0,
+        tracer: None,
         live: Arc::new(RwLock::new(live)),
         shards,
     };
@@ -668,6 +669,7 @@ pub fn webhook() -> (Arc<Dispatcher>, webhook::Workers) {
         queue_bytes_max: 1 << 20,
         requests_max: 1,
         events: webhook::EventLimits { events_max: 1, bytes_max: 1 << 10 },
+        tracer: None,
     };
     let settings = webhook::Settings {
         url: None,

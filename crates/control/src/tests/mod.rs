@@ -395,6 +395,7 @@ fn an_open_connection_does_not_keep_the_thread_from_ending() {
         crate::Listeners { plain: listener, tls: None },
         node,
         worker,
+        None,
     )
     .unwrap();
     let mut open = TcpStream::connect(address).unwrap();

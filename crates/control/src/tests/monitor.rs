@@ -352,6 +352,7 @@ fn live_figures_come_every_second_and_end_with_the_stop() {
         crate::Listeners { plain: listener, tls: None },
         node,
         worker,
+        None,
     )
     .unwrap();
     let mut stream = TcpStream::connect(address).unwrap();

@@ -38,6 +38,7 @@ impl Served {
             crate::Listeners { plain: listener, tls: None },
             node,
             webhook().1,
+            None,
         )
         .unwrap();
         Served { running, gate, published }

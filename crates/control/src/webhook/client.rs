@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
@@ -14,6 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use super::error::{ErrorKind, RequestError};
 use super::signature::{self, RequestId, SigningKey};
 use crate::outgoing::{AGENT, Authorities, Connector, chain, connector};
+use crate::spans::{TRACEPARENT, Tracer};
 
 /// An unused connection is closed after this time. Servers do so after 2 seconds and more, and a
 /// request that meets their closing would fail.
@@ -41,43 +43,54 @@ pub(super) type Taken = Result<Vec<u8>, RequestError>;
 pub(super) struct LazyClient {
     client: Option<Client>,
     idle_connections_max: usize,
-    authorities: Authorities,
+    clients: Clients,
+}
+
+/// What all clients of a node share.
+#[derive(Clone)]
+pub(super) struct Clients {
+    /// Which applications are trusted.
+    pub authorities: Authorities,
+    /// Begins a span of each request, where a collector is configured.
+    pub tracer: Option<Arc<Tracer>>,
 }
 
 impl LazyClient {
     /// See [`Client::new`].
-    pub fn new(idle_connections_max: usize, authorities: Authorities) -> Self {
-        LazyClient { client: None, idle_connections_max, authorities }
+    pub fn new(idle_connections_max: usize, clients: Clients) -> Self {
+        LazyClient { client: None, idle_connections_max, clients }
     }
 
     pub fn get(&mut self) -> Result<Client, RequestError> {
         if let Some(client) = &self.client {
             return Ok(client.clone());
         }
-        let client =
-            Client::new(self.idle_connections_max, &self.authorities).map_err(|error| {
-                RequestError::new(ErrorKind::Unreachable, format!("TLS can't be set up: {error}"))
-            })?;
+        let client = Client::new(self.idle_connections_max, &self.clients).map_err(|error| {
+            RequestError::new(ErrorKind::Unreachable, format!("TLS can't be set up: {error}"))
+        })?;
         Ok(self.client.insert(client).clone())
     }
 }
 
 /// Connections to all applications.
 #[derive(Clone)]
-pub(super) struct Client(Pool<Connector, Full<Bytes>>);
+pub(super) struct Client {
+    pool: Pool<Connector, Full<Bytes>>,
+    tracer: Option<Arc<Tracer>>,
+}
 
 impl Client {
-    /// A client of servers of these authorities. Holds at most so many unused connections to a host.
+    /// A client. Holds at most so many unused connections to a host.
     ///
     /// # Errors
     /// When TLS can't be set up.
-    pub fn new(idle_connections_max: usize, authorities: &Authorities) -> io::Result<Self> {
+    pub fn new(idle_connections_max: usize, clients: &Clients) -> io::Result<Self> {
         let pool = Pool::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_MAX)
             .pool_max_idle_per_host(idle_connections_max)
-            .build(connector(authorities)?);
-        Ok(Client(pool))
+            .build(connector(&clients.authorities)?);
+        Ok(Client { pool, tracer: clients.tracer.clone() })
     }
 
     /// Sends a body and returns the answer's, empty for 204. Takes as long as the application does.
@@ -90,7 +103,7 @@ impl Client {
         body: Vec<u8>,
     ) -> Result<Vec<u8>, RequestError> {
         let request = request(url, id, proof, body)?;
-        let response = self.0.request(request).await.map_err(|error| not_sent(&error))?;
+        let response = self.send("webhook", request).await?;
         read(response, RESPONSE_BYTES + events * RESPONSE_BYTES_PER_EVENT, true).await
     }
 }
@@ -105,7 +118,7 @@ impl Client {
         body: Vec<u8>,
     ) -> Result<(), RequestError> {
         let request = request(url, id, proof, body)?;
-        let response = self.0.request(request).await.map_err(|error| not_sent(&error))?;
+        let response = self.send("webhook events", request).await?;
         read(response, RESPONSE_BYTES, false).await.map(drop)
     }
 }
@@ -121,12 +134,48 @@ impl Client {
         body: Vec<u8>,
     ) -> Result<Taken, RequestError> {
         let request = request(url, id, proof, body)?;
-        let response = self.0.request(request).await.map_err(|error| not_sent(&error))?;
+        let response = self.send("forward", request).await?;
         let bytes_max = RESPONSE_BYTES + messages * RESPONSE_BYTES_PER_EVENT;
         match read(response, bytes_max, false).await {
             Err(error) if error.kind == ErrorKind::Body => Ok(Err(error)),
             other => other.map(Ok),
         }
+    }
+}
+
+impl Client {
+    /// Sends a request, and a `traceparent` where the request is recorded: what the application does then continues the trace.
+    async fn send(
+        &self,
+        name: &'static str,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, RequestError> {
+        let send =
+            |request| async { self.pool.request(request).await.map_err(|error| not_sent(&error)) };
+        let Some(mut span) = self.tracer.as_ref().and_then(|tracer| tracer.request(name)) else {
+            return send(request).await;
+        };
+        span.set_text("http.request.method", "POST");
+        span.set_text("server.address", request.uri().host().unwrap_or_default());
+        if let Some(port) = request.uri().port_u16() {
+            span.set_number("server.port", port.into());
+        }
+        if let Ok(context) = HeaderValue::try_from(span.context().to_string()) {
+            request.headers_mut().insert(TRACEPARENT, context);
+        }
+        let result = send(request).await;
+        match &result {
+            Ok(response) => {
+                let status = response.status();
+                span.set_number("http.response.status_code", status.as_u16().into());
+                if !status.is_success() {
+                    span.set_error(format!("status {status}"));
+                }
+            }
+            Err(error) => span.set_error(&*error.cause),
+        }
+        span.end();
+        result
     }
 }
 

@@ -50,7 +50,8 @@ use shard::{ForwardRequest, Full, Histogram, HookEvent, HookEvents, Webhook, Web
 use tokio::sync::oneshot;
 
 use crate::outgoing::Authorities;
-use client::LazyClient;
+use crate::spans::Tracer;
+use client::{Clients, LazyClient};
 use event_sender::SharedEventQueue;
 use events::Events;
 use forward::Forwards;
@@ -88,6 +89,8 @@ pub struct Fixed {
     pub requests_max: usize,
     /// The bounds of the queue of events.
     pub events: EventLimits,
+    /// Begins a span of each request, where a collector is configured.
+    pub tracer: Option<Arc<Tracer>>,
 }
 
 /// What may change while the node runs: the URL for the requests that come after, the timeout for
@@ -212,10 +215,11 @@ impl Dispatcher {
             ends: Mutex::new(Some([ended, forwarded])),
         });
         let requests_max = fixed.requests_max.max(1);
-        let client = |connections_max| LazyClient::new(connections_max, fixed.authorities.clone());
+        let clients = Clients { authorities: fixed.authorities, tracer: fixed.tracer };
+        let client = |connections_max| LazyClient::new(connections_max, clients.clone());
         let worker = Worker::new(dispatcher.clone(), requests_max, client(requests_max));
         let event_sender = EventSender::new(dispatcher.clone(), client(1), done);
-        let forwarder = Forwarder::new(forwards, fixed.authorities, carried);
+        let forwarder = Forwarder::new(forwards, clients, carried);
         (dispatcher, Workers { worker, event_sender, forwarder })
     }
 

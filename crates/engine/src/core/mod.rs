@@ -35,6 +35,7 @@ use crate::core::output::Outputs;
 use crate::core::settings::Settings;
 use crate::delivery::conflation::Conflation;
 use crate::delivery::costs::Costs;
+use crate::delivery::observed::ObservedMessages;
 use crate::mqtt::Clients;
 use crate::phoenix::joins::Joins;
 use crate::presence::entries::PresenceEntries;
@@ -76,6 +77,8 @@ pub(crate) struct Core {
     pub snapshots_due: HashMap<u32, Vec<Name>>,
     /// What waits for connections that don't keep up with topics of which they get the newest alone.
     pub conflation: Conflation,
+    /// Messages whose delivery is observed.
+    pub observed: ObservedMessages,
     /// Which topics cost most.
     pub costs: Costs,
     /// What comes to connections by several lists of members.

@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use broker::{DeliveryObserver, ShardDelivery};
+
 use crate::core::command::ConnectionInfo;
 use crate::core::reply::Reply;
 use crate::trace::event::Traced;
@@ -64,6 +66,8 @@ pub enum Output {
     Describe(Box<Describe>),
     /// Describe the connections for which most bytes wait, and answer: see [`crate::Engine::describe`].
     Slowest(Box<Slowest>),
+    /// Call the observer of a message once all that was sent before has been written to sockets.
+    Observed(Box<ObservedDelivery>),
     /// Add the bytes that wait for a connection, and give the event to its sink.
     Traced(Box<Traced>),
 }
@@ -84,6 +88,14 @@ pub struct Slowest {
     pub limit: usize,
     /// Where the answer goes.
     pub reply: Reply<(u32, Vec<ConnectionInfo>)>,
+}
+
+/// A message for whose last member all bytes are output. The driver calls the observer when it has sent them.
+pub struct ObservedDelivery {
+    /// What to call.
+    pub observer: Arc<dyn DeliveryObserver>,
+    /// The delivery. The driver knows the time at which it was sent.
+    pub delivery: ShardDelivery,
 }
 
 /// Outputs that wait for the driver, and the bytes and slots that they name.

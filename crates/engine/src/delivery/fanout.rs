@@ -127,9 +127,7 @@ impl Engine {
         for message in slice.done() {
             core.handle.inbox.waiting.leave(message);
         }
-        // Members that are left out of one of the messages: hardly ever any.
-        let left_out = slice.messages().filter_map(|message| message.publication.except);
-        let left_out = left_out.filter(|id| id.shard == core.number).map(|id| id.slot).collect();
+        let left_out = left_out(slice.messages(), core.number);
         let protocols = core.shared.protocols;
         let by_filter = slice.topic.is_some_and(|list| of_filter(list).is_some());
         let list = slice.topic.map(Name::as_str);
@@ -157,8 +155,7 @@ impl Engine {
         // No outbox waits for members that get the newest alone.
         let topic = slice.messages().next().filter(|_| !conflates);
         let topic = topic.map(|message| message.topic_hash);
-        let mut delivered = 0;
-        let mut cost = SliceCost::default();
+        let (mut delivered, mut bytes_out) = (0, 0);
         for encoding in Encoding::ALL {
             let group = &mut groups[usize::from(encoding.0)];
             if group.is_empty() {
@@ -171,7 +168,7 @@ impl Engine {
             };
             if !bytes.is_empty() {
                 delivered += group.len() as u64;
-                cost.bytes += (bytes.len() * group.len()) as u64;
+                bytes_out += (bytes.len() * group.len()) as u64;
                 others.traced.extend(core.traces.among(group));
                 if protocol.delivery() == Delivery::Gathered {
                     others.sessions.push((bytes, std::mem::take(group)));
@@ -181,10 +178,11 @@ impl Engine {
             }
             group.clear();
         }
-        cost.grouped = delivered;
+        let cost = SliceCost { grouped: delivered, bytes: bytes_out };
         core.costs.count(core.now_us, slice.messages(), !by_filter, slice.slots.len(), cost);
         core.metrics.delivered.add(delivered * u64::from(messages));
         push_delivered(&mut core.outputs, delivered, slice.messages());
+        let observed = core.observed.on_done(slice.done(), core.number);
         if let Some(since_us) = slice.finished_since_us {
             core.metrics.fanout_time.record(core.now_us.saturating_sub(since_us), 1);
         }
@@ -194,6 +192,7 @@ impl Engine {
             false => (slice.topic.cloned(), slice.messages().cloned().collect()),
         };
         self.serve_others(others, list.as_deref(), &shared, messages);
+        self.core.outputs.list.extend(observed);
         Some(served)
     }
 
@@ -298,6 +297,12 @@ impl Engine {
     fn delivered_to(&mut self, connections: u64, messages: &[Arc<Envelope>]) {
         push_delivered(&mut self.core.outputs, connections, messages.iter());
     }
+}
+
+/// Members that are left out of one of the messages: hardly ever any.
+fn left_out<'a>(messages: impl Iterator<Item = &'a Arc<Envelope>>, shard: u16) -> Vec<u32> {
+    let except = messages.filter_map(|message| message.publication.except);
+    except.filter(|id| id.shard == shard).map(|id| id.slot).collect()
 }
 
 fn push_delivered<'a>(

@@ -54,109 +54,18 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
-    use model::{Epoch, NodeId, Position, Rules};
-    use presence::Limits;
-    use protocol::websocket::frame::{Opcode, encode_masked};
-
-    use crate::core::command::Command;
-    use crate::core::handle::{Handle, Shared};
-    use crate::testing::{self, ClientEnd, Driver};
+    use model::{Epoch, Position};
 
     use super::*;
+    use crate::core::command::Command;
+    use crate::delivery::support::World;
 
-    struct World {
-        driver: Driver,
-        handle: Handle,
-    }
-
-    impl World {
-        fn new() -> Self {
-            let handle = testing::handle(10);
-            let limits = broker::Limits {
-                recent_messages_max: 10,
-                recent_bytes_max: 1 << 20,
-                recent_seconds_max: 1,
-            };
-            let router = Arc::new(broker::Router::new(vec![Handle::inbox(&handle)]));
-            let started = Instant::now();
-            let history = Arc::new(history_local::Local::new(
-                router.clone(),
-                history_local::Begin::in_memory(broker::epoch(&[7; 20])),
-                started,
-                history_local::HistoryLimits::default(),
-                limits,
-            ));
-            let log = history.clone();
-            let broker = Arc::new(broker::Local::new(router, [7; 20], started, limits, log));
-            let node = NodeId(0x5f3a_91c2);
-            let limits =
-                Limits { users_max: 9, list_bytes_max: 1_000, interval_us: 1, members_per_ms: 0 };
-            let shared = Arc::new(Shared::new(
-                node,
-                protocol::standard(),
-                Arc::new(presence::Local::new(limits, node)),
-                Arc::default(),
-                sessions::in_memory(node),
-            ));
-            let mut settings = crate::recovery::simulation::settings();
-            settings.session.wildcards = true;
-            settings.session.policy = auth::Policy::new(Rules::default(), auth::LoginRule::Allow);
-            let handles = [handle.clone()];
-            let drivers = testing::drivers(&handles, settings, broker, history, shared);
-            World { driver: drivers.into_iter().next().unwrap(), handle }
-        }
-
-        /// Connects, sends a request, and reads what the beginning is answered.
-        fn open(&mut self, request: &str) -> ClientEnd {
-            let (client, server) = testing::pair();
-            self.driver.connect(server);
-            client.send(format!("{request}\r\nHost: t\r\n").as_bytes());
-            if !request.contains("/sse") && !request.contains("/stream") {
-                client.send(
-                    b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
-                      Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n",
-                );
-            }
-            client.send(b"\r\n");
-            self.turn();
-            self.read(&client);
-            client
-        }
-
-        fn send_frame(&mut self, client: &ClientEnd, text: &str) {
-            let mut out = Vec::new();
-            encode_masked(Opcode::Text, false, text.as_bytes(), [1, 2, 3, 4], &mut out);
-            client.send(&out);
-            self.turn();
-            self.read(client);
-        }
-
-        fn turn(&mut self) {
-            for _ in 0..6 {
-                self.driver.resume();
-                let (sockets, _) = self.driver.events();
-                self.driver.engine.take_commands();
-                sockets.into_iter().for_each(|slot| self.driver.ready(slot));
-                self.driver.engine.run_commands();
-                while self.driver.engine.slice(true).is_some() {}
-                self.driver.perform();
-            }
-        }
-
-        fn read(&self, client: &ClientEnd) -> String {
-            let bytes = client.read(usize::MAX).unwrap_or_default();
-            String::from_utf8_lossy(&bytes).into_owned()
-        }
-
-        /// Messages of these topics are lost.
-        fn lose(&mut self, topics: &'static [&str]) {
-            let position = Position { epoch: Epoch(10), offset: 7 };
-            let gap = Gap::new(position, topics.contains(&"*"), move |it| topics.contains(&it));
-            self.handle.send(Command::Gap(Arc::new(gap)));
-            self.turn();
-        }
+    /// Messages of these topics are lost.
+    fn lose(world: &mut World, topics: &'static [&str]) {
+        let position = Position { epoch: Epoch(10), offset: 7 };
+        let gap = Gap::new(position, topics.contains(&"*"), move |it| topics.contains(&it));
+        world.handle.send(Command::Gap(Arc::new(gap)));
+        world.turn();
     }
 
     fn object(topic: &str) -> String {
@@ -176,7 +85,7 @@ mod tests {
         let other = world.open("GET /stream?topic=b HTTP/1.1");
         let phoenix = world.open("GET /socket/websocket?vsn=2.0.0 HTTP/1.1");
         world.send_frame(&phoenix, r#"["1","1","a","phx_join",{}]"#);
-        world.lose(&["a", "c"]);
+        lose(&mut world, &["a", "c"]);
         let event = format!("event: recovery\ndata: {}\n\n", object("a"));
         assert!(world.read(&sse).contains(&event));
         assert!(world.read(&json).contains(&event));
@@ -186,7 +95,7 @@ mod tests {
         let pushed = format!(r#"[null,null,"a","recovery",{}]"#, object("a"));
         assert!(world.read(&phoenix).ends_with(&pushed));
         assert_eq!(world.read(&other), "");
-        world.lose(&["@al"]);
+        lose(&mut world, &["@al"]);
         assert!(world.read(&stream).contains(&(object("@al") + "\n")));
         assert_eq!((world.read(&sse), world.read(&other)), (String::new(), String::new()));
     }
@@ -196,12 +105,12 @@ mod tests {
         let mut world = World::new();
         let many = world.open("GET /stream?topic=a&topic=b&topic=c&topic=d HTTP/1.1");
         let other = world.open("GET /stream?topic=e HTTP/1.1");
-        world.lose(&["a", "b", "c"]);
+        lose(&mut world, &["a", "b", "c"]);
         let text = world.read(&many);
         assert!(["a", "b", "c"].iter().all(|topic| text.contains(&object(topic))), "{text}");
         assert_eq!(world.read(&other), "");
         for lost in [&["a", "b", "c", "d"][..], &["*"]] {
-            world.lose(lost);
+            lose(&mut world, lost);
             for client in [&many, &other] {
                 let text = world.read(client);
                 assert_eq!(text.matches("recovery").count(), 1, "{text}");

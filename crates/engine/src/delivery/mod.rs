@@ -6,5 +6,8 @@ pub(crate) mod costs;
 pub(crate) mod encode;
 pub(crate) mod fanout;
 mod gap;
+pub(crate) mod observed;
 pub(crate) mod outbox;
 pub(crate) mod publish;
+#[cfg(test)]
+mod support;

@@ -169,6 +169,13 @@ fn deliver(engine: &mut Engine, delivery: broker::Delivery) {
         members += u32::from(engine.mqtt_share(key, &message, passed));
     }
     if let Some(receipt) = receipt {
+        if let Some(observer) = receipt.observer() {
+            let core = &mut engine.core;
+            let (shard, now_us) = (core.number, core.now_us);
+            let output =
+                core.observed.observe(&message, observer, lists, u64::from(members), shard, now_us);
+            core.outputs.list.extend(output);
+        }
         receipt.add(u64::from(members));
     }
 }

@@ -136,6 +136,7 @@ impl Engine {
             snapshots_due: Default::default(),
             conflation: Default::default(),
             costs: Default::default(),
+            observed: Default::default(),
             dedup: Default::default(),
             peers: Default::default(),
             lines: Lines::new(),

@@ -31,6 +31,7 @@ fn shrink(engine: &mut Engine) {
     engine.core.dedup.shrink();
     let now_us = engine.core.now_us;
     engine.core.costs.expire(now_us);
+    engine.core.observed.expire(now_us);
     engine.rates.quota.shrink(now_us);
     engine.explicit.shrink();
     engine.pages.shrink();

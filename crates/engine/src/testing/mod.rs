@@ -8,12 +8,15 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use broker::Broker;
+use broker::{Broker, ShardDelivery};
 use history::History;
 use protocol::{Codecs, Listener};
 
 use crate::delivery::outbox::{Capacity, Chunk, Outbox, Piece};
-use crate::{Arrival, Command, Config, Engine, Handle, Output, Outputs, Queue, Settings, Shared};
+use crate::{
+    Arrival, Command, Config, Engine, Handle, ObservedDelivery, Output, Outputs, Queue, Settings,
+    Shared,
+};
 pub(crate) use upgrade::{Services, Upgrade};
 
 /// What a pipe holds for a client that doesn't read, in bytes.
@@ -349,6 +352,11 @@ impl Driver {
                         let outbox = socket.and_then(|socket| socket.outbox.as_ref());
                         traced.event.outbox_bytes += outbox.map_or(0, Outbox::bytes);
                         traced.sink.push(traced.event);
+                    }
+                    Output::Observed(observed) => {
+                        let ObservedDelivery { observer, delivery } = *observed;
+                        let sent_us = self.engine.now_us();
+                        observer.on_delivered(ShardDelivery { sent_us, ..delivery });
                     }
                     Output::Delivered { .. } | Output::Describe(_) | Output::Slowest(_) => {}
                 }

@@ -15,7 +15,8 @@ use super::Shard;
 use crate::sender::{BATCH, Send, send_one};
 use crate::socket::{Sockets, State};
 use crate::tls::WINDOW_BYTES;
-use engine::{Capacity, Chunk, Limited, Metrics, Outbox, Settings};
+use broker::ShardDelivery;
+use engine::{Capacity, Chunk, Limited, Metrics, ObservedDelivery, Outbox, Settings};
 
 /// So many encrypted bytes are gathered before they are sent, and one entry more.
 const SEALED_BYTES: usize = 256 << 10;
@@ -29,6 +30,8 @@ pub(crate) struct Batch {
     again: HashMap<u32, Vec<u32>>,
     /// When the messages of the batch were published, and how many connections each had.
     latencies: Vec<(u64, u64)>,
+    /// Observed messages whose last bytes are in the batch, or were sent before it.
+    observed: Vec<ObservedDelivery>,
 }
 
 /// A connection and its bytes. A socket leaves the batch before it is closed.
@@ -70,6 +73,11 @@ impl Batch {
     /// Notes for the metrics that a message went to so many connections.
     pub fn published(&mut self, published_us: u64, connections: u64) {
         self.latencies.push((published_us, connections));
+    }
+
+    /// Calls the observer of a message when the batch has been sent.
+    pub fn observe(&mut self, observed: ObservedDelivery) {
+        self.observed.push(observed);
     }
 
     /// Connections in the batch.
@@ -186,8 +194,10 @@ impl Shard {
             }
         }
         self.batch.latencies = std::mem::take(&mut batch.latencies);
+        self.batch.observed = std::mem::take(&mut batch.observed);
         self.measure_latencies();
         batch.latencies = std::mem::take(&mut self.batch.latencies);
+        batch.observed = std::mem::take(&mut self.batch.observed);
         for unsent in incomplete {
             self.not_whole(unsent, &mut batch.pieces);
         }
@@ -275,11 +285,14 @@ impl Shard {
 
     /// Notes how long the messages took that have left.
     fn measure_latencies(&mut self) {
-        if self.batch.latencies.is_empty() {
+        if self.batch.latencies.is_empty() && self.batch.observed.is_empty() {
             return;
         }
         let metrics = &self.engine.metrics();
         let now_us = self.started.elapsed().as_micros() as u64;
+        for ObservedDelivery { observer, delivery } in self.batch.observed.drain(..) {
+            observer.on_delivered(ShardDelivery { sent_us: now_us, ..delivery });
+        }
         for (published_us, connections) in self.batch.latencies.drain(..) {
             let latency_us = now_us.saturating_sub(published_us);
             metrics.delivery_latency.record(latency_us, connections);
@@ -495,70 +508,4 @@ impl Shard {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::{Read, Write};
-    use std::os::fd::OwnedFd;
-    use std::os::unix::net::UnixStream;
-
-    use super::*;
-    use crate::shard::support::shard;
-
-    fn connect(shard: &mut Shard) -> (u32, UnixStream) {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        theirs.set_nonblocking(true).unwrap();
-        let slot = shard.engine.open(engine::Listener::Client, engine::Arrival::Direct(None));
-        shard.sockets.insert(slot, OwnedFd::from(ours));
-        (slot, theirs)
-    }
-
-    fn read(socket: &mut UnixStream) -> Vec<u8> {
-        let mut all = Vec::new();
-        let _ = socket.read_to_end(&mut all);
-        all
-    }
-
-    /// A connection leaves while a batch is gathered, and another one gets its slot.
-    #[test]
-    fn a_connection_gets_nothing_that_was_meant_for_the_one_before_it() {
-        for full in [false, true] {
-            let mut shard = shard();
-            let mut members: Vec<_> = (0..4).map(|_| connect(&mut shard)).collect();
-            if full {
-                // The kernel then takes nothing whole, and the rest goes to the outboxes.
-                for (slot, _) in &members {
-                    let socket = shard.sockets.get(*slot).unwrap();
-                    while rustix::io::write(socket, &[b'.'; 4096]).is_ok() {}
-                }
-            }
-            for (n, (slot, _)) in members.iter().enumerate() {
-                let bytes = |text: String| text.into_bytes().into();
-                shard.gather(bytes(format!("for {n}")), &[*slot], 1, None);
-                shard.gather(bytes(format!(" and {n}")), &[*slot], 1, None);
-            }
-            let gone = members[1].0;
-            shard.engine.on_lost(gone);
-            shard.perform();
-            let (slot, mut stranger) = connect(&mut shard);
-            assert_eq!(slot, gone, "it has the slot");
-            shard.gather(Arc::from(*b"stranger's own"), &[slot], 1, None);
-            shard.send_batch();
-            let received = |shard: &mut Shard, slot: u32, socket: &mut UnixStream| {
-                let mut all = Vec::new();
-                for _ in 0..3 {
-                    all.extend(read(socket));
-                    shard.flush(slot);
-                }
-                String::from_utf8(all).unwrap().trim_matches('.').to_string()
-            };
-            assert_eq!(received(&mut shard, slot, &mut stranger), "stranger's own");
-            for (n, (slot, socket)) in members.iter_mut().enumerate().filter(|(n, _)| *n != 1) {
-                assert_eq!(received(&mut shard, *slot, socket), format!("for {n} and {n}"));
-            }
-            let last = String::from_utf8(read(&mut members[1].1)).unwrap();
-            let want = if full { "" } else { "for 1 and 1" };
-            assert_eq!(last.trim_matches('.'), want);
-            assert!(members[1].1.write(b"?").is_err(), "it has gone");
-        }
-    }
-}
+mod tests;

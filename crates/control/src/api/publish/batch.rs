@@ -11,8 +11,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
+use super::call_span::{begin_span, end_span};
 use super::pending::Pending;
-use super::{Broadcast, Publish, Published, Send};
+use super::{Broadcast, CallerContext, Publish, Published, Publisher, Send};
 use crate::api::connections::{Disconnect, Done, Membership, PendingCount};
 use crate::api::spread::{OtherNodes, PendingCommand};
 use crate::http::access::{COMMAND, Caller, RequiredScope};
@@ -158,8 +159,21 @@ enum Waiting {
 pub(crate) async fn batch(
     State(node): State<Arc<Node>>,
     caller: Caller,
+    context: CallerContext,
     Body(batch): Body<Batch>,
 ) -> Result<Json<Results>, Rejection> {
+    let span = begin_span(&node, "POST /api/batch", context);
+    let publisher = Publisher { caller: &caller, span: span.as_ref() };
+    let result = carry_out(&node, publisher, batch).await;
+    end_span(span, &result);
+    result.map(Json)
+}
+
+async fn carry_out(
+    node: &Arc<Node>,
+    publisher: Publisher<'_>,
+    batch: Batch,
+) -> Result<Results, Rejection> {
     if batch.commands.len() > COMMANDS_MAX {
         let message = format!("a batch has at most {COMMANDS_MAX} commands");
         return Err(Rejection::new(ErrorCode::BatchTooLong, message));
@@ -170,9 +184,9 @@ pub(crate) async fn batch(
     let mut begun = Vec::with_capacity(batch.commands.len());
     // The call waits for a silent shard once, not with every command that asks it.
     let mut is_silent = false;
-    let mut others = OtherNodes::new(&node);
+    let mut others = OtherNodes::new(node);
     for command in &batch.commands {
-        begun.push(match begin(&node, &others, &caller, command) {
+        begun.push(match begin(node, &others, publisher, command) {
             Waiting::Count(..) if is_silent => {
                 Begun::Result(CommandResult::Rejected(Rejection::no_reply().body()))
             }
@@ -201,7 +215,7 @@ pub(crate) async fn batch(
             Begun::Result(result) => result,
         });
     }
-    Ok(Json(Results { results }))
+    Ok(Results { results })
 }
 
 /// Adds what other nodes do.
@@ -216,7 +230,13 @@ async fn done_at_all(
     DoneAtAll { done, missing: Some(by_others.missing) }
 }
 
-fn begin(node: &Node, others: &OtherNodes, caller: &Caller, command: &RawValue) -> Waiting {
+fn begin(
+    node: &Node,
+    others: &OtherNodes,
+    publisher: Publisher<'_>,
+    command: &RawValue,
+) -> Waiting {
+    let Publisher { caller, .. } = publisher;
     let command = match Command::parse(command) {
         Ok(command) => command,
         Err(rejection) => return Waiting::Rejected(rejection),
@@ -232,9 +252,9 @@ fn begin(node: &Node, others: &OtherNodes, caller: &Caller, command: &RawValue) 
         return Waiting::Rejected(rejection);
     }
     let message = match &command {
-        Command::Publish(publish) => publish.start(node, caller),
-        Command::Send(send) => send.start(node, caller),
-        Command::Broadcast(broadcast) => broadcast.start(node, caller),
+        Command::Publish(publish) => publish.start(node, publisher),
+        Command::Send(send) => send.start(node, publisher),
+        Command::Broadcast(broadcast) => broadcast.start(node, publisher),
         Command::Disconnect(disconnect) => {
             return waiting(disconnect.start(node), || {
                 others.begin("/api/disconnect", disconnect, disconnect.owner())

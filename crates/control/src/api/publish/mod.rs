@@ -1,6 +1,7 @@
 //! Publish to a topic, to a user, to everyone; and many of these at once.
 
 pub(super) mod batch;
+mod call_span;
 mod message;
 mod mqtt;
 mod options;
@@ -23,6 +24,8 @@ use utoipa::ToSchema;
 use crate::http::access::{Caller, PUBLISH, RequiredScope};
 use crate::http::{Body, ErrorBody, Rejection};
 use crate::node::Node;
+use crate::spans::ActiveSpan;
+use call_span::{CallerContext, begin_span, end_span};
 pub(crate) use message::{Broadcast, Publish, Send};
 use message::{Message, Reply};
 pub(crate) use outbox_publisher::OutboxPublisher;
@@ -105,17 +108,25 @@ fn checked(node: &Node, message: &Message, topic: Name) -> Result<broker::Publis
     Ok(publish)
 }
 
-/// Publishes to this topic, for this caller, without waiting for anyone.
+/// Who publishes, and the span of its call if that is recorded.
+#[derive(Clone, Copy)]
+struct Publisher<'a> {
+    caller: &'a Caller,
+    span: Option<&'a ActiveSpan>,
+}
+
+/// Publishes to this topic, without waiting for members or the disk.
 fn start(
     node: &Node,
-    caller: &Caller,
+    Publisher { caller, span }: Publisher<'_>,
     message: &Message,
     topic: Name,
 ) -> Result<Pending, Rejection> {
     check_scope(node, caller, &topic)?;
     caller.spend(&PUBLISH, node)?;
+    let observer = span.map(|span| span.observe(&topic, node.shared.clock_began_us()));
     let publish = checked(node, message, topic)?;
-    let (pending, receipt, done) = pending();
+    let (pending, receipt, done) = pending(observer);
     node.broker.submit(publish, Some(receipt), done);
     Ok(pending)
 }
@@ -127,8 +138,8 @@ impl Publish {
         Ok(self.0.to.as_str().into())
     }
 
-    fn start(&self, node: &Node, caller: &Caller) -> Result<Pending, Rejection> {
-        start(node, caller, &self.0, self.topic()?)
+    fn start(&self, node: &Node, publisher: Publisher<'_>) -> Result<Pending, Rejection> {
+        start(node, publisher, &self.0, self.topic()?)
     }
 }
 
@@ -139,8 +150,8 @@ impl Send {
         Ok(personal(&self.0.to))
     }
 
-    fn start(&self, node: &Node, caller: &Caller) -> Result<Pending, Rejection> {
-        start(node, caller, &self.0, self.topic()?)
+    fn start(&self, node: &Node, publisher: Publisher<'_>) -> Result<Pending, Rejection> {
+        start(node, publisher, &self.0, self.topic()?)
     }
 }
 
@@ -150,9 +161,37 @@ impl Broadcast {
         BROADCAST.into()
     }
 
-    fn start(&self, node: &Node, caller: &Caller) -> Result<Pending, Rejection> {
-        start(node, caller, &self.0, self.topic())
+    fn start(&self, node: &Node, publisher: Publisher<'_>) -> Result<Pending, Rejection> {
+        start(node, publisher, &self.0, self.topic())
     }
+}
+
+/// Publishes one message and waits for what comes of it, in a span of the call if that is recorded.
+async fn call(
+    node: &Node,
+    caller: &Caller,
+    mut span: Option<ActiveSpan>,
+    message: &Message,
+    topic: Result<Name, Rejection>,
+) -> Result<Json<Published>, Rejection> {
+    let pending = topic.and_then(|topic| {
+        if let Some(span) = &mut span {
+            span.set_text("messaging.destination.name", topic.as_str());
+        }
+        start(node, Publisher { caller, span: span.as_ref() }, message, topic)
+    });
+    let result = match pending {
+        Ok(pending) => pending.published().await,
+        Err(rejection) => Err(rejection),
+    };
+    if let (Some(span), Ok(published)) = (&mut span, &result) {
+        span.set_text("messaging.message.id", &*published.id);
+        if let Some(members) = published.members {
+            span.set_number("throng.members", members);
+        }
+    }
+    end_span(span, &result);
+    result.map(Json)
 }
 
 const NOT_NOW: &str = "if_offset: the topic has a newer message (newer_message, with last), or the \
@@ -171,9 +210,11 @@ const UNSURE: &str = "The disk did not answer in 20 seconds (timeout): it may be
 pub(crate) async fn publish(
     State(node): State<Arc<Node>>,
     caller: Caller,
+    context: CallerContext,
     Body(publish): Body<Publish>,
 ) -> Result<Json<Published>, Rejection> {
-    Ok(Json(publish.start(&node, &caller)?.published().await?))
+    let span = begin_span(&node, "POST /api/publish", context);
+    call(&node, &caller, span, &publish.0, publish.topic()).await
 }
 
 /// Send a message to all connections of a user.
@@ -185,9 +226,11 @@ pub(crate) async fn publish(
 pub(crate) async fn send(
     State(node): State<Arc<Node>>,
     caller: Caller,
+    context: CallerContext,
     Body(send): Body<Send>,
 ) -> Result<Json<Published>, Rejection> {
-    Ok(Json(send.start(&node, &caller)?.published().await?))
+    let span = begin_span(&node, "POST /api/send", context);
+    call(&node, &caller, span, &send.0, send.topic()).await
 }
 
 /// Send a message to every connection.
@@ -196,9 +239,11 @@ pub(crate) async fn send(
 pub(crate) async fn broadcast(
     State(node): State<Arc<Node>>,
     caller: Caller,
+    context: CallerContext,
     Body(broadcast): Body<Broadcast>,
 ) -> Result<Json<Published>, Rejection> {
-    Ok(Json(broadcast.start(&node, &caller)?.published().await?))
+    let span = begin_span(&node, "POST /api/broadcast", context);
+    call(&node, &caller, span, &broadcast.0, Ok(broadcast.topic())).await
 }
 
 impl From<PublishError> for Rejection {

@@ -1,8 +1,9 @@
 //! A message on its way: what comes of it, and how many members it goes to.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{PublishError, Receipt};
+use broker::{DeliveryObserver, PublishError, Receipt};
 use model::ErrorCode;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
@@ -26,11 +27,13 @@ pub(super) struct Pending {
 }
 
 /// What waits for a message, and what the broker calls about it.
-pub(super) fn pending() -> (Pending, Receipt, broker::Done) {
+pub(super) fn pending(
+    observer: Option<Arc<dyn DeliveryObserver>>,
+) -> (Pending, Receipt, broker::Done) {
     let (count, members) = oneshot::channel();
     let (complete, done) = oneshot::channel();
     // In both: if nobody waits any more, the caller went away.
-    let receipt = Receipt::new(move |total| _ = count.send(total));
+    let receipt = Receipt::with_observer(move |total| _ = count.send(total), observer);
     let on_done = Box::new(move |result| _ = complete.send((result, Instant::now())));
     (Pending { done, members, until: Instant::now() + DISK_TIMEOUT }, receipt, on_done)
 }

@@ -25,10 +25,9 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::client::{LazyClient, Proof};
+use super::client::{Clients, LazyClient, Proof};
 use super::gate::Gate;
 use super::signature::RequestId;
-use crate::outgoing::Authorities;
 use queue::ForwardQueue;
 pub(super) use queue::Waits;
 pub use queue::{ForwardStats, ReplyCounts};
@@ -218,7 +217,7 @@ impl Forwards {
 pub struct Forwarder {
     forwards: Arc<Forwards>,
     /// Whose servers it trusts.
-    authorities: Authorities,
+    clients: Clients,
     /// Tells that this has ended.
     _done: oneshot::Sender<()>,
 }
@@ -226,10 +225,10 @@ pub struct Forwarder {
 impl Forwarder {
     pub(super) fn new(
         forwards: Arc<Forwards>,
-        authorities: Authorities,
+        clients: Clients,
         done: oneshot::Sender<()>,
     ) -> Self {
-        Forwarder { forwards, authorities, _done: done }
+        Forwarder { forwards, clients, _done: done }
     }
 
     /// Runs until the dispatcher is told to stop, and a little longer to send what waits. Needs a tokio
@@ -240,7 +239,7 @@ impl Forwarder {
         loop {
             for queue in self.forwards.begun() {
                 let gate = self.forwards.gate.clone();
-                let client = LazyClient::new(1, self.authorities.clone());
+                let client = LazyClient::new(1, self.clients.clone());
                 let sender = ForwardSender::new(queue, replies.clone(), end.clone(), gate, client);
                 queues.spawn(sender.run());
             }

@@ -39,6 +39,7 @@ fn fixed(events_max: usize, per_url_max: usize, bytes_max: usize) -> Fixed {
         queue_bytes_max: bytes_max,
         requests_max: 1,
         events: super::super::EventLimits { events_max: 1, bytes_max: 1 },
+        tracer: None,
     }
 }
 

@@ -174,6 +174,7 @@ fn fixed(queue_events_max: usize, requests_max: usize) -> Fixed {
         queue_bytes_max,
         requests_max,
         events,
+        tracer: None,
     }
 }
 

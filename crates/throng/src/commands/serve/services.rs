@@ -68,6 +68,10 @@ pub(super) struct Services {
     pub mqtt_state: mqtt::Mqtt,
     pub shared: Arc<shard::Shared>,
     pub webhook: Arc<control::webhook::Dispatcher>,
+    /// Begins spans of traces, where a collector is configured.
+    pub tracer: Option<Arc<control::Tracer>>,
+    /// Sends spans to the collector.
+    pub exporter: Option<control::SpanExporter>,
     pub tokens: Tokens,
     pub fixed: Fixed,
     pub handles: Vec<shard::Handle>,
@@ -122,8 +126,11 @@ impl Services {
             node: node.to_string(),
         };
         let authorities = authorities::read("webhook.ca_file", &config.webhook.ca_file)?;
+        let of_collector = authorities::read("tracing.ca_file", &config.tracing.ca_file)?;
+        let tracing = settings::tracing(config, of_collector, node.to_string());
+        let (tracer, exporter) = tracing.map(control::Tracer::new).unzip();
         let (webhook, workers) = control::webhook::Dispatcher::new(
-            settings::webhook_fixed(config, authorities),
+            settings::webhook_fixed(config, authorities, tracer.clone()),
             settings::webhook(config),
             start,
         );
@@ -141,6 +148,8 @@ impl Services {
             mqtt_state,
             shared,
             webhook,
+            tracer,
+            exporter,
             tokens: Tokens::new(authorities::read("auth.jwks_ca_file", &config.auth.jwks_ca_file)?),
             fixed: Fixed { ws_echo: args.ws_echo, demo: args.demo, longpoll_key },
             handles,

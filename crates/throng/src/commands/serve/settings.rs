@@ -255,6 +255,7 @@ fn events(config: &Config) -> shard::HookEvents {
 pub(super) fn webhook_fixed(
     config: &Config,
     authorities: control::Authorities,
+    tracer: Option<Arc<control::Tracer>>,
 ) -> control::webhook::Fixed {
     control::webhook::Fixed {
         authorities,
@@ -266,7 +267,23 @@ pub(super) fn webhook_fixed(
             events_max: clamped(config.webhook.event_queue_events_max),
             bytes_max: clamped(config.webhook.event_queue_bytes_max),
         },
+        tracer,
     }
+}
+
+/// Where spans of traces go; `None` where no collector is configured.
+pub(super) fn tracing(
+    config: &Config,
+    authorities: control::Authorities,
+    node: String,
+) -> Option<control::TracingSettings> {
+    let config = &config.tracing;
+    (!config.otlp_url.is_empty()).then(|| control::TracingSettings {
+        url: config.otlp_url.clone(),
+        sample_per_million: config.sample_per_million,
+        authorities,
+        node,
+    })
 }
 
 pub(super) fn admin(config: &Config) -> control::ConnectionLimits {

@@ -275,6 +275,7 @@ impl Start<'_> {
             certificates: certificates.as_ref().map(|it| it.control()).unwrap_or_default(),
             keys: tokens.fetcher.clone(),
             webhook: webhook.clone(),
+            tracer: services.tracer.clone(),
             subscriptions,
             evictions: control::Evictions::new(end_process),
             upgrades: control::Upgrades {
@@ -287,7 +288,7 @@ impl Start<'_> {
         };
         let admin_tls = listener_tls.as_ref().and_then(|it| it.local_addr().ok());
         let listeners = control::Listeners { plain: listener, tls: listener_tls };
-        let control = control::spawn(runtime, listeners, node, workers)
+        let control = control::spawn(runtime, listeners, node, workers, services.exporter)
             .map_err(|error| ports::no_admin(&error))?;
         let cluster = match (services.cluster, cluster_runtime, link) {
             (Some(cluster), Some(runtime), Some(link)) => {

@@ -137,7 +137,7 @@ impl Process {
         let cluster = link::Link::new(cluster, link::Login::Anonymous, started);
         let start = control::webhook::EventStart { node: NODE.to_string(), ..Default::default() };
         let (webhook, workers) = Dispatcher::new(
-            settings::webhook_fixed(config, control::Authorities::SYSTEM),
+            settings::webhook_fixed(config, control::Authorities::SYSTEM, None),
             settings::webhook(config),
             start,
         );

@@ -79,7 +79,8 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
     let (session, http) = (&shard.session, &shard.session.http);
     let (live, admin, presence) =
         (live(loaded, &fixed(), Arc::default()), admin(config), presence(config));
-    let (webhook, queue) = (webhook(config), webhook_fixed(config, control::Authorities::SYSTEM));
+    let (webhook, queue) =
+        (webhook(config), webhook_fixed(config, control::Authorities::SYSTEM, None));
     let (broker, store) = (broker(config), storage::options(config, 0));
     let memory = storage::limits(config);
     let cluster = super::super::cluster::settings(config, model::NodeId(1));
@@ -221,6 +222,12 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
         "store.verify_bytes_max" => store.verify_bytes_max.into(),
         "store.cache_bytes_max" => store.cache_bytes_max as u128,
         "cluster.queue_bytes_max" => cluster.queue_bytes_max as u128,
+        "tracing.sample_per_million" => {
+            let mut config = config.clone();
+            config.tracing.otlp_url = "http://h/".into();
+            let tracing = tracing(&config, control::Authorities::SYSTEM, String::new())?;
+            tracing.sample_per_million.into()
+        }
         "outbox.batch_rows_max" => outbox.batch_rows_max as u128,
         "outbox.batch_bytes_max" => outbox.batch_bytes_max as u128,
         "outbox.refused_rows_max" => outbox.refused_rows_max as u128,
