@@ -128,6 +128,10 @@ impl Local {
         is_lost: impl Fn(&str) -> bool + Send + Sync + 'static,
     ) {
         let position = Position { epoch: self.epoch(), offset: self.skip_offset() };
+        // Of a topic in a log that all nodes share, nothing is lost on the way between them.
+        let history = self.history.clone();
+        let is_in_log = move |topic: &str| history.is_shared() && history.rule(topic).is_some();
+        let is_lost = move |topic: &str| is_lost(topic) && !is_in_log(topic);
         self.router.notify_gap(&Arc::new(Gap::new(position, is_everyone, is_lost)));
     }
 
@@ -152,6 +156,9 @@ impl Local {
 
     /// Appends to the history; then the message goes to other nodes.
     fn append(&self, mut append: Append, done: Done) {
+        if self.history.is_shared() {
+            return self.history.append(append, done);
+        }
         let relay = match self.find_relay(&append.publication, Origin::Here) {
             Ok(Some(relay)) => relay.clone(),
             Ok(None) => return self.history.append(append, done),

@@ -33,6 +33,11 @@ pub trait HistoryLog: Send + Sync {
         self.rule(&publication.topic)
     }
 
+    /// Whether all nodes of a cluster share the log: each hands all of its messages on by itself.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     /// Appends a message, and hands it to every interested inbox once it is as safe as the rule says.
     /// Calls `done` once, from any thread: at once, or where the rule is durable, after the message is
     /// on disk.

@@ -56,7 +56,7 @@ pub struct Published {
 /// Gets the result of a publish. It is called once, from any thread, and must not block.
 pub type Done = Box<dyn FnOnce(Result<Published, PublishError>) + Send>;
 
-/// Why a message was not published. Nothing of it was delivered.
+/// Why a message was not published. Nothing of it was delivered, unless it says so.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
     /// A shard is behind by `mailbox_messages_max` messages: try again in a moment.
@@ -72,6 +72,12 @@ pub enum PublishError {
     /// The store can't write; the text says why, and what the operator must do.
     #[error("the store can't write, and nothing was published: {0}")]
     StoreFailed(Arc<str>),
+    /// The database that has the topic's messages has not confirmed it; the text says why.
+    #[error(
+        "PostgreSQL has not confirmed the message, which may be published or not: publish it again, with the same \
+         idempotency_key if it had one ({0})"
+    )]
+    Unconfirmed(Arc<str>),
     /// The topic's data in the store is damaged; the text says what, and what the operator must do.
     #[error("{0}")]
     StoreDamaged(Arc<str>),
@@ -96,7 +102,7 @@ impl PublishError {
         match self {
             PublishError::Overloaded => ErrorCode::Overloaded,
             PublishError::StoreBusy => ErrorCode::StoreBusy,
-            PublishError::StoreFailed(_) => ErrorCode::StoreFailed,
+            PublishError::StoreFailed(_) | PublishError::Unconfirmed(_) => ErrorCode::StoreFailed,
             PublishError::StoreDamaged(_) => ErrorCode::StoreDamaged,
             PublishError::Newer(_) => ErrorCode::NewerMessage,
             PublishError::NoHistory => ErrorCode::NoHistory,

@@ -44,12 +44,12 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::time::Instant;
 
-    use model::{Attributes, Data, Name, NodeId, Position, Publication};
+    use model::{Attributes, Data, Epoch, HistoryRule, Name, NodeId, Position, Publication};
 
     use super::*;
     use crate::{
-        Broker, Delivery, Gap, GroupChanges, Inbox, Limits, Local, NoHistory, Options, Publish,
-        PublishError, Router,
+        Activity, Append, Broker, Delivery, Done, Gap, GroupChanges, HistoryLog, Inbox, Latest,
+        Limits, Local, NoHistory, Options, Publish, PublishError, Published, Router,
     };
 
     const NODE: NodeId = NodeId(1);
@@ -137,6 +137,69 @@ mod tests {
         assert_eq!(local.publish(publication("a"), None), Err(PublishError::Overloaded));
         local.publish_from_node(publication("a"), &[], 0).unwrap();
         assert_eq!(local.skip_offset(), 7, "what was refused has no offset");
+    }
+
+    /// A log that all nodes share, with one topic in it.
+    #[derive(Default)]
+    struct SharedLog(Mutex<Vec<String>>);
+
+    impl HistoryLog for SharedLog {
+        fn rule(&self, topic: &str) -> Option<Arc<HistoryRule>> {
+            let rule = HistoryRule {
+                messages_max: 1,
+                bytes_max: 1,
+                seconds_max: 1,
+                durable: true,
+                compact: false,
+                acknowledge: None,
+            };
+            (topic == "log").then(|| Arc::new(rule))
+        }
+
+        fn is_shared(&self) -> bool {
+            true
+        }
+
+        fn append(&self, append: Append, done: Done) {
+            self.0.lock().unwrap().push(append.publication.topic.to_string());
+            let id = Position { epoch: Epoch(1), offset: 1 };
+            done(Ok(Published { id, repeated: false, queued: false }));
+        }
+
+        fn append_now(&self, _: Append) -> Result<Position, PublishError> {
+            panic!("nothing is appended twice");
+        }
+
+        fn latest(&self, _: usize) -> Vec<Arc<Envelope>> {
+            Vec::new()
+        }
+
+        fn latest_of(&self, _: u64, _: &str, _: usize) -> Latest {
+            Latest { messages: Vec::new(), complete: true }
+        }
+
+        fn count_newest(&self, _: u64, _: usize, _: &mut Activity) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn what_is_in_a_log_that_all_nodes_share_goes_by_the_log_and_what_passes_it_by_the_relay() {
+        let (relay, log) = (Arc::new(FakeRelay::default()), Arc::new(SharedLog::default()));
+        let limits =
+            Limits { recent_messages_max: 10, recent_bytes_max: 1 << 20, recent_seconds_max: 60 };
+        let router = Arc::new(Router::new(Vec::new()));
+        let local = Local::new(router, [7; 20], Instant::now(), limits, log.clone());
+        let local = local.with_relay(NODE, relay.clone());
+        for no_history in [false, true] {
+            let options = Options { no_history, ..Options::default() };
+            let publish = Publish { publication: publication("log"), options };
+            local.submit(publish, None, Box::new(|published| assert!(published.is_ok())));
+        }
+        // Another node sends only what passes the log.
+        local.publish_from_node(publication("log"), &[], 1).unwrap();
+        assert_eq!(*log.0.lock().unwrap(), ["log"]);
+        assert_eq!(*relay.calls.lock().unwrap(), ["log 1"]);
     }
 
     #[test]
@@ -265,6 +328,25 @@ mod tests {
         local.leave_filter(0, &group);
         local.publish_from_node(publication("a"), &[choice], 0).unwrap();
         assert!(!local.publish_to_group(publication("b"), &group, Vec::new()).unwrap());
+    }
+
+    #[test]
+    fn a_message_of_a_log_that_all_nodes_read_goes_to_one_member_of_a_group() {
+        let router = Arc::new(Router::new(vec![Arc::<Members>::default()]));
+        let limits =
+            Limits { recent_messages_max: 10, recent_bytes_max: 1 << 20, recent_seconds_max: 60 };
+        let log = Arc::new(NoHistory);
+        let local = Local::new(router.clone(), [7; 20], Instant::now(), limits, log);
+        let local = local.with_relay(NODE, Arc::new(FakeRelay::default()));
+        let group = model::name::filter(Some("g"), "a");
+        enter(&local, &group);
+        let given = || {
+            let groups = |number| router.routes_from_log("a", number).take_groups().len();
+            (0..6).map(groups).collect::<Vec<_>>()
+        };
+        assert_eq!(given(), [1; 6]);
+        local.set_group(OTHER, &group, 2);
+        assert_eq!(given(), [1, 0, 0, 1, 0, 0]);
     }
 
     #[test]

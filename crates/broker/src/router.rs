@@ -111,7 +111,7 @@ impl Router {
     }
 
     /// Has all shards send their members notices of a gap.
-    pub(crate) fn notify_gap(&self, gap: &Arc<Gap>) {
+    pub fn notify_gap(&self, gap: &Arc<Gap>) {
         self.inboxes.iter().for_each(|inbox| inbox.notify_gap(gap.clone()));
     }
 
@@ -229,6 +229,15 @@ impl Router {
         });
         routes.groups.extend(groups);
         routes
+    }
+
+    /// The same for a message of a log that all nodes read: of a group, the node gives it to a member for which its
+    /// number in the log decides.
+    pub fn routes_from_log(&self, topic: &str, number: u64) -> Routes {
+        match self.node.get() {
+            None => self.routes(topic),
+            Some(_) => self.routes_from_node(topic, &[], number),
+        }
     }
 
     /// Where a message of another node goes beside the topic's members. That node has made choices of groups; of those

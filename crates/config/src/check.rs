@@ -2,12 +2,12 @@
 
 mod auth;
 mod cluster;
+mod database;
 mod forward;
 mod history;
 mod keys;
 mod log;
 mod mqtt;
-mod outbox;
 mod tls;
 
 use std::net::{IpAddr, SocketAddr};
@@ -66,7 +66,7 @@ pub(crate) fn check_config(config: &Config, read: &mut Read) {
     mqtt::check(config, &mut checks);
     tls::check(config, &mut checks);
     cluster::check(config, &mut checks);
-    outbox::check(config, &mut checks);
+    database::check(config, &mut checks);
     for origin in &config.client.cors_origins {
         checks.require(&["client.cors_origins"], is_origin(origin), || {
             format!(

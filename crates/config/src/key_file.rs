@@ -1,5 +1,6 @@
 //! Keys in files of their own, in place of settings: `admin.api_key_file`, `auth.hmac_key_file`,
-//! `cluster.password_file`, `cluster.credentials_file`, `outbox.password_file`, `tls.acme_eab_key_file`.
+//! `cluster.password_file`, `cluster.credentials_file`, `history.password_file`, `outbox.password_file`,
+//! `tls.acme_eab_key_file`.
 
 use std::path::{Path, PathBuf};
 
@@ -11,11 +12,12 @@ use crate::{Origin, SettingError, Value};
 pub const NO_KEY: &str = "none";
 
 /// Keys that a file may hold, with the settings that name the files.
-const KEYS: [(&str, &str); 6] = [
+const KEYS: [(&str, &str); 7] = [
     ("admin.api_key", "admin.api_key_file"),
     ("auth.hmac_key", "auth.hmac_key_file"),
     ("cluster.password", "cluster.password_file"),
     ("cluster.credentials", "cluster.credentials_file"),
+    ("history.password", "history.password_file"),
     ("outbox.password", "outbox.password_file"),
     ("tls.acme_eab_key", "tls.acme_eab_key_file"),
 ];
@@ -24,7 +26,7 @@ const KEYS: [(&str, &str); 6] = [
 const PATHS: &str = "auth.public_key_files";
 
 /// Files that others read, by the settings that name one each.
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
     "tls.certificate_file",
     "tls.key_file",
     "tls.client_ca_file",
@@ -35,6 +37,7 @@ const FILES: [&str; 10] = [
     "webhook.ca_file",
     "outbox.ca_file",
     "tracing.ca_file",
+    "history.ca_file",
 ];
 
 /// Puts the key that a file holds in the place of the setting, and the file's whole path in the

@@ -642,7 +642,23 @@ settings! {
 
     /// Limits for all topics with history together, and for what goes with it.
     history: History {
-        /// The memory for the messages of all topics, at least limits.message_bytes_max; above it the oldest are let go, and with a store they are still on disk.
+        /// A database of PostgreSQL that has the messages of topics with history, for this node or for all nodes of a cluster: postgres://user@host:5432/database, with further hosts and options as libpq has them, sslmode=disable, prefer, require or verify-full among them, and without a password; "" is none, and messages are in memory, or in store.data.
+        url: String = Fixed, Text, r#""""#;
+        /// The user's password there.
+        password: String = Secret, Text, r#""""#;
+        /// The file that holds the password and nothing else, in its place; relative to the folder of the file that this stands in. Others on the host may not be able to read it.
+        password_file: String = Live, Text, r#""""#;
+        /// Certificates of the authorities that sign the server's, in PEM; relative as history.password_file is. "" is those of the system, by which only sslmode=verify-full verifies it.
+        ca_file: String = Fixed, Text, r#""""#;
+        /// The schema of the tables and functions there: small letters, digits and _. The server makes it where it may.
+        schema: String = Fixed, Text, r#""throng""#;
+        /// Messages that may wait to be written there, and as many that are written and wait to be handed on; more are answered 503.
+        queue_messages_max: u64 = Fixed, Number(1, 1_000_000), "65536",
+            beyond "503, `store_busy`", shows "`throng_history_queue_messages`, `throng_history_backlog_messages`";
+        /// What those messages may hold, at least limits.message_bytes_max; more are answered 503.
+        queue_bytes_max: u64 = Fixed, Bytes(KIB, 64 * 1024 * MIB), r#""64MiB""#,
+            beyond "503, `store_busy`", shows "`throng_history_queue_bytes`, `throng_history_backlog_bytes`";
+        /// The memory for the messages of all topics, at least limits.message_bytes_max; above it the oldest are let go, and with a store or a database they are still there.
         bytes_max: u64 = Fixed, Bytes(KIB, TIB), r#""256MiB""#,
             beyond "the oldest messages leave memory", shows "`throng_history_bytes`, `throng_history_dropped_total`";
         /// Topics that something is known of in memory; above it those that were quiet longest are forgotten, and who comes back to one is told so unless the store knows it.

@@ -197,7 +197,7 @@ fn every_setting_reaches_the_typed_configuration_from_file_and_variable() {
                 let secret = "0123456789abcdefghijklmnopqrstuv";
                 (format!("\"{secret}\""), secret.into())
             }
-            Kind::Text if setting.key == "outbox.url" => {
+            Kind::Text if ["outbox.url", "history.url"].contains(&setting.key) => {
                 ("\"postgres://a@h/d\"".into(), "postgres://a@h/d".into())
             }
             Kind::Text if setting.key.ends_with(".url") || setting.key == "tracing.otlp_url" => {

@@ -8,6 +8,6 @@ mod error;
 mod idempotency;
 mod local;
 mod slab;
-mod windows;
+pub mod windows;
 
 pub use local::{Begin, HistoryLimits, Local, parts};

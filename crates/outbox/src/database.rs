@@ -2,22 +2,19 @@
 
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
+use ::database::{DatabaseError, LOCK_CLASS, STEP_SECONDS, Session, connect, of_schema, step};
 use tokio::time::timeout;
+use tokio_postgres::Statement;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Statement};
 
+use crate::SCHEMA;
 use crate::drain::Finished;
-use crate::error::DatabaseError;
-use crate::migrations::{self, LOCK_CLASS, of_schema};
 use crate::outbox::Settings;
 use crate::row::Row;
-use crate::session::{STEP_SECONDS, connect, step};
 
 /// A session whose schema is there.
 pub(crate) struct Database {
-    client: Client,
-    connection: JoinHandle<()>,
+    session: Session,
     fetch: Statement,
     finish: Statement,
     trim: Statement,
@@ -38,12 +35,13 @@ pub(crate) struct Fetched {
 impl Database {
     /// Connects, and makes the tables and functions where they are not there yet.
     pub async fn open(settings: &Settings, password: &str) -> Result<Self, DatabaseError> {
-        let (client, connection) = connect(&settings.address, password).await?;
-        let migration = migrations::apply(&client, &settings.schema, settings.address.user());
+        let session = connect(&settings.address, password, |_| ()).await?;
+        let client = &session.client;
+        let migration = SCHEMA.apply(client, &settings.schema, settings.address.user());
         let migrated = timeout(Duration::from_secs(STEP_SECONDS), migration).await;
         let found = migrated.map_err(|_| DatabaseError::Timeout(STEP_SECONDS))??;
-        if found < migrations::VERSION {
-            let (from, to) = (found, migrations::VERSION);
+        if found < SCHEMA.version() {
+            let (from, to) = (found, SCHEMA.version());
             tracing::info!(schema = settings.schema, from, to, "the outbox's schema was migrated");
         }
         let prepare = |text: &str| of_schema(text, &settings.schema);
@@ -51,7 +49,7 @@ impl Database {
         let finish = step(client.prepare(&prepare(include_str!("../sql/finish.sql")))).await?;
         let trim = step(client.prepare(&prepare(include_str!("../sql/trim.sql")))).await?;
         let settings = settings.clone();
-        let database = Database { client, connection, fetch, finish, trim, settings };
+        let database = Database { session, fetch, finish, trim, settings };
         database.check().await?;
         Ok(database)
     }
@@ -61,21 +59,22 @@ impl Database {
     async fn check(&self) -> Result<(), DatabaseError> {
         self.fetch(i64::MAX).await?;
         self.finish(&Finished::default()).await?;
-        step(self.client.execute(&self.trim, &[&i64::MAX])).await?;
+        step(self.session.client.execute(&self.trim, &[&i64::MAX])).await?;
         Ok(())
     }
 
     /// Whether this session drains the outbox from now on, until it ends or [`unlock`](Self::unlock).
     pub async fn try_lock(&self) -> Result<bool, DatabaseError> {
         let lock = "SELECT pg_try_advisory_lock($1, hashtext($2))";
-        let row = step(self.client.query_one(lock, &[&LOCK_CLASS, &self.lock_name()])).await?;
+        let row =
+            step(self.session.client.query_one(lock, &[&LOCK_CLASS, &self.lock_name()])).await?;
         Ok(row.try_get(0)?)
     }
 
     /// Gives the lock back.
     pub async fn unlock(&self) -> Result<(), DatabaseError> {
         let unlock = "SELECT pg_advisory_unlock($1, hashtext($2))";
-        step(self.client.query_one(unlock, &[&LOCK_CLASS, &self.lock_name()])).await?;
+        step(self.session.client.query_one(unlock, &[&LOCK_CLASS, &self.lock_name()])).await?;
         Ok(())
     }
 
@@ -89,7 +88,7 @@ impl Database {
         let limits = [*batch_rows_max, *row_bytes_max, *batch_bytes_max];
         let [rows_max, row_bytes, bytes] = limits.map(|it| i64::try_from(it).unwrap_or(i64::MAX));
         let parameters: [&(dyn ToSql + Sync); 4] = [&above, &rows_max, &row_bytes, &bytes];
-        let found = step(self.client.query(&self.fetch, &parameters)).await?;
+        let found = step(self.session.client.query(&self.fetch, &parameters)).await?;
         let mut fetched = Fetched { oldest: 0, rows: Vec::new(), age_seconds: 0.0 };
         for row in &found {
             fetched.oldest = row.try_get("oldest")?;
@@ -116,18 +115,16 @@ impl Database {
         let reasons: Vec<String> = reasons.collect();
         let all: Vec<i64> = finished.published.iter().chain(&ids).copied().collect();
         let parameters: [&(dyn ToSql + Sync); 4] = [&all, &ids, &codes, &reasons];
-        let row = step(self.client.query_one(&self.finish, &parameters)).await?;
+        let row = step(self.session.client.query_one(&self.finish, &parameters)).await?;
         if !ids.is_empty() {
             let max = i64::try_from(self.settings.refused_rows_max).unwrap_or(i64::MAX);
-            step(self.client.execute(&self.trim, &[&max])).await?;
+            step(self.session.client.execute(&self.trim, &[&max])).await?;
         }
         Ok(row.try_get(0)?)
     }
 
     /// Ends the session, and with it the lock.
     pub async fn close(self) {
-        drop(self.client);
-        // A server that does not reply notices it by itself.
-        let _ = timeout(Duration::from_secs(1), self.connection).await;
+        self.session.close().await;
     }
 }

@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
-use crate::backoff::Backoff;
 use crate::floor::Floor;
 use crate::row::{Outcome, Reason, Row};
+use ::database::Backoff;
 
 /// The delay before a poll of an empty outbox, in milliseconds: the first one, and the longest.
 pub(crate) const IDLE_MS: (u64, u64) = (5, 50);
@@ -176,7 +176,7 @@ impl Drain {
         }
         if batch.finished.is_empty() {
             self.stuck_since_ms.get_or_insert(now_ms);
-            let delay_ms = self.blocked.next();
+            let delay_ms = self.blocked.delay_ms();
             self.state = State::Idle(now_ms + delay_ms);
             return Action::Sleep(now_ms + delay_ms);
         }
@@ -190,7 +190,7 @@ impl Drain {
             // Another node has deleted the others.
             self.stuck_since_ms = None;
             self.unfinished.clear();
-            self.state = State::Idle(now_ms + self.idle.next());
+            self.state = State::Idle(now_ms + self.idle.delay_ms());
             return;
         };
         self.idle.reset();
@@ -226,7 +226,7 @@ impl Drain {
         // Some rows were published.
         self.blocked.reset();
         self.stuck_since_ms = None;
-        let delay_ms = if is_blocked { self.blocked.next() } else { 0 };
+        let delay_ms = if is_blocked { self.blocked.delay_ms() } else { 0 };
         self.state = State::Idle(now_ms + delay_ms);
     }
 }

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ::database::{Backoff, DatabaseError};
 use throttle::Throttle;
 use tokio::sync::mpsc;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::backoff::Backoff;
 use crate::database::Database;
 use crate::drain::{Action, Drain, Finished, Unfinished};
-use crate::error::DatabaseError;
 use crate::outbox::Outbox;
 use crate::row::{Outcome, Publisher, Row};
 
@@ -92,7 +91,7 @@ impl Driver {
                 Some(Err(error)) => error,
             };
             self.on_error(error);
-            self.wait(Duration::from_millis(backoff.next())).await;
+            self.wait(Duration::from_millis(backoff.delay_ms())).await;
         }
     }
 

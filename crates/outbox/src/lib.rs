@@ -10,25 +10,31 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
-mod address;
-mod backoff;
 mod database;
 mod drain;
 mod driver;
-mod error;
 mod floor;
-mod migrations;
 mod outbox;
 mod row;
-mod secure;
-mod session;
 #[cfg(test)]
 mod simulation;
 mod thread;
 
-pub use address::{Address, AddressError};
-pub use error::DatabaseError;
-pub use migrations::{VERSION, migrate, script};
 pub use outbox::{Outbox, Settings, Status};
 pub use row::{Done, Outcome, Publisher, Reason, Row};
 pub use thread::{Running, Runtime, spawn};
+
+/// The tables and functions in the database.
+pub const SCHEMA: ::database::Schema =
+    ::database::Schema { part: "outbox", scripts: &[include_str!("../sql/1.sql")] };
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn each_migration_records_its_version() {
+        for (at, migration) in super::SCHEMA.scripts.iter().enumerate() {
+            let record = format!("outbox_migrations (version) VALUES ({});", at + 1);
+            assert!(migration.contains(&record), "{record}");
+        }
+    }
+}

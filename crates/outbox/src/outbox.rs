@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use crate::address::Address;
+use database::Address;
 
 /// How the outbox is drained.
 #[derive(Clone, Debug)]

@@ -51,6 +51,21 @@ pub struct Record {
     pub publication: Publication,
 }
 
+impl Record {
+    /// The bytes of a message, for who stores them elsewhere. The topic and the offset are not among them.
+    pub fn encode(publication: &Publication, at_ms: u64) -> Box<[u8]> {
+        encode(publication, at_ms)
+    }
+
+    /// The message of these bytes.
+    ///
+    /// # Errors
+    /// When they are damaged, or of a newer version.
+    pub fn decode(topic: &Name, offset: u64, bytes: &[u8]) -> Result<Record, RowError> {
+        RecordRef::decode(bytes)?.record(topic, offset)
+    }
+}
+
 /// A decoded record that borrows its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordRef<'a> {

@@ -81,6 +81,11 @@ pub enum Command {
     /// A store is the directory of "throng serve --data". Only "backup" copies one that a server has open.
     #[command(subcommand, after_long_help = help::STORE)]
     Store(crate::commands::store::What),
+    /// Make the tables and functions for a history of topics in PostgreSQL.
+    ///
+    /// The server makes them itself when it starts, where its user in PostgreSQL may.
+    #[command(subcommand, after_long_help = help::HISTORY)]
+    History(crate::commands::history::What),
     /// Make the tables and functions for what applications publish in their own transactions.
     ///
     /// The server makes them itself when it starts, where its user in PostgreSQL may.

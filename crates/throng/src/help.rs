@@ -130,6 +130,17 @@ Exit status:
   2  the command line is wrong
   3  something is damaged";
 
+pub const HISTORY: &str = "\
+Examples:
+  throng history migrate --config throng.toml
+  throng history migrate --print | psql app
+  throng history migrate --print --from 1 > history.sql
+
+Exit status:
+  0  the tables and functions are there, or the statements are printed
+  1  the database can't be reached, has those of a newer version, or does not allow it
+  2  the command line or the configuration is wrong";
+
 pub const OUTBOX: &str = "\
 Examples:
   throng outbox migrate --config throng.toml

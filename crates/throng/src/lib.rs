@@ -59,6 +59,7 @@ pub fn run_with(
         Some(Command::Health(health)) => commands::health::run(&health),
         Some(Command::Key(what)) => commands::key::run(&what),
         Some(Command::Store(what)) => commands::store::run(&what),
+        Some(Command::History(what)) => commands::history::run(&what),
         Some(Command::Outbox(what)) => commands::outbox::run(&what),
         Some(Command::Token(what)) => commands::token::run(&what),
         Some(Command::Subscriptions(what)) => commands::subscriptions::run(&what),

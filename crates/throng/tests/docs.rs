@@ -59,6 +59,7 @@ pages! {
     tracing: "docs/tracing.md",
     cluster: "docs/cluster.md",
     outbox: "docs/outbox.md",
+    history_postgres: "docs/history-postgres.md",
     store: "docs/store.md",
     guarantees: "docs/guarantees.md",
     security: "docs/security.md",

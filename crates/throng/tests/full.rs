@@ -109,6 +109,11 @@ fn the_page_of_limits_names_metrics_that_are_there() {
     let server = Server::with(&["--shards", "1"], &settings);
     let (status, metrics) = text(server.admin, "GET", "/metrics", None, "");
     assert_eq!(status, 200);
+    // A history in PostgreSQL stands beside no store.
+    let postgres = crate::outbox::support::Postgres::start();
+    let url = postgres.url("postgres");
+    let history = Server::with(&["--shards", "1"], &[("THRONG_HISTORY_URL", &url)]);
+    let metrics = metrics + &text(history.admin, "GET", "/metrics", None, "").1;
     let (mut rows, mut named) = (0, 0);
     for row in page.lines().filter(|line| line.starts_with("| [`")) {
         let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();

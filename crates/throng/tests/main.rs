@@ -29,6 +29,7 @@ mod forward;
 mod forward_backends;
 mod full;
 mod headers;
+mod history_postgres;
 mod hooks;
 mod hostile;
 mod hostile_admin;

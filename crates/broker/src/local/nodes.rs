@@ -44,6 +44,10 @@ impl Local {
         match self.way_of(&publication, false)? {
             Way::On => self.pass_on(hash, publication, None, (false, origin)).map(drop),
             Way::Past => self.pass_on(hash, publication, None, (true, origin)).map(drop),
+            // What another node appends to a log that all share comes by that log.
+            Way::Into(_) if self.history.is_shared() => {
+                self.pass_on(hash, publication, None, (true, origin)).map(drop)
+            }
             Way::Into(rule) => {
                 let mut routes = self.routes_here(&publication.topic, origin);
                 let left = routes.take_left();

@@ -8,9 +8,8 @@ use crate::{Config, TopicRule};
 /// The longest name of a cluster or a node, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
-/// Why history is no part of a cluster yet.
-const NO_HISTORY: &str = "each node of a cluster would have a history of its own, since this version has no log that all \
-                          share";
+/// Why history is no part of a cluster without a database.
+const NO_HISTORY: &str = "each node of a cluster would have a history of its own: set history.url, a database that all nodes share";
 
 pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
     let (cluster, limits) = (&config.cluster, &config.limits);
@@ -58,17 +57,21 @@ pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
     );
     checks.require(
         &["inbox.enabled", "cluster.urls"],
-        cluster.urls.is_empty() || !config.inbox.enabled,
-        || format!("{NO_HISTORY}: make it false, or take cluster.urls away and serve by one node"),
+        cluster.urls.is_empty() || !config.inbox.enabled || !config.history.url.is_empty(),
+        || {
+            "users don't acknowledge messages in a cluster yet: make it false, or take cluster.urls away and serve by \
+             one node"
+                .into()
+        },
     );
 }
 
 /// Why a rule by topic can't be in a cluster, if so, with its key.
 pub(super) fn check_rule(config: &Config, rule: &TopicRule) -> Option<(&'static str, String)> {
     let has_history = rule.history_messages_max > 0 && !config.cluster.urls.is_empty();
-    has_history.then(|| {
+    (has_history && config.history.url.is_empty()).then(|| {
         let message = format!(
-            "{NO_HISTORY}: make it 0, without the keys that go with it, or take cluster.urls away and serve by \
+            "{NO_HISTORY}; or make it 0, without the keys that go with it, or take cluster.urls away and serve by \
              one node"
         );
         ("history_messages_max", message)
@@ -146,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn topics_with_history_are_no_part_of_a_cluster() {
+    fn topics_with_history_need_a_database_in_a_cluster() {
         let cluster = "[cluster]\nurls = [\"nats://a\"]\n";
         let rule = "[[topics]]\npattern = \"chat:*\"\nhistory_messages_max = 5\n";
         let refused = error(&format!("{cluster}{rule}"));
@@ -158,5 +161,7 @@ mod tests {
             "{refused}"
         );
         assert_eq!(error(rule), "");
+        let database = "[history]\nurl = \"postgres://h/d\"\n";
+        assert_eq!(error(&format!("{cluster}{database}{rule}durable = true\n")), "");
     }
 }

@@ -20,8 +20,11 @@ const HISTORY_KEYS: [&str; 5] =
 const ACKNOWLEDGE_KEYS: [&str; 4] =
     ["ack_window_messages_max", "ack_redelivery_seconds", "ack_tries_max", "dead_letter"];
 
-const NO_STORE: &str = "a durable message needs a disk to be on: set store.data (--data), or make \
-                        this false";
+const NO_STORE: &str = "a durable message needs a disk to be on: set store.data (--data) or history.url, \
+                        or make this false";
+
+/// What messages in PostgreSQL don't have in this version.
+const NOT_IN_DATABASE: &str = "with history.url users don't acknowledge messages yet: make this false, or use store.data in its place";
 
 /// The largest message must fit into a topic's history, into all history, and into the store's
 /// queue. This does not matter while no topic has history.
@@ -34,18 +37,39 @@ pub(super) fn check_sections(config: &Config, checks: &mut Checks<'_>) {
             too_small(key, bytes, limits.message_bytes_max)
         });
     };
+    let has_database = !history.url.is_empty();
     fits("store.queue_bytes_max", store.queue_bytes_max, has_history && !store.data.is_empty());
+    fits("history.queue_bytes_max", history.queue_bytes_max, has_history && has_database);
     fits("history.bytes_max", history.bytes_max, has_history);
     fits("inbox.bytes_max", inbox.bytes_max, inbox.enabled);
     let durable = inbox.enabled && inbox.durable;
     checks.require(&["inbox.durable", "store.data"], !durable || !store.data.is_empty(), || {
         NO_STORE.into()
     });
+    if has_database {
+        check_database(config, checks);
+    }
     let rules = &checks.read.rules;
     let error = inbox.enabled.then(|| dead_letter_error(&inbox.dead_letter, config, rules, None));
     if let Some(error) = error.flatten() {
         checks.require(&["inbox.dead_letter"], false, || error);
     }
+}
+
+/// What a history in PostgreSQL does not go with.
+fn check_database(config: &Config, checks: &mut Checks<'_>) {
+    checks.require(&["history.url", "store.data"], config.store.data.is_empty(), || {
+        "messages are in one place: take history.url or store.data (--data) away".into()
+    });
+    checks.require(&["inbox.enabled", "history.url"], !config.inbox.enabled, || {
+        NOT_IN_DATABASE.into()
+    });
+    let has_sessions = config.has_mqtt() && config.mqtt.session_seconds_max > 0;
+    checks.require(&["mqtt.session_seconds_max", "history.url"], !has_sessions, || {
+        "with history.url sessions of MQTT don't outlive their connections yet: set mqtt.session_seconds_max = 0, or \
+         use store.data in place of history.url"
+            .into()
+    });
 }
 
 /// The errors of the rule at `index`, as keys and messages. `invalid` contains the settings whose
@@ -73,8 +97,22 @@ pub(super) fn check_rule(
         }
         return errors;
     }
-    if typed.durable && config.store.data.is_empty() && !invalid.contains("store.data") {
+    let has_database = !config.history.url.is_empty() && !invalid.contains("history.url");
+    let is_nowhere = config.store.data.is_empty() && config.history.url.is_empty();
+    if typed.durable && is_nowhere && !invalid.contains("store.data") {
         errors.push(("durable", NO_STORE.into()));
+    }
+    if has_database && !typed.durable && known("durable") {
+        let message = "a message in PostgreSQL has its id when it is there, so its publisher waits for that: set \
+                       durable = true in this rule";
+        errors.push(("durable", message.into()));
+    }
+    if has_database && typed.compact {
+        let message = "with history.url topics are not compacted yet: take compact away, or use store.data in its place";
+        errors.push(("compact", message.into()));
+    }
+    if has_database && typed.acknowledge {
+        errors.push(("acknowledge", NOT_IN_DATABASE.into()));
     }
     let (bytes, message) = (typed.history_bytes_max, config.limits.message_bytes_max);
     let sure = known("history_bytes_max") && !invalid.contains("limits.message_bytes_max");
@@ -191,6 +229,37 @@ mod tests {
     fn only(file: &str, want: &str) {
         let errors = errors_of(file);
         assert!(errors.len() == 1 && errors[0].starts_with(want), "{want}\nin\n{errors:#?}");
+    }
+
+    #[test]
+    fn a_history_in_a_database_refuses_what_it_does_not_have() {
+        let database = "[history]\nurl = \"postgres://h/d\"\n";
+        let rule = "[[topics]]\npattern = \"a\"\nhistory_messages_max = 9\n";
+        let of = |more: &str| errors_of(&format!("{database}{more}"));
+        assert!(of(&format!("{rule}durable = true\n")).is_empty());
+        only(
+            &format!("{database}{rule}"),
+            "4:11: topics[0].durable: a message in PostgreSQL has its id when",
+        );
+        let compact = format!("{database}{rule}durable = true\ncompact = true\n");
+        only(&compact, "7:11: topics[0].compact: with history.url topics are not compacted yet");
+        let acknowledge = format!("{database}{rule}durable = true\nacknowledge = true\n");
+        only(&acknowledge, "7:15: topics[0].acknowledge: with history.url users don't acknowledge");
+        let inbox = format!("{database}[inbox]\nenabled = true\n");
+        only(&inbox, "4:11: inbox.enabled: with history.url users don't acknowledge");
+        let store = format!("{database}[store]\ndata = \"d\"\n");
+        only(&store, "2:7: history.url: messages are in one place");
+        let mqtt = format!("{database}[mqtt]\nlisten = \"127.0.0.1:0\"\n");
+        let want = "with history.url sessions of MQTT don't outlive their connections yet: set \
+                    mqtt.session_seconds_max = 0, or";
+        only(&mqtt, &format!("2:7: history.url: {want}"));
+        only(
+            &format!("{mqtt}session_seconds_max = 9\n"),
+            &format!("5:23: mqtt.session_seconds_max: {want}"),
+        );
+        assert!(of("[mqtt]\nlisten = \"127.0.0.1:0\"\nsession_seconds_max = 0\n").is_empty());
+        let queue = format!("{database}queue_bytes_max = \"1KiB\"\n{rule}durable = true\n");
+        only(&queue, "3:19: history.queue_bytes_max: the largest message must fit");
     }
 
     const WITH_HISTORY: &str = "[[topics]]\npattern = \"a\"\nhistory_messages_max = 9\n";

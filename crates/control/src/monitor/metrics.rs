@@ -63,6 +63,9 @@ impl Collector for Reading {
         if let Some(outbox) = &self.0.outbox {
             self::outbox(&mut encoder, outbox)?;
         }
+        if let Some(postgres) = &self.0.history_database {
+            history_database(&mut encoder, postgres)?;
+        }
         self.tokens(&mut encoder)?;
         self.tls(&mut encoder)?;
         self.webhook(&mut encoder)?;
@@ -672,6 +675,36 @@ fn outbox(encoder: &mut DescriptorEncoder, outbox: &outbox::Outbox) -> fmt::Resu
         counter(encoder, &format!("outbox_{name}"), help, None, value as f64)?;
     }
     Ok(())
+}
+
+/// The history in PostgreSQL.
+fn history_database(
+    encoder: &mut DescriptorEncoder,
+    postgres: &history_postgres::Postgres,
+) -> fmt::Result {
+    let status = postgres.status();
+    let help = "PostgreSQL: 0 while the database of the history can't be used";
+    let connected = f64::from(u8::from(status.is_connected));
+    gauge(encoder, "history_connected", help, None, connected)?;
+    let help = "PostgreSQL: messages that wait to be written to the history";
+    gauge(encoder, "history_queue_messages", help, None, status.queue_messages as f64)?;
+    let help = "PostgreSQL: what these messages hold";
+    gauge(encoder, "history_queue", help, Some(Unit::Bytes), status.queue_bytes as f64)?;
+    let help =
+        "PostgreSQL: messages of this node that are written and wait to be handed to members";
+    gauge(encoder, "history_backlog_messages", help, None, status.backlog_messages as f64)?;
+    let help = "PostgreSQL: what these messages hold";
+    gauge(encoder, "history_backlog", help, Some(Unit::Bytes), status.backlog_bytes as f64)?;
+    let help = "PostgreSQL: messages that went to nobody here, since this node has no rule for their topics";
+    counter(encoder, "history_passed", help, None, status.passed as f64)?;
+    let help = "PostgreSQL: how often members were told of a gap, as messages were gone before this node had read them";
+    counter(encoder, "history_gaps", help, None, status.gaps as f64)?;
+    let help = "PostgreSQL: how often messages that no rule retains could not be deleted";
+    counter(encoder, "history_trims_failed", help, None, status.trims_failed as f64)?;
+    let help = "PostgreSQL: commits of messages by this node";
+    counter(encoder, "history_commits", help, None, status.batches as f64)?;
+    let help = "PostgreSQL: how often the connection of the history was lost";
+    counter(encoder, "history_connections_lost", help, None, status.connections_lost as f64)
 }
 
 /// Counts with their upper bounds in seconds, the last of which may be infinite.

@@ -39,6 +39,8 @@ pub struct Node<S: ?Sized = dyn Shards> {
     pub cluster: Option<Arc<link::Link>>,
     /// What applications publish in their own transactions; `None` without a database.
     pub outbox: Option<Arc<outbox::Outbox>>,
+    /// The history, where a database has it.
+    pub history_database: Option<history_postgres::Postgres>,
     /// The flags that all threads share.
     pub shared: Arc<shard::Shared>,
     /// When the node's clock began.

@@ -541,6 +541,7 @@ fn node_from(
         store,
         cluster: None,
         outbox: None,
+        history_database: None,
         broker: Arc::new(broker),
         history,
         shared: Arc::new(shard::Shared::new(

@@ -226,7 +226,8 @@ impl Core {
 
     /// Whether a client's message is on disk when it is confirmed. Nobody waits for one that is not confirmed.
     pub(super) fn mqtt_is_durable(&self, publication: &Publication) -> bool {
-        publication.qos.is_confirmed()
+        // A log that nodes share gives a message its position later, also one that is not confirmed.
+        (publication.qos.is_confirmed() || self.history.is_shared())
             && self.history.rule(&publication.topic).is_some_and(|rule| rule.durable)
     }
 

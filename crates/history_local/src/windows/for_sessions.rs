@@ -9,7 +9,7 @@ use super::Windows;
 pub struct ForSessions {
     /// How many.
     pub messages: usize,
-    /// Their bytes, as [`Message::bytes`] counts them.
+    /// Their bytes, as `model::Message::bytes` counts them.
     pub bytes: usize,
 }
 

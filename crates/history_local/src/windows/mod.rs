@@ -39,7 +39,7 @@ const SWEPT_MESSAGES: usize = 4;
 /// What all topics may take together.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The bytes of the messages, as [`Message::bytes`] counts them.
+    /// The bytes of the messages, as `model::Message::bytes` counts them.
     pub bytes_max: usize,
     /// Known topics, also those without a message.
     pub topics_max: usize,
@@ -146,6 +146,15 @@ impl Windows {
         }
     }
 
+    /// Forgets all topics and messages: nothing is known of messages up to the offset `floor` any more. Gives what was
+    /// here, whose memory is freed where it is dropped.
+    #[must_use]
+    pub fn reset(&mut self, floor: u64) -> Windows {
+        let mut new = Windows::new(self.limits, floor);
+        new.dropped_by = self.dropped_by;
+        std::mem::replace(self, new)
+    }
+
     /// Retains a message, whose offset is above all others', as the topic's rule says. Then drops what is
     /// over the limits: the topic's own oldest messages, and the oldest of all topics. Drops a message
     /// at once that is over a limit alone. Ages are counted by `now_ms`, in milliseconds since 1970.
@@ -249,7 +258,7 @@ impl Windows {
     }
 
     /// Topics that nothing is known of had no message after this offset. It is above
-    /// [`Windows::gone`] when a topic was forgotten whose last message had expired.
+    /// `gone` when a topic was forgotten whose last message had expired.
     pub fn last_gone(&self) -> u64 {
         self.last_gone
     }
@@ -404,7 +413,7 @@ impl Windows {
         self.messages.len()
     }
 
-    /// Their bytes, as [`Message::bytes`] counts them.
+    /// Their bytes, as `model::Message::bytes` counts them.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -29,6 +29,21 @@ fn compact(messages_max: u64) -> HistoryRule {
 }
 
 #[test]
+fn a_reset_forgets_all_and_claims_nothing_before_its_floor() {
+    let mut windows = Windows::new(ALL, 0);
+    let topic = Name::from("a");
+    windows.push_now(plain(1, &topic), &rule(1));
+    windows.push_now(plain(2, &topic), &rule(1));
+    let dropped_by = windows.dropped_by();
+    let former = windows.reset(7);
+    assert_eq!((former.messages(), windows.messages(), windows.topics()), (1, 0, 0));
+    assert_eq!(windows.dropped_by(), dropped_by);
+    for topic in ["a", "b"] {
+        assert!(!windows.reaches(hash(topic), topic, 6) && windows.reaches(hash(topic), topic, 7));
+    }
+}
+
+#[test]
 fn what_is_here_for_sessions_alone_is_counted() {
     let mut windows = Windows::new(ALL, 0);
     let (sessions, ruled) = (Name::from("sessions"), Name::from("ruled"));

@@ -7,8 +7,10 @@ pub mod drain;
 #[cfg(feature = "flood")]
 pub mod flood;
 pub mod health;
+pub mod history;
 pub mod key;
 pub mod man;
+mod migrate;
 pub mod outbox;
 pub mod parent;
 pub mod rebalance;

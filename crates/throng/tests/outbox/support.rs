@@ -132,7 +132,16 @@ impl Postgres {
         self.psql_in("postgres", "app", sql)
     }
 
-    /// The same as another user.
+    /// Runs a long script in the database `app`, each statement by itself, and returns what it prints.
+    pub fn psql_script(&self, sql: &str) -> String {
+        Postgres::add_file(self.folder.path(), "script.sql", sql);
+        let script = self.folder.path().join("script.sql");
+        let output = output_within(self.client("postgres", "app").arg("-f").arg(script));
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs statements in the database `app` as another user.
     pub fn psql_as(&self, user: &str, sql: &str) -> String {
         self.psql_in(user, "app", sql)
     }

@@ -253,6 +253,7 @@ impl From<PublishError> for Rejection {
             PublishError::Overloaded
             | PublishError::StoreBusy
             | PublishError::StoreFailed(_)
+            | PublishError::Unconfirmed(_)
             | PublishError::StoreDamaged(_)
             | PublishError::NoHistory
             | PublishError::KeyRequired => CodedError::from(error).into(),

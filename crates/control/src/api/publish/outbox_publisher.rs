@@ -69,7 +69,8 @@ fn outcome(result: Result<broker::Published, PublishError>) -> Outcome {
         Err(
             error @ (PublishError::Overloaded
             | PublishError::StoreBusy
-            | PublishError::StoreFailed(_)),
+            | PublishError::StoreFailed(_)
+            | PublishError::Unconfirmed(_)),
         ) => Outcome::Wait(error.to_string().into()),
         Err(
             error @ (PublishError::StoreDamaged(_)

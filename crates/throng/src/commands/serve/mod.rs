@@ -4,6 +4,7 @@ mod authorities;
 mod certificates;
 mod cluster;
 mod demo;
+pub(in crate::commands) mod history;
 mod log;
 mod mqtt;
 pub(in crate::commands) mod outbox;
@@ -138,6 +139,8 @@ struct Server {
     forwarded: Option<Forwarded>,
     /// The link to other nodes, and its thread.
     cluster: Option<(Arc<link::Link>, link::Running)>,
+    /// The history in a database, and its thread.
+    postgres: Option<(history_postgres::Postgres, history_postgres::Running)>,
     /// What applications publish in their own transactions, and the thread that does it.
     outbox: Option<(Arc<::outbox::Outbox>, ::outbox::Running)>,
 }
@@ -288,6 +291,9 @@ impl Server {
         if let Some((outbox, _)) = &self.outbox {
             outbox.set_password(new.config.outbox.password.clone());
         }
+        if let Some((postgres, _)) = &self.postgres {
+            postgres.set_password(new.config.history.password.clone());
+        }
         for handle in &self.handles {
             handle.send(shard::Command::Settings(settings.clone()));
         }
@@ -355,6 +361,10 @@ impl Server {
         }
         self.shards.join();
         if let Some((_, running)) = self.cluster {
+            running.stop();
+        }
+        // What clients published as their last is appended.
+        if let Some((_, running)) = self.postgres.take() {
             running.stop();
         }
         // What has happened until now is told, or stored.

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::Config;
-use outbox::{Address, Outbox, Runtime, Settings};
+use database::Address;
+use outbox::{Outbox, Runtime, Settings};
 
 use crate::error::CommandError;
 
@@ -24,13 +25,22 @@ pub(super) fn outbox(config: &Config) -> Result<Option<Arc<Outbox>>, CommandErro
 
 /// Where the database is.
 pub(in crate::commands) fn address(config: &Config) -> Result<Address, CommandError> {
+    database_address("outbox", &config.outbox.url, &config.outbox.ca_file)
+}
+
+/// Where a database is, by the settings of a section.
+pub(super) fn database_address(
+    section: &str,
+    url: &str,
+    ca_file: &str,
+) -> Result<Address, CommandError> {
     let usage = |key: &str, text: &dyn std::fmt::Display| {
-        CommandError::Usage(format!("outbox.{key}: {text}"))
+        CommandError::Usage(format!("{section}.{key}: {text}"))
     };
-    let file = Some(&config.outbox.ca_file).filter(|file| !file.is_empty());
-    let read = |file: &String| files::read_text(Path::new(file), CA_BYTES_MAX);
+    let file = Some(ca_file).filter(|file| !file.is_empty());
+    let read = |file: &str| files::read_text(Path::new(file), CA_BYTES_MAX);
     let ca = file.map(read).transpose().map_err(|error| usage("ca_file", &error))?;
-    Address::new(&config.outbox.url, ca.as_deref()).map_err(|error| usage("url", &error))
+    Address::new(url, ca.as_deref()).map_err(|error| usage("url", &error))
 }
 
 pub(super) fn settings(config: &Config, address: Address) -> Settings {

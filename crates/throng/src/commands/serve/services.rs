@@ -7,6 +7,7 @@ use std::time::Instant;
 use ::history::History;
 use config::Config;
 use history_local::{Begin, Local};
+use history_postgres::Postgres;
 use protocol::Protocols;
 use protocol::phoenix::token::Key;
 
@@ -16,6 +17,7 @@ use crate::error::CommandError;
 use super::authorities;
 use super::certificates::Certificates;
 use super::cluster::Cluster;
+use super::history;
 use super::mqtt;
 use super::outbox;
 use super::settings::{self, Fixed};
@@ -60,7 +62,11 @@ impl Identity {
 pub(super) struct Services {
     pub started: Instant,
     pub broker: Arc<broker::Local>,
-    pub history: Arc<Local>,
+    pub history: Arc<dyn History>,
+    /// The history of this process; nothing goes there where there is a database for it.
+    pub local: Arc<Local>,
+    /// The history, where a database has it.
+    pub postgres: Option<Postgres>,
     pub store: Option<store::Store>,
     /// Who is in topics, for another process or other nodes.
     pub presence: Arc<presence::Local>,
@@ -98,6 +104,7 @@ impl Services {
         handles: Vec<shard::Handle>,
         identity: Identity,
         found: &mut Found,
+        history_runtime: Option<&history_postgres::Runtime>,
     ) -> Result<(Self, control::webhook::Workers), CommandError> {
         let Identity { node, started, longpoll_key, new_epoch: _ } = identity;
         let subscriptions =
@@ -107,7 +114,15 @@ impl Services {
         let begin = found.begin.take();
         let cluster = Cluster::new(config, node, started, args.demo)?;
         let relay = cluster.as_ref().map(|cluster| cluster.link.clone());
-        let (broker, history) = broker(config, &handles, started, begin, &mqtt_state, relay)?;
+        let inboxes = handles.iter().map(shard::Handle::inbox).collect();
+        let router = mqtt_state.router(inboxes);
+        let open = |runtime| open_history(config, runtime, router.clone(), started);
+        let postgres = history_runtime.map(open).transpose()?;
+        let (broker, local) = broker(config, router, started, begin, postgres.as_ref(), relay)?;
+        let history: Arc<dyn History> = match &postgres {
+            Some(postgres) => Arc::new(postgres.clone()),
+            None => local.clone(),
+        };
         let presence = presence::Local::new(settings::presence(config), node);
         let presence = Arc::new(match &cluster {
             Some(cluster) => presence.with_nodes(cluster.link.settings().presence_bytes_max),
@@ -116,7 +131,7 @@ impl Services {
         let (subscribed, outlives) = (subscriptions.clone(), mqtt_state.for_shards());
         let shared = shard::Shared::new(node, protocols, presence.clone(), subscribed, outlives);
         let shared = Arc::new(shared);
-        set_time(&shared, started, &history);
+        set_time(&shared, started, &*history);
         mqtt_state.retained.set_clock(shared.unix_ms(0));
         let left = found.reader.as_ref().map(storage::events).transpose()?;
         let saved = store.clone().map(storage::SavedEvents);
@@ -142,6 +157,8 @@ impl Services {
             started,
             broker,
             history,
+            local,
+            postgres,
             store,
             presence,
             subscriptions,
@@ -171,14 +188,14 @@ impl Services {
 
     /// Tells the shards the time, which another process may have passed on.
     pub fn set_time(&self) {
-        set_time(&self.shared, self.started, &self.history);
+        set_time(&self.shared, self.started, &*self.history);
     }
 
     /// Takes what the store has.
     pub fn load(&self, reader: &store::Reader) -> Result<(), CommandError> {
-        let Services { broker, history, subscriptions, tokens, .. } = self;
+        let Services { broker, history, local, subscriptions, tokens, .. } = self;
         storage::load_revocations(reader, &tokens.revocations)?;
-        storage::load(reader, &**broker, history, subscriptions)?;
+        storage::load(reader, &**broker, local, subscriptions)?;
         let (unix_s, age_s) = (control::unix_us() / 1_000_000, history.age_ms() / 1_000);
         self.mqtt_state.load(reader, &**broker, sessions::Now { unix_s, age_s })
     }
@@ -202,7 +219,7 @@ impl Services {
     }
 }
 
-fn set_time(shared: &shard::Shared, started: Instant, history: &Local) {
+fn set_time(shared: &shard::Shared, started: Instant, history: &dyn History) {
     let now_us = started.elapsed().as_micros() as u64;
     shared.set_time(now_us, control::unix_us(), history.age_ms().saturating_mul(1_000));
 }
@@ -218,24 +235,36 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
+fn open_history(
+    config: &Config,
+    runtime: &history_postgres::Runtime,
+    router: Arc<broker::Router>,
+    started: Instant,
+) -> Result<Postgres, CommandError> {
+    let writer = number(&random::<8>()?);
+    history::open(config, runtime, router, started, writer)
+}
+
 fn broker(
     config: &Config,
-    handles: &[shard::Handle],
+    router: Arc<broker::Router>,
     started: Instant,
     begin: Option<Begin>,
-    mqtt_state: &mqtt::Mqtt,
+    postgres: Option<&Postgres>,
     relay: Option<Arc<link::Link>>,
 ) -> Result<(Arc<broker::Local>, Arc<Local>), CommandError> {
     let secret = random::<{ broker::SECRET_BYTES }>()?;
-    let inboxes: Vec<_> = handles.iter().map(shard::Handle::inbox).collect();
     let (recent, history_limits) = (settings::broker(config), storage::limits(config));
     let begin = begin.unwrap_or_else(|| Begin::in_memory(broker::epoch(&secret)));
-    let router = mqtt_state.router(inboxes);
-    let history = Arc::new(Local::new(router.clone(), begin, started, history_limits, recent));
-    let broker = broker::Local::new(router, secret, started, recent, history.clone());
+    let local = Arc::new(Local::new(router.clone(), begin, started, history_limits, recent));
+    let log: Arc<dyn broker::HistoryLog> = match postgres {
+        Some(postgres) => Arc::new(postgres.clone()),
+        None => local.clone(),
+    };
+    let broker = broker::Local::new(router, secret, started, recent, log);
     let broker = match relay {
         Some(relay) => broker.with_relay(relay.settings().node, relay),
         None => broker,
     };
-    Ok((Arc::new(broker), history))
+    Ok((Arc::new(broker), local))
 }

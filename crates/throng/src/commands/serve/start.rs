@@ -21,7 +21,7 @@ use super::log::Log;
 use super::services::{Configured, Identity, Services};
 use super::settings::{self, live};
 use super::upgrade::{self, ByCall, Forwarded, Old, TakeOver, Upgrade};
-use super::{Server, cluster, failed, outbox, parts, ports, storage};
+use super::{Server, cluster, failed, history, outbox, parts, ports, storage};
 
 /// What somebody wants to be started.
 pub(super) struct Start<'a> {
@@ -46,6 +46,8 @@ struct First {
     cluster: Option<link::Runtime>,
     /// `None` without a database.
     outbox: Option<::outbox::Runtime>,
+    /// The same for the history.
+    history: Option<history_postgres::Runtime>,
     signals: Signals,
 }
 
@@ -90,8 +92,9 @@ impl Start<'_> {
         let prepared = ports::prepare(config, Vec::new())?;
         let mut found = storage::open(config, identity.new_epoch)?;
         let handles = prepared.handles.clone();
+        let (args, protocols, runtime) = (self.args, self.protocols, first.history.as_ref());
         let (services, workers) =
-            Services::new(config, self.args, self.protocols, handles, identity, &mut found)?;
+            Services::new(config, args, protocols, handles, identity, &mut found, runtime)?;
         let configured = services.configure(config)?;
         if let Some(reader) = found.reader {
             services.load(&reader)?;
@@ -114,8 +117,9 @@ impl Start<'_> {
         // The old process has the store until all else has been passed.
         let mut found = storage::waiting(config, identity.new_epoch);
         let handles = prepared.handles.clone();
+        let (args, protocols, runtime) = (self.args, self.protocols, first.history.as_ref());
         let (services, workers) =
-            Services::new(config, self.args, self.protocols, handles, identity, &mut found)?;
+            Services::new(config, args, protocols, handles, identity, &mut found, runtime)?;
         // Until all of the other process's questions are here.
         services.webhook.stand_still();
         let configured = services.configure(config)?;
@@ -145,7 +149,8 @@ impl Start<'_> {
         ports::check(&self.loaded.config, self.protocols)?;
         let cluster = cluster::runtime(&self.loaded.config)?;
         let outbox = outbox::runtime(&self.loaded.config)?;
-        Ok(First { runtime, cluster, outbox, signals })
+        let history = history::runtime(&self.loaded.config)?;
+        Ok(First { runtime, cluster, outbox, history, signals })
     }
 
     /// Starts the shards of these services, and lists all that the node would pass on.
@@ -179,7 +184,7 @@ impl Start<'_> {
         let access = control::Access::new(settings::access(config));
         let parts = parts::all(parts::Services {
             broker: &services.broker,
-            history: &services.history,
+            history: &services.local,
             presence: services.presence.clone(),
             subscriptions: &services.subscriptions,
             revocations: &services.tokens.revocations,
@@ -199,14 +204,21 @@ impl Start<'_> {
     /// Opens the admin port.
     fn serve(
         self,
-        First { runtime, cluster: cluster_runtime, outbox: outbox_runtime, signals }: First,
+        First {
+            runtime,
+            cluster: cluster_runtime,
+            outbox: outbox_runtime,
+            history: history_runtime,
+            signals,
+        }: First,
         running: Running,
         Admin { listener, listener_tls, forwarded, came }: Admin,
     ) -> Result<(Server, Signals), CommandError> {
         let config = &self.loaded.config;
         let Running { services, workers, shards, live, access, parts, ports, .. } = running;
         let Ports { client, client_tls, mqtt, mqtt_tls } = ports;
-        let Services { broker, history, store, subscriptions, shared, webhook, .. } = services;
+        let Services { broker, history, local, store, subscriptions, shared, webhook, .. } =
+            services;
         let Services { mqtt_state, tokens, fixed, handles, started, certificates, .. } = services;
         let link = services.cluster.as_ref().map(|cluster| cluster.link.clone());
         if let Some(certificates) = &certificates {
@@ -229,7 +241,8 @@ impl Start<'_> {
             handles: handles.clone(),
             shared: shared.clone(),
             store: store.clone(),
-            history: history.clone(),
+            history: local,
+            has_database: services.postgres.is_some(),
             webhook: webhook.clone(),
             gate: gate.clone(),
             admin: listener.try_clone().map_err(|error| ports::no_admin(&error))?,
@@ -257,6 +270,7 @@ impl Start<'_> {
             broker: broker.clone(),
             history: history.clone(),
             store: store.clone(),
+            history_database: services.postgres.clone(),
             cluster: link.clone(),
             outbox: services.outbox.clone(),
             shards: handles.clone(),
@@ -293,7 +307,7 @@ impl Start<'_> {
         let cluster = match (services.cluster, cluster_runtime, link) {
             (Some(cluster), Some(runtime), Some(link)) => {
                 let registry = link::Registry { presence: services.presence, started };
-                Some((link, cluster.start(runtime, broker, registry, shared.clone())?))
+                Some((link, cluster.start(runtime, broker.clone(), registry, shared.clone())?))
             }
             _ => None,
         };
@@ -303,9 +317,16 @@ impl Start<'_> {
             }
             _ => None,
         };
+        let postgres = match (services.postgres, history_runtime) {
+            (Some(postgres), Some(runtime)) => {
+                Some((postgres.clone(), history::start(runtime, postgres, broker)?))
+            }
+            _ => None,
+        };
         let server = Server {
             cluster,
             outbox,
+            postgres,
             history,
             store,
             handles,

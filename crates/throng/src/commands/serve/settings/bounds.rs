@@ -68,8 +68,8 @@ fn fixed() -> Fixed {
     Fixed { ws_echo: false, demo: false, longpoll_key: Key([0; 32]) }
 }
 
-fn address() -> outbox::Address {
-    outbox::Address::new("postgres://h/d", None).unwrap()
+fn address() -> database::Address {
+    database::Address::new("postgres://h/d", None).unwrap()
 }
 
 /// The value of a setting where the server uses it.
@@ -85,6 +85,7 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
     let memory = storage::limits(config);
     let cluster = super::super::cluster::settings(config, model::NodeId(1));
     let outbox = super::super::outbox::settings(config, address());
+    let database = super::super::history::settings(config, address());
     let inbox = inbox(config)?;
     let acknowledge = inbox.acknowledge.as_ref()?;
     let mqtt = session.mqtt.as_ref()?;
@@ -234,6 +235,8 @@ fn arrived(key: &str, loaded: &Loaded) -> Option<u128> {
         "cluster.replay_bytes_max" => cluster.replay_bytes_max as u128,
         "cluster.presence_bytes_max" => cluster.presence_bytes_max as u128,
         "history.bytes_max" => memory.history_bytes_max as u128,
+        "history.queue_messages_max" => database.queue_messages_max as u128,
+        "history.queue_bytes_max" => database.queue_bytes_max as u128,
         "history.topics_max" => memory.topics_max as u128,
         "history.idempotency_seconds_max" => store.idempotency_seconds_max.into(),
         "history.idempotency_keys_max" => memory.idempotency_keys_max as u128,

@@ -37,6 +37,10 @@ pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(2);
 const NO_CLUSTER: &str = "the thread that connects this node to the others has ended, as the log says: what it had of the cluster can't \
      be passed on; restart this node";
 
+/// Why a node with its history in a database does not upgrade.
+const HAS_DATABASE: &str = "the history is in PostgreSQL (history.url), and in this version connections can't be passed on with it: start the new \
+     version beside this one, or restart";
+
 /// The part without which the new process is no node of a cluster.
 const CLUSTER: &str = "cluster";
 
@@ -48,6 +52,8 @@ pub(in super::super) struct Old {
     pub shared: Arc<shard::Shared>,
     pub store: Option<store::Store>,
     pub history: Arc<history_local::Local>,
+    /// The history is in a database.
+    pub has_database: bool,
     pub webhook: Arc<control::webhook::Dispatcher>,
     pub gate: Arc<control::Gate>,
     /// The listener of the admin port, which the new process gets.
@@ -143,6 +149,9 @@ impl Upgrade {
         }
         if self.old.cluster.as_ref().is_some_and(|link| link.is_closed()) {
             return Err(UpgradeRejection::Bad(NO_CLUSTER.into()));
+        }
+        if self.old.has_database {
+            return Err(UpgradeRejection::Bad(HAS_DATABASE.into()));
         }
         if self.under_way.swap(true, Ordering::SeqCst) {
             return Err(UpgradeRejection::UnderWay);

@@ -1,4 +1,4 @@
-//! Checks of the outbox. The URL is read where it is used; here it is made sure that it holds no secret.
+//! Checks of databases. A URL is read where it is used; here it is made sure that it holds no secret.
 
 use super::Checks;
 use crate::Config;
@@ -7,23 +7,27 @@ use crate::Config;
 const NAME_BYTES_MAX: usize = 63;
 
 pub(super) fn check(config: &Config, checks: &mut Checks<'_>) {
-    let outbox = &config.outbox;
-    if !outbox.url.is_empty()
-        && let Err(reason) = database(&outbox.url)
-    {
-        checks.require(&["outbox.url"], false, || reason);
+    let (outbox, history) = (&config.outbox, &config.history);
+    for (key, url, password_file) in [
+        ("outbox.url", &outbox.url, "outbox.password_file"),
+        ("history.url", &history.url, "history.password_file"),
+    ] {
+        if let Some(reason) = database(url, password_file).err().filter(|_| !url.is_empty()) {
+            checks.require(&[key], false, || reason);
+        }
     }
-    checks.require(&["outbox.schema"], is_schema(&outbox.schema), || {
-        format!(
-            "{:?} is no name for a schema: write up to {NAME_BYTES_MAX} small letters, digits and _, a letter first, \
-             and not pg_ in front",
-            outbox.schema
-        )
-    });
+    for (key, schema) in [("outbox.schema", &outbox.schema), ("history.schema", &history.schema)] {
+        checks.require(&[key], is_schema(schema), || {
+            format!(
+                "{schema:?} is no name for a schema: write up to {NAME_BYTES_MAX} small letters, digits and _, a \
+                 letter first, and not pg_ in front"
+            )
+        });
+    }
 }
 
 /// Checks the URL of a database. The error does not repeat a text that may contain a password.
-fn database(url: &str) -> Result<(), String> {
+fn database(url: &str, password_file: &str) -> Result<(), String> {
     let Some(rest) = ["postgres://", "postgresql://"].iter().find_map(|it| url.strip_prefix(it))
     else {
         return Err("a database is postgres://user@host:5432/database".into());
@@ -34,10 +38,9 @@ fn database(url: &str) -> Result<(), String> {
     let has_password = query.split('&').any(|pair| pair.starts_with("password"));
     match user.contains(':') || has_password {
         false => Ok(()),
-        true => Err(
-            "a URL is printed and logged, so it must hold no password: use outbox.password_file"
-                .into(),
-        ),
+        true => Err(format!(
+            "a URL is printed and logged, so it must hold no password: use {password_file}"
+        )),
     }
 }
 
@@ -54,7 +57,13 @@ mod tests {
     use crate::{Loaded, Sources};
 
     fn error(text: &str) -> String {
-        let text = format!("[outbox]\n{text}\n");
+        let [outbox, history] = ["outbox", "history"].map(|section| error_in(section, text));
+        assert_eq!(outbox.replace("outbox.", "history."), history);
+        outbox
+    }
+
+    fn error_in(section: &str, text: &str) -> String {
+        let text = format!("[{section}]\n{text}\n");
         let sources = Sources { file: Some(("throng.toml", &text)), ..Sources::default() };
         Loaded::load(&sources).map_or_else(|error| error.to_string(), |_| String::new())
     }

@@ -14,15 +14,17 @@ pub enum DatabaseError {
     #[error("PostgreSQL did not reply in {0} seconds")]
     Timeout(u64),
     /// Its version is too old.
-    #[error("PostgreSQL {0} is too old: the outbox needs 14 or later")]
+    #[error("PostgreSQL {0} is too old: 14 or later is needed")]
     OldServer(String),
     /// The schema is not there, and this user may not make it.
     #[error(
-        "the schema {schema:?} has no outbox (version {found} of {wanted}), and the user {user:?} may not make it \
-         ({cause}): have its owner apply it, throng outbox migrate --print | psql, and grant this user what \
-         docs/outbox.md says"
+        "the schema {schema:?} has no {part} (version {found} of {wanted}), and the user {user:?} may not make it \
+         ({cause}): have its owner apply it, throng {part} migrate --print | psql, and grant this user what \
+         the documentation says"
     )]
     NotMigrated {
+        /// What the schema is of.
+        part: &'static str,
         /// The schema.
         schema: String,
         /// The version that is there; 0 is none.
@@ -36,10 +38,12 @@ pub enum DatabaseError {
     },
     /// A newer program has made the schema.
     #[error(
-        "the outbox in the schema {schema:?} is of version {found}, and this program knows {wanted}: start the newer \
+        "the {part} in the schema {schema:?} is of version {found}, and this program knows {wanted}: start the newer \
          program that has migrated it"
     )]
     Newer {
+        /// What the schema is of.
+        part: &'static str,
         /// The schema.
         schema: String,
         /// The version that is there.
@@ -48,11 +52,14 @@ pub enum DatabaseError {
         wanted: i32,
     },
     /// The user lacks a right.
-    #[error("{0}: grant it to the user of outbox.url as docs/outbox.md says")]
+    #[error("{0}: grant it to the user of the URL as the documentation says")]
     Denied(String),
     /// A statement failed.
     #[error("{0}")]
     Statement(String),
+    /// PostgreSQL has ended a statement: it took too long, or somebody has canceled it.
+    #[error("{0}")]
+    Canceled(String),
 }
 
 impl From<tokio_postgres::Error> for DatabaseError {
@@ -60,6 +67,8 @@ impl From<tokio_postgres::Error> for DatabaseError {
         let text = text(&error);
         match error.code() {
             Some(code) if *code == SqlState::INSUFFICIENT_PRIVILEGE => DatabaseError::Denied(text),
+            // Of the class 57, but the session goes on.
+            Some(code) if *code == SqlState::QUERY_CANCELED => DatabaseError::Canceled(text),
             Some(code) if is_of_connection(code) => DatabaseError::Connection(text),
             Some(_) => DatabaseError::Statement(text),
             None => DatabaseError::Connection(text),
@@ -71,7 +80,9 @@ impl DatabaseError {
     /// Whether the operator must do something: to try again does not help by itself.
     pub fn needs_operator(&self) -> bool {
         match self {
-            DatabaseError::Connection(_) | DatabaseError::Timeout(_) => false,
+            DatabaseError::Connection(_)
+            | DatabaseError::Timeout(_)
+            | DatabaseError::Canceled(_) => false,
             DatabaseError::OldServer(_)
             | DatabaseError::NotMigrated { .. }
             | DatabaseError::Newer { .. }

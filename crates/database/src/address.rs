@@ -96,7 +96,7 @@ impl Address {
     }
 
     /// The user that the URL names, or the process's.
-    pub(crate) fn user(&self) -> &str {
+    pub fn user(&self) -> &str {
         self.config.get_user().unwrap_or("")
     }
 }

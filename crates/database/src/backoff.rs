@@ -2,19 +2,20 @@
 
 /// A delay that doubles each time, up to a bound.
 #[derive(Clone, Debug)]
-pub(crate) struct Backoff {
+pub struct Backoff {
     first_ms: u64,
     max_ms: u64,
     next_ms: u64,
 }
 
 impl Backoff {
+    /// Delays from the first up to the longest, in milliseconds.
     pub fn new(first_ms: u64, max_ms: u64) -> Self {
         Backoff { first_ms, max_ms, next_ms: first_ms }
     }
 
     /// The delay, in milliseconds; the next one is twice as long.
-    pub fn next(&mut self) -> u64 {
+    pub fn delay_ms(&mut self) -> u64 {
         let delay_ms = self.next_ms;
         self.next_ms = (2 * delay_ms).min(self.max_ms);
         delay_ms
@@ -33,9 +34,9 @@ mod tests {
     #[test]
     fn delays_double_up_to_the_bound() {
         let mut backoff = Backoff::new(5, 50);
-        let delays: Vec<u64> = (0..6).map(|_| backoff.next()).collect();
+        let delays: Vec<u64> = (0..6).map(|_| backoff.delay_ms()).collect();
         assert_eq!(delays, [5, 10, 20, 40, 50, 50]);
         backoff.reset();
-        assert_eq!(backoff.next(), 5);
+        assert_eq!(backoff.delay_ms(), 5);
     }
 }

@@ -1,0 +1,236 @@
+//! What the rest of Throng calls.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use broker::{Activity, Append, Done, HistoryLog, Latest, PublishError};
+use history::{
+    AcknowledgeError, Completion, Cursor, GivenUp, Gone, History, HistoryError, HistoryReply,
+    HistoryStats, Implicit, Matching, Page, PageQuery, Piece, Pull, Start, TopicHash,
+};
+use model::{AcknowledgeRule, Envelope, Epoch, HistoryRule, Name, Position, ResumeRequest, Rules};
+
+use crate::jobs::{Job, NotTaken, Reply};
+use crate::postgres::{Postgres, unix_ms};
+use crate::publish::away_text;
+use crate::read::MemoryPage;
+use crate::resolve::Known;
+
+/// The most messages of all topics that operators are shown.
+const NEWEST_MAX: usize = 1_024;
+
+/// Messages that are counted in one hold of the lock.
+const COUNTED: usize = 256;
+
+/// Topics whose windows one sweep goes over.
+const SWEPT: usize = 4_096;
+
+impl HistoryLog for Postgres {
+    fn rule(&self, topic: &str) -> Option<Arc<HistoryRule>> {
+        self.rule_of(topic)
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn append(&self, append: Append, done: Done) {
+        self.queue(append, done);
+    }
+
+    fn append_now(&self, _: Append) -> Result<Position, PublishError> {
+        let why =
+            "a message has its position after the commit, and its publisher does not wait for it";
+        Err(PublishError::StoreFailed(why.into()))
+    }
+
+    fn latest(&self, limit: usize) -> Vec<Arc<Envelope>> {
+        self.state().newest.before(u64::MAX, limit.min(NEWEST_MAX)).cloned().collect()
+    }
+
+    fn latest_of(&self, hash: u64, topic: &str, limit: usize) -> Latest {
+        let state = self.state();
+        let page = state.windows.page(hash, topic, None, true, limit, unix_ms());
+        let complete = page.messages.len() >= limit || state.windows.reaches(hash, topic, 0);
+        Latest { messages: page.messages, complete }
+    }
+
+    fn count_newest(&self, from_us: u64, messages_max: usize, activity: &mut Activity) -> u64 {
+        let (mut before, mut counted, mut oldest_us) = (u64::MAX, 0, u64::MAX);
+        loop {
+            let state = self.state();
+            let (mut is_end, mut is_past) = (true, false);
+            for message in state.newest.before(before, COUNTED) {
+                before = message.id.offset;
+                is_end = false;
+                is_past = message.published_us < from_us;
+                if is_past {
+                    break;
+                }
+                counted += 1;
+                oldest_us = message.published_us;
+                activity.count(message);
+            }
+            if counted >= messages_max {
+                return oldest_us;
+            }
+            if is_end || is_past {
+                return state.newest.complete_after_us();
+            }
+        }
+    }
+}
+
+impl Postgres {
+    /// Has a read done by the thread.
+    fn read_later(&self, job: Job) -> Result<(), HistoryError> {
+        self.0.jobs.push(job).map_err(|not_taken| match not_taken {
+            NotTaken::Full => HistoryError::Busy,
+            NotTaken::Closed => {
+                HistoryError::Unavailable(away_text(self.error().as_deref()).into())
+            }
+        })
+    }
+}
+
+impl History for Postgres {
+    fn epoch(&self) -> Epoch {
+        self.0.epoch
+    }
+
+    fn top(&self) -> Position {
+        self.id(self.state().delivered)
+    }
+
+    fn retains_any(&self) -> bool {
+        self.0.retains_any.load(Ordering::Relaxed)
+    }
+
+    fn set_rules(&self, rules: Arc<Rules>, idempotency_seconds_max: u64) {
+        self.0.idempotency_seconds_max.store(idempotency_seconds_max, Ordering::Relaxed);
+        self.replace_rules(rules);
+    }
+
+    /// MQTT sessions don't outlive their connections here: the configuration makes sure of that.
+    fn set_implicit(&self, _: Option<Implicit>) {}
+
+    fn stats(&self) -> HistoryStats {
+        let counts = &self.0.counts;
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let state = self.state();
+        HistoryStats {
+            messages: state.windows.messages() as u64,
+            bytes: state.windows.bytes() as u64,
+            topics: state.windows.topics() as u64,
+            published: count(&counts.published),
+            repeated: count(&counts.repeated),
+            recovered: count(&counts.recovered),
+            unrecovered: count(&counts.unrecovered),
+            disk_reads: count(&counts.reads),
+            dropped_by: state.windows.dropped_by(),
+            ..HistoryStats::default()
+        }
+    }
+
+    fn sweep(&self) {
+        let now_ms = self.0.clock.now_ms();
+        self.state().windows.sweep(now_ms, &|topic| self.rule_of(topic), SWEPT);
+    }
+
+    fn age_ms(&self) -> u64 {
+        self.0.clock.now_ms()
+    }
+
+    fn start(
+        &self,
+        topics: &[(u64, &str)],
+        request: &ResumeRequest,
+        completion: Completion<Start>,
+    ) -> Result<HistoryReply<Start>, HistoryError> {
+        if let Ok(start) = self.resolve(topics, request, &Known::default()) {
+            return Ok(HistoryReply::Now(start));
+        }
+        let topics = topics.iter().map(|(hash, name)| (*hash, Name::from(*name))).collect();
+        self.read_later(Job::Start {
+            topics,
+            request: request.clone(),
+            reply: Reply::new(completion),
+        })?;
+        Ok(HistoryReply::Later)
+    }
+
+    fn read(
+        &self,
+        pull: Pull,
+        completion: Completion<Piece>,
+    ) -> Result<HistoryReply<Piece>, HistoryError> {
+        if let Some(piece) = self.read_memory(&pull) {
+            return Ok(HistoryReply::Now(piece));
+        }
+        self.read_later(Job::Read { pull, reply: Reply::new(completion) })?;
+        Ok(HistoryReply::Later)
+    }
+
+    /// Only MQTT sessions ask, and none outlives its connection here.
+    fn matching(
+        &self,
+        _: &[Name],
+        _: u64,
+        _: Completion<Matching>,
+        _: TopicHash,
+    ) -> Result<HistoryReply<Matching>, HistoryError> {
+        Err(HistoryError::Unavailable("PostgreSQL has no MQTT sessions".into()))
+    }
+
+    fn page(
+        &self,
+        query: PageQuery,
+        completion: Completion<Page>,
+    ) -> Result<HistoryReply<Page>, HistoryError> {
+        if let MemoryPage::Whole(page) = self.page_of_memory(&query) {
+            return Ok(HistoryReply::Now(page));
+        }
+        self.read_later(Job::Page { query, reply: Reply::new(completion) })?;
+        Ok(HistoryReply::Later)
+    }
+
+    fn delete(
+        &self,
+        _: u64,
+        topic: &str,
+        completion: Completion<()>,
+    ) -> Result<HistoryReply<()>, HistoryError> {
+        self.read_later(Job::Delete { topic: topic.into(), reply: Reply::new(completion) })?;
+        Ok(HistoryReply::Later)
+    }
+
+    fn gone(&self, hash: u64, topic: &str, after: u64) -> Option<Gone> {
+        // The database may know more.
+        self.state().windows.reaches(hash, topic, after).then_some(Gone::Nothing)
+    }
+
+    fn retained(&self, _: u64, _: &str, _: &[u64]) -> Option<Vec<u64>> {
+        None
+    }
+
+    /// Nobody acknowledges messages here, as in all that follows: the configuration makes sure of that.
+    fn cursor(&self, _: &str, _: &str) -> u64 {
+        self.state().delivered
+    }
+
+    fn progress(&self, _: &str, _: &str) -> Cursor {
+        Cursor::default()
+    }
+
+    fn acknowledge(&self, _: &str, _: &str, _: Position) -> Result<u64, AcknowledgeError> {
+        Err(AcknowledgeError::NotAcknowledged)
+    }
+
+    fn delivered(&self, _: &str, _: &str, _: u64, _: u32, _: &AcknowledgeRule) -> u32 {
+        0
+    }
+
+    fn delivered_again(&self) {}
+
+    fn give_up(&self, _: &str, _: &str, _: u64, _: GivenUp) {}
+}

@@ -1,0 +1,195 @@
+//! Connects, and connects again when a connection breaks.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use broker::PublishError;
+use database::{Backoff, DatabaseError};
+use history::HistoryError;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::follower::{Follower, Hash};
+use crate::postgres::Postgres;
+use crate::publish::away_text;
+use crate::reader;
+use crate::session::Database;
+use crate::trimmer;
+use crate::writer::Writer;
+
+/// The delay before a connect, in milliseconds: the first one, and the longest.
+const CONNECT_MS: (u64, u64) = (50, 2_000);
+
+/// After sessions that lasted so long, the next connect is not delayed for what was before.
+const STABLE: Duration = Duration::from_secs(5);
+
+/// What waits at the end is appended within this time, or not at all.
+const END_WAIT: Duration = Duration::from_secs(5);
+
+/// The sessions with the database: each does one thing at a time, so that none waits for another. The trimmer opens one
+/// itself.
+struct Sessions {
+    append: Database,
+    follow: Database,
+    read: Arc<Database>,
+}
+
+/// Drives all that is done with the database until it is to end.
+pub(crate) struct Driver {
+    postgres: Postgres,
+    writer: Writer,
+    follower: Follower,
+    /// True when it is to end.
+    ending: watch::Receiver<bool>,
+    /// The error that was logged last, while there is no connection.
+    logged: Option<DatabaseError>,
+}
+
+impl Driver {
+    pub fn new(postgres: Postgres, hash: Hash, ending: watch::Receiver<bool>) -> Self {
+        let writer = Writer::new(postgres.clone());
+        let follower = Follower::new(postgres.clone(), hash);
+        Driver { postgres, writer, follower, ending, logged: None }
+    }
+
+    pub async fn run(mut self) {
+        let mut backoff = Backoff::new(CONNECT_MS.0, CONNECT_MS.1);
+        while !*self.ending.borrow() {
+            let error = match self.connect().await {
+                None => break,
+                Some(Ok(sessions)) => {
+                    let began = Instant::now();
+                    self.on_connected();
+                    let result = self.serve(sessions).await;
+                    self.on_disconnected(result.as_ref().err());
+                    if began.elapsed() > STABLE {
+                        backoff.reset();
+                    }
+                    match result {
+                        Ok(()) => break,
+                        Err(error) => error,
+                    }
+                }
+                Some(Err(error)) => error,
+            };
+            self.on_error(error);
+            let why = self.why();
+            let delay = Duration::from_millis(backoff.delay_ms());
+            tokio::select! {
+                () = sleep(delay) => {}
+                () = ended(&mut self.ending) => {}
+                () = self.writer.give_up(&why) => {}
+            }
+        }
+        self.writer.fail(&PublishError::Unconfirmed("the server ends".into()));
+    }
+
+    fn why(&self) -> String {
+        self.postgres.error().unwrap_or_default()
+    }
+
+    /// Opens all sessions, and makes sure that the log is the one that this node knows, before anything is appended; `None`
+    /// when it is to end.
+    async fn connect(&mut self) -> Option<Result<Sessions, DatabaseError>> {
+        let why = self.why();
+        let (postgres, writer, ending) = (&self.postgres, &mut self.writer, &mut self.ending);
+        let follower = &self.follower;
+        let opened = async {
+            let sessions = open(postgres).await?;
+            follower.verify(&sessions.follow).await?;
+            Ok(sessions)
+        };
+        tokio::pin!(opened);
+        let mut is_given_up = false;
+        loop {
+            tokio::select! {
+                sessions = &mut opened => return Some(sessions),
+                () = ended(ending) => return None,
+                () = writer.give_up(&why), if !is_given_up => is_given_up = true,
+            }
+        }
+    }
+
+    /// Appends, follows and reads until a connection breaks, or until all that waits is appended at the end.
+    async fn serve(&mut self, sessions: Sessions) -> Result<(), DatabaseError> {
+        let Sessions { append, follow, read } = sessions;
+        let (ending, mut late) = (self.ending.clone(), self.ending.clone());
+        let queue = &self.postgres.0.queue;
+        let write = self.writer.run(&append, || *ending.borrow());
+        let mut wakes = self.ending.clone();
+        let result = tokio::select! {
+            result = write => result,
+            result = self.follower.run(&follow) => result,
+            result = reader::run(&self.postgres, read.clone()) => result,
+            never = trimmer::run(&self.postgres) => match never {},
+            () = async { ended(&mut wakes).await; queue.added.notify_one(); std::future::pending().await } => Ok(()),
+            () = async { ended(&mut late).await; sleep(END_WAIT).await } => Ok(()),
+        };
+        tokio::join!(append.close(), follow.close());
+        result
+    }
+
+    fn on_connected(&mut self) {
+        self.postgres.0.queue.open();
+        self.postgres.0.jobs.open();
+        self.postgres.set_status(|status| {
+            (status.is_connected, status.error) = (true, None);
+            status.since = Some(Instant::now());
+        });
+        match self.logged.take() {
+            Some(_) => tracing::info!("the history in PostgreSQL is there again"),
+            None => tracing::debug!("connected to PostgreSQL for the history"),
+        }
+    }
+
+    /// Answers all who wait, but those of the batch that may be there.
+    fn on_disconnected(&mut self, error: Option<&DatabaseError>) {
+        self.postgres.set_status(|status| {
+            status.is_connected = false;
+            status.error = error.map(ToString::to_string);
+            status.since = Some(Instant::now());
+            status.connections_lost += u64::from(error.is_some());
+        });
+        let waiting = self.postgres.0.queue.close();
+        self.follower.reply_rest();
+        let away = self.postgres.away();
+        waiting.into_iter().for_each(|item| (item.done)(Err(away.clone())));
+        let why: Arc<str> = away_text(self.postgres.error().as_deref()).into();
+        let jobs = self.postgres.0.jobs.close();
+        jobs.into_iter().for_each(|job| job.fail(HistoryError::Unavailable(why.clone())));
+    }
+
+    /// Logs an error once, until it is another one or the connection is back.
+    fn on_error(&mut self, error: DatabaseError) {
+        self.postgres.set_status(|status| status.error = Some(error.to_string()));
+        if self.logged.as_ref() == Some(&error) {
+            return;
+        }
+        match error.needs_operator() {
+            true => {
+                tracing::error!(%error, "the history in PostgreSQL can't be used; it is tried again")
+            }
+            // Texts of errors of the network differ from one attempt to the next.
+            false if self.logged.as_ref().is_some_and(|it| !it.needs_operator()) => {}
+            false => tracing::warn!(
+                %error,
+                "there is no connection to PostgreSQL: nothing is published to topics with history"
+            ),
+        }
+        self.logged = Some(error);
+    }
+}
+
+async fn open(postgres: &Postgres) -> Result<Sessions, DatabaseError> {
+    let (settings, password) = (&postgres.0.settings, postgres.password());
+    let append = Database::open(settings, &password, None).await?;
+    let committed = Some(postgres.0.committed.clone());
+    let follow = Database::open(settings, &password, committed).await?;
+    let read = Arc::new(Database::open(settings, &password, None).await?);
+    Ok(Sessions { append, follow, read })
+}
+
+/// Waits until it is to end: also where the handle is gone.
+async fn ended(ending: &mut watch::Receiver<bool>) {
+    let _ = ending.wait_for(|is_ending| *is_ending).await;
+}

@@ -1,0 +1,305 @@
+//! Hands messages to the inboxes, in the order of their offsets.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::{Done, Gap, PublishError, Published, Receipt};
+use database::DatabaseError;
+use model::{Envelope, HistoryRule, Message, Name, Publication, Retention};
+use store::Record;
+
+use crate::batch::{Item, Outcome};
+use crate::postgres::{Counts, OTHER_LOG, Postgres};
+use crate::session::{Amount, Database, Followed, LogRow};
+use crate::state::{Next, OwnBatch};
+
+/// Without a notification the follower looks for commits so often.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What one read takes.
+const READ: Amount = Amount { messages_max: 256, bytes_max: 8 << 20 };
+
+/// One row, however large it is.
+const ONE: Amount = Amount { messages_max: 1, bytes_max: 0 };
+
+/// How often and how long the follower waits for shards that are behind. Then it delivers all the same: a message that
+/// was committed must go to the present members.
+const CAPACITY_WAITS: u32 = 2_000;
+const CAPACITY_WAIT: Duration = Duration::from_millis(1);
+
+/// How long it does not wait again after it waited in vain, in microseconds.
+const NO_WAIT_US: u64 = 30_000_000;
+
+/// The hash of a topic's name that all indexes of the node share.
+pub(crate) type Hash = Arc<dyn Fn(&str) -> u64 + Send + Sync>;
+
+/// Hands on what was committed. It outlives sessions.
+pub(crate) struct Follower {
+    postgres: Postgres,
+    hash: Hash,
+    /// What of a batch of this process is not handed on. It outlives a session that ends meanwhile.
+    own: VecDeque<(Item, Outcome)>,
+    /// When that batch was appended, in milliseconds since 1970.
+    own_ms: u64,
+    /// Until then it does not wait for shards that are behind, in microseconds of the node's clock.
+    no_wait_until_us: u64,
+}
+
+/// A message on its way to the inboxes.
+struct Arrival {
+    hash: u64,
+    publication: Publication,
+    rule: Arc<HistoryRule>,
+    offset: u64,
+    at_ms: u64,
+    receipt: Option<Receipt>,
+}
+
+impl Follower {
+    pub fn new(postgres: Postgres, hash: Hash) -> Self {
+        Follower { postgres, hash, own: VecDeque::new(), own_ms: 0, no_wait_until_us: 0 }
+    }
+
+    /// Hands on until the connection breaks.
+    pub async fn run(&mut self, database: &Database) -> Result<(), DatabaseError> {
+        let committed = self.postgres.0.committed.clone();
+        loop {
+            let next = self.postgres.state().next();
+            if matches!(next, Next::Own(_) | Next::Reply(_)) {
+                self.postgres.0.backlog_taken.notify_one();
+            }
+            match next {
+                Next::Own(batch) => {
+                    (self.own, self.own_ms) = (batch.items.into(), batch.at_ms);
+                    self.hand_on_own().await;
+                }
+                Next::Reply(batch) => reply(&self.postgres, batch),
+                Next::Read(after, through) => {
+                    if !self.read(database, after, through).await? {
+                        // Whatever comes, it is late by this at the most.
+                        let _ = tokio::time::timeout(POLL_INTERVAL, committed.notified()).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes sure that the log is still the one that this node has handed on.
+    pub async fn verify(&self, database: &Database) -> Result<(), DatabaseError> {
+        let (after, at_ms) = {
+            let state = self.postgres.state();
+            (state.delivered, state.delivered_ms)
+        };
+        let Followed { epoch, last, rows } =
+            database.follow(after.saturating_sub(1), after, ONE).await?;
+        // After messages were lost, others may have their offsets by now.
+        let is_other = |row: &LogRow| at_ms.is_some_and(|at_ms| at_ms != row.at_ms);
+        match epoch != self.postgres.0.epoch.0 || last < after || rows.iter().any(is_other) {
+            true => self.refuse(database, epoch).await,
+            false => Ok(()),
+        }
+    }
+
+    /// The log is another one.
+    async fn refuse<T>(&self, database: &Database, epoch: u32) -> Result<T, DatabaseError> {
+        if epoch == self.postgres.0.epoch.0 {
+            // What it lost has offsets that it gives to other messages.
+            database.renew(epoch).await?;
+        }
+        Err(DatabaseError::Statement(OTHER_LOG.into()))
+    }
+
+    /// Reads what others have appended. False when there is nothing more.
+    async fn read(
+        &mut self,
+        database: &Database,
+        after: u64,
+        through: u64,
+    ) -> Result<bool, DatabaseError> {
+        let Followed { epoch, last, rows } = database.follow(after, through, READ).await?;
+        if epoch != self.postgres.0.epoch.0 || last < after {
+            return self.refuse(database, epoch).await;
+        }
+        if rows.is_empty() {
+            let end = last.min(through);
+            if end > after {
+                self.on_hole(end);
+            }
+            return Ok(end > after);
+        }
+        for row in rows {
+            if row.offset > self.postgres.state().delivered + 1 {
+                self.on_hole(row.offset - 1);
+            }
+            self.hand_on_row(row).await;
+        }
+        Ok(true)
+    }
+
+    /// Messages up to an offset were deleted before this node has read them, as no rule retains them any more.
+    fn on_hole(&self, through: u64) {
+        let after = self.postgres.state().delivered;
+        tracing::warn!(
+            messages = through - after,
+            "messages were deleted from PostgreSQL before this node had read them, which was away from it for over a minute: \
+             members of topics with history are told of a gap"
+        );
+        let postgres = self.postgres.clone();
+        self.on_lost(through, None, move |topic| postgres.rule_of(topic).is_some());
+    }
+
+    /// Messages up to an offset come to no member: memory does not know them, and members are told.
+    fn on_lost(
+        &self,
+        through: u64,
+        at_ms: Option<u64>,
+        is_lost: impl Fn(&str) -> bool + Send + Sync + 'static,
+    ) {
+        let inner = &self.postgres.0;
+        Counts::add(&inner.counts.gaps, 1);
+        let mut state = self.postgres.state();
+        state.pass(through, at_ms);
+        let former = state.forget();
+        // Under the lock, as messages are: it comes between those before and those after.
+        let gap = Gap::new(self.postgres.id(through), false, is_lost);
+        inner.router.notify_gap(&Arc::new(gap));
+        drop(state);
+        drop(former);
+        inner.delivered.send_replace(through);
+    }
+
+    async fn hand_on_row(&mut self, row: LogRow) {
+        let LogRow { offset, topic, at_ms, record } = row;
+        let hash = (self.hash)(&topic);
+        let Some(record) = record else {
+            let mut state = self.postgres.state();
+            state.windows.delete(hash, &topic, offset);
+            state.pass(offset, Some(at_ms));
+            drop(state);
+            self.postgres.0.delivered.send_replace(offset);
+            return;
+        };
+        if self.pass_without_rule(&topic, offset, at_ms) {
+            return;
+        }
+        let name = Name::from(&*topic);
+        let publication = match Record::decode(&name, offset, &record) {
+            Ok(record) => record.publication,
+            Err(error) => {
+                let id = self.postgres.id(offset);
+                tracing::error!(topic, message_id = %id, %error, "a message in PostgreSQL can't be read: members of the topic are told of a gap");
+                return self.on_lost(offset, Some(at_ms), move |it| *it == *topic);
+            }
+        };
+        let receipt = None;
+        self.wait_for_capacity(hash, &topic).await;
+        let rule = loop {
+            // The rules may be others by now.
+            match self.postgres.rule_of(&topic) {
+                Some(rule) => break rule,
+                None if self.pass_without_rule(&topic, offset, at_ms) => return,
+                None => {}
+            }
+        };
+        self.hand_on(Arrival { hash, publication, rule, offset, at_ms, receipt });
+    }
+
+    /// Passes a message over whose topic has no rule here, if it has none.
+    fn pass_without_rule(&self, topic: &str, offset: u64, at_ms: u64) -> bool {
+        // Under the lock: new rules either are seen here, or find that a message was passed over.
+        let mut state = self.postgres.state();
+        if self.postgres.rule_of(topic).is_some() {
+            return false;
+        }
+        state.has_passed = true;
+        state.pass(offset, Some(at_ms));
+        drop(state);
+        self.postgres.0.delivered.send_replace(offset);
+        Counts::add(&self.postgres.0.counts.passed, 1);
+        true
+    }
+
+    async fn hand_on_own(&mut self) {
+        while let Some((next, _)) = self.own.front() {
+            let (hash, topic) = (next.hash, next.publication.topic.clone());
+            self.wait_for_capacity(hash, &topic).await;
+            // Nothing waits from here on.
+            let Some((item, outcome)) = self.own.pop_front() else { return };
+            let Item { hash, publication, rule, receipt, done, .. } = item;
+            if let Outcome::Appended(offset) = outcome {
+                let at_ms = self.own_ms;
+                self.hand_on(Arrival { hash, publication, rule, offset, at_ms, receipt });
+            } else if let Some(receipt) = receipt {
+                receipt.uncounted();
+            }
+            complete(&self.postgres, done, outcome);
+        }
+    }
+
+    /// The session has ended: what was committed and not handed on is so when it is read. Its publishers are answered.
+    pub fn reply_rest(&mut self) {
+        let rest = std::mem::take(&mut self.own).into_iter();
+        rest.for_each(|(item, outcome)| reply_one(&self.postgres, item, outcome));
+        let batches = self.postgres.state().take_own();
+        batches.into_iter().for_each(|batch| reply(&self.postgres, batch));
+    }
+
+    /// Hands a message to all inboxes that want it.
+    fn hand_on(&self, arrival: Arrival) {
+        let Arrival { hash, publication, rule, offset, at_ms, receipt } = arrival;
+        let inner = &self.postgres.0;
+        let now_us = self.postgres.now_us();
+        let mut state = self.postgres.state();
+        // Whoever has a filter now may have read the history up to the message before.
+        let mut routes = inner.router.routes_from_log(&publication.topic, offset);
+        let message = Message::new(publication, self.postgres.id(offset), hash, now_us);
+        let message = Envelope::from(message.retained(Retention::History, at_ms));
+        let message = Arc::new(message.matched_by(routes.filters.take()));
+        state.push(&message, &rule, inner.clock.now_ms());
+        Counts::add(&inner.counts.published, 1);
+        inner.router.deliver(&message, &routes.take_groups(), receipt.as_ref());
+        inner.delivered.send_replace(offset);
+    }
+
+    async fn wait_for_capacity(&mut self, hash: u64, topic: &str) {
+        let now_us = self.postgres.now_us();
+        if self.no_wait_until_us > now_us {
+            return;
+        }
+        for _ in 0..CAPACITY_WAITS {
+            let router = &self.postgres.0.router;
+            if router.has_capacity(hash, false, &router.routes(topic)) {
+                return;
+            }
+            tokio::time::sleep(CAPACITY_WAIT).await;
+        }
+        // One shard that is stuck must not hold up everybody else's messages, each for so long.
+        self.no_wait_until_us = now_us + NO_WAIT_US;
+    }
+}
+
+/// Answers the publishers of a batch that was committed and is handed on as it is read.
+fn reply(postgres: &Postgres, batch: OwnBatch) {
+    batch.items.into_iter().for_each(|(item, outcome)| reply_one(postgres, item, outcome));
+}
+
+fn reply_one(postgres: &Postgres, item: Item, outcome: Outcome) {
+    if let Some(receipt) = item.receipt {
+        receipt.uncounted();
+    }
+    complete(postgres, item.done, outcome);
+}
+
+fn complete(postgres: &Postgres, done: Done, outcome: Outcome) {
+    let published =
+        |offset, repeated| Published { id: postgres.id(offset), repeated, queued: false };
+    match outcome {
+        Outcome::Appended(offset) => done(Ok(published(offset, false))),
+        Outcome::Repeated(offset) => {
+            Counts::add(&postgres.0.counts.repeated, 1);
+            done(Ok(published(offset, true)));
+        }
+        Outcome::Newer(offset) => done(Err(PublishError::Newer(postgres.id(offset)))),
+    }
+}

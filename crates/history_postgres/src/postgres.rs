@@ -1,0 +1,213 @@
+//! The history of topics in PostgreSQL, as all parts of it share it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use broker::Router;
+use database::DatabaseError;
+use history_local::windows;
+use model::{Epoch, HistoryRule, Position, Rules};
+use tokio::sync::{Notify, watch};
+
+use crate::jobs::Jobs;
+use crate::queue::Queue;
+use crate::runtime::Runtime;
+use crate::session::{Amount, Database};
+use crate::settings::Settings;
+use crate::state::State;
+use crate::status::Status;
+
+/// Reads that may wait.
+const READS_MAX: usize = 65_536;
+
+/// Why nothing more is appended and handed on.
+pub(crate) const OTHER_LOG: &str = "the log in PostgreSQL is another one now, or has lost messages that were committed: restart this server, \
+                                    whose clients are then told that they may have missed messages";
+
+/// Why there is no history at the start.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct OpenError(#[from] DatabaseError);
+
+/// The history of topics in PostgreSQL. A cheap clone.
+#[derive(Clone)]
+pub struct Postgres(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub settings: Settings,
+    password: Mutex<String>,
+    /// What names this process's batches in the database.
+    pub writer: i64,
+    pub epoch: Epoch,
+    pub started: Instant,
+    /// By it ages are counted before something leaves memory.
+    pub clock: store::AgeClock,
+    pub router: Arc<Router>,
+    rules: RwLock<Arc<Rules>>,
+    pub retains_any: AtomicBool,
+    pub idempotency_seconds_max: AtomicU64,
+    state: Mutex<State>,
+    /// The last offset that was handed on, for those who wait for one.
+    pub delivered: watch::Sender<u64>,
+    pub queue: Queue,
+    /// Something was committed: the follower looks.
+    pub committed: Arc<Notify>,
+    /// The follower has taken a batch of this process: the writer looks.
+    pub backlog_taken: Notify,
+    pub jobs: Jobs,
+    /// The thread was started.
+    pub has_thread: AtomicBool,
+    status: Mutex<Status>,
+    pub counts: Counts,
+}
+
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub published: AtomicU64,
+    pub repeated: AtomicU64,
+    pub recovered: AtomicU64,
+    pub unrecovered: AtomicU64,
+    pub reads: AtomicU64,
+    pub passed: AtomicU64,
+    pub gaps: AtomicU64,
+    pub trims_failed: AtomicU64,
+}
+
+impl Counts {
+    pub fn add(counter: &AtomicU64, count: usize) {
+        counter.fetch_add(count as u64, Ordering::Relaxed);
+    }
+}
+
+impl Postgres {
+    /// Connects once, and makes the tables and functions where they are not there yet. Message times count from
+    /// `started`; `writer` is a random number, new for every process. What is published goes through `router`.
+    ///
+    /// # Errors
+    /// When the database can't be reached or used: an operator is to see that at the start.
+    pub fn open(
+        runtime: &Runtime,
+        settings: Settings,
+        password: String,
+        router: Arc<Router>,
+        started: Instant,
+        writer: u64,
+    ) -> Result<Self, OpenError> {
+        let none = Amount { messages_max: 0, bytes_max: 0 };
+        let found = runtime.0.block_on(async {
+            let database = Database::open(&settings, &password, None).await?;
+            let found = database.follow(0, 0, none).await;
+            database.close().await;
+            found
+        })?;
+        let (bytes_max, topics_max) = (settings.memory_bytes_max, settings.topics_max);
+        let limits = windows::Limits { bytes_max, topics_max };
+        let state = State::new(limits, settings.recent, found.last);
+        Ok(Postgres(Arc::new(Inner {
+            queue: Queue::new(settings.queue_messages_max, settings.queue_bytes_max),
+            settings,
+            password: Mutex::new(password),
+            writer: i64::from_le_bytes(writer.to_le_bytes()),
+            epoch: Epoch(found.epoch),
+            started,
+            clock: store::AgeClock::new(None, true),
+            router,
+            rules: RwLock::default(),
+            retains_any: AtomicBool::new(false),
+            idempotency_seconds_max: AtomicU64::new(300),
+            state: Mutex::new(state),
+            delivered: watch::Sender::new(found.last),
+            committed: Arc::new(Notify::new()),
+            backlog_taken: Notify::new(),
+            jobs: Jobs::new(READS_MAX),
+            has_thread: AtomicBool::new(false),
+            status: Mutex::default(),
+            counts: Counts::default(),
+        })))
+    }
+
+    /// The password from the next connect on.
+    pub fn set_password(&self, password: String) {
+        *lock(&self.0.password) = password;
+    }
+
+    /// How it stands.
+    pub fn status(&self) -> Status {
+        let (messages, bytes) = self.0.queue.waiting();
+        let status = lock(&self.0.status).clone();
+        let backlog = self.state().backlog();
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counts = &self.0.counts;
+        Status {
+            queue_messages: messages as u64,
+            queue_bytes: bytes as u64,
+            backlog_messages: backlog.messages as u64,
+            backlog_bytes: backlog.bytes as u64,
+            passed: count(&counts.passed),
+            gaps: count(&counts.gaps),
+            trims_failed: count(&counts.trims_failed),
+            ..status
+        }
+    }
+
+    /// Why there is no connection, if there is none.
+    pub(crate) fn error(&self) -> Option<String> {
+        lock(&self.0.status).error.clone()
+    }
+
+    /// The schema in the database.
+    pub fn schema(&self) -> &str {
+        &self.0.settings.schema
+    }
+
+    pub(crate) fn set_status(&self, change: impl FnOnce(&mut Status)) {
+        change(&mut lock(&self.0.status));
+    }
+
+    pub(crate) fn password(&self) -> String {
+        lock(&self.0.password).clone()
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.0.state)
+    }
+
+    pub(crate) fn id(&self, offset: u64) -> Position {
+        Position { epoch: self.0.epoch, offset }
+    }
+
+    pub(crate) fn now_us(&self) -> u64 {
+        u64::try_from(self.0.started.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// The rule that the configuration gives a topic.
+    pub(crate) fn rule_of(&self, topic: &str) -> Option<Arc<HistoryRule>> {
+        if !self.0.retains_any.load(Ordering::Relaxed) {
+            return None;
+        }
+        let rules = self.0.rules.read().unwrap_or_else(PoisonError::into_inner);
+        rules.history(topic).cloned()
+    }
+
+    pub(crate) fn replace_rules(&self, rules: Arc<Rules>) {
+        self.0.retains_any.store(rules.retains_any(), Ordering::Relaxed);
+        *self.0.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
+        let mut state = self.state();
+        // A topic that has a rule now may have had messages that were passed over.
+        let former = state.has_passed.then(|| state.forget());
+        drop(state);
+        drop(former);
+    }
+}
+
+/// A panic while the lock was taken leaves a value that is still good.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The time of day, in milliseconds since 1970.
+pub(crate) fn unix_ms() -> u64 {
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH);
+    elapsed.map_or(0, |elapsed| u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX))
+}

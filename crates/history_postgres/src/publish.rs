@@ -1,0 +1,54 @@
+//! Publishing to topics with history.
+
+use std::sync::Arc;
+
+use broker::{Append, Done, PublishError};
+use store::Record;
+
+use crate::batch::Item;
+use crate::postgres::{Postgres, unix_ms};
+use crate::queue::Refused;
+
+impl Postgres {
+    /// Queues a message. `done` gets the result after the commit, or an error at once.
+    pub(crate) fn queue(&self, append: Append, done: Done) {
+        let Append { hash, publication, rule, options, receipt, routes } = append;
+        if !self.0.router.has_capacity(hash, false, &routes) {
+            return done(Err(PublishError::Overloaded));
+        }
+        if options.with.is_some() {
+            return done(Err(PublishError::StoreFailed(
+                "PostgreSQL has no records of MQTT sessions".into(),
+            )));
+        }
+        let item = Item {
+            hash,
+            record: Record::encode(&publication, unix_ms()),
+            publication,
+            rule,
+            idempotency_key: options.idempotency_key,
+            if_offset: options.if_offset,
+            receipt,
+            done,
+        };
+        let Err(refused) = self.0.queue.push(item) else { return };
+        match *refused {
+            Refused::Full(item) => (item.done)(Err(PublishError::StoreBusy)),
+            Refused::Closed(item) => (item.done)(Err(self.away())),
+        }
+    }
+
+    /// What publishers are told while there is no connection.
+    pub(crate) fn away(&self) -> PublishError {
+        let why = self.error();
+        PublishError::StoreFailed(Arc::from(away_text(why.as_deref())))
+    }
+}
+
+/// Why nothing can be appended or read.
+pub(crate) fn away_text(why: Option<&str>) -> String {
+    match why {
+        Some(why) => format!("PostgreSQL can't be used ({why}); try again later"),
+        None => "there is no connection to PostgreSQL yet; try again later".into(),
+    }
+}

@@ -1,0 +1,109 @@
+//! What waits to be appended, bounded by number and bytes.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::batch::{self, Item};
+
+/// The queue in front of the writer.
+pub(crate) struct Queue {
+    waiting: Mutex<Waiting>,
+    /// Wakes the writer.
+    pub added: Notify,
+    messages_max: usize,
+    bytes_max: usize,
+}
+
+#[derive(Default)]
+struct Waiting {
+    items: VecDeque<Item>,
+    bytes: usize,
+    /// Nothing is taken: there is no connection.
+    is_closed: bool,
+}
+
+/// Why the queue has not taken a message.
+pub(crate) enum Refused {
+    Full(Item),
+    Closed(Item),
+}
+
+impl Queue {
+    /// A queue that takes nothing until it is opened.
+    pub fn new(messages_max: usize, bytes_max: usize) -> Self {
+        let waiting = Mutex::new(Waiting { is_closed: true, ..Waiting::default() });
+        Queue { waiting, added: Notify::new(), messages_max, bytes_max }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        // Nothing in here panics between two changes that belong together.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a message. One that is larger than the bound fits into an empty queue alone.
+    pub fn push(&self, item: Item) -> Result<(), Box<Refused>> {
+        let bytes = item.bytes();
+        let mut waiting = self.lock();
+        if waiting.is_closed {
+            return Err(Box::new(Refused::Closed(item)));
+        }
+        let is_over = waiting.bytes.saturating_add(bytes) > self.bytes_max;
+        if waiting.items.len() >= self.messages_max || (is_over && !waiting.items.is_empty()) {
+            return Err(Box::new(Refused::Full(item)));
+        }
+        waiting.items.push_back(item);
+        waiting.bytes += bytes;
+        drop(waiting);
+        self.added.notify_one();
+        Ok(())
+    }
+
+    /// Takes the next batch; an empty one where nothing waits.
+    pub fn take(&self) -> Vec<Item> {
+        let mut waiting = self.lock();
+        let items = batch::take(&mut waiting.items);
+        waiting.bytes -= items.iter().map(Item::bytes).sum::<usize>();
+        items
+    }
+
+    pub fn open(&self) {
+        self.lock().is_closed = false;
+    }
+
+    /// Takes nothing more, and gives what waits.
+    pub fn close(&self) -> VecDeque<Item> {
+        let mut waiting = self.lock();
+        (waiting.is_closed, waiting.bytes) = (true, 0);
+        std::mem::take(&mut waiting.items)
+    }
+
+    /// How many messages wait, and their bytes.
+    pub fn waiting(&self) -> (usize, usize) {
+        let waiting = self.lock();
+        (waiting.items.len(), waiting.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::tests::item;
+
+    #[test]
+    fn the_queue_enforces_both_bounds_and_takes_nothing_while_it_is_closed() {
+        let queue = Queue::new(3, 2_000);
+        let push = |bytes| queue.push(item("a", None, None, bytes)).is_ok();
+        assert!(!push(1));
+        queue.open();
+        assert!(push(5_000) && !push(1), "a large one alone");
+        assert_eq!((queue.take().len(), queue.waiting()), (1, (0, 0)));
+        assert!(push(300) && push(300) && !push(300), "by bytes");
+        assert_eq!(queue.take().len(), 2);
+        assert!(push(1) && push(1) && push(1) && !push(1), "by number");
+        assert_eq!((queue.close().len(), queue.waiting()), (3, (0, 0)));
+        assert!(!push(1));
+        assert!(queue.take().is_empty());
+    }
+}

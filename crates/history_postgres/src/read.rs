@@ -1,0 +1,162 @@
+//! Reads of topics: from memory, and of what the database has found.
+
+use std::sync::Arc;
+
+use broker::HistoryLog;
+use history::{Gone, HistoryError, Page, PageFrom, PageQuery, Piece, Pull};
+use history_local::windows::TopicCursor;
+use model::{Envelope, Message, Name, Retention};
+use store::Record;
+
+use crate::postgres::{Postgres, unix_ms};
+use crate::resolve::before_newest;
+use crate::session::{TopicRow, TopicRows};
+
+/// A page as far as memory knows.
+pub(crate) enum MemoryPage {
+    /// It is this one.
+    Whole(Page),
+    /// The database has it.
+    Missing,
+}
+
+impl Postgres {
+    /// The next piece, if memory has all of it.
+    pub(crate) fn read_memory(&self, pull: &Pull) -> Option<Piece> {
+        let state = self.state();
+        let topics = &pull.topics;
+        if !topics.iter().all(|it| state.windows.reaches(it.hash, &it.topic, it.after)) {
+            return None;
+        }
+        let cursors: Vec<TopicCursor<'_>> = topics
+            .iter()
+            .map(|it| TopicCursor { hash: it.hash, topic: &it.topic, after: it.after })
+            .collect();
+        let found = state.windows.collect(&cursors, pull.messages_max, pull.bytes_max, unix_ms());
+        Some(Piece {
+            messages: found.messages,
+            through: found.through.unwrap_or(state.delivered),
+            caught_up: found.through.is_none(),
+            gone: vec![Gone::Nothing; topics.len()],
+            first: found.first,
+        })
+    }
+
+    /// The piece that the database has found: what it has of each topic up to `delivered`.
+    pub(crate) fn piece_of(
+        &self,
+        pull: &Pull,
+        delivered: u64,
+        found: Vec<TopicRows>,
+    ) -> Result<Piece, HistoryError> {
+        let (mut messages, mut gone, mut first) = (Vec::new(), Vec::new(), Vec::new());
+        let mut through = delivered;
+        for (topic, TopicRows { floor, rows, more }) in pull.topics.iter().zip(found) {
+            // Whoever comes after this sees a rule that says no more than that nothing is to be read.
+            self.rule(&topic.topic).ok_or(HistoryError::NoHistory)?;
+            gone.push(match topic.whole || floor <= topic.after {
+                true => Gone::Nothing,
+                false => Gone::Some,
+            });
+            if more {
+                through = through.min(rows.last().map_or(topic.after, |row| row.offset));
+            }
+            first.push(rows.first().map(|row| row.offset));
+            messages.extend(self.messages(topic.hash, &topic.topic, rows)?);
+        }
+        messages.retain(|message| message.id.offset <= through);
+        messages.sort_unstable_by_key(|message| message.id.offset);
+        let mut bytes = 0;
+        let mut fits = |message: &Arc<Envelope>| {
+            let before = bytes;
+            bytes += message.publication.data.bytes();
+            before <= pull.bytes_max
+        };
+        let messages_max = pull.messages_max.max(1);
+        let count = messages.iter().take_while(|message| fits(message)).count().min(messages_max);
+        if count < messages.len() {
+            messages.truncate(count.max(1));
+            through = messages.last().map_or(through, |message| message.id.offset);
+        }
+        let (through, caught_up) = match through < delivered {
+            true => (through, false),
+            false => self.follow(pull, through),
+        };
+        Ok(Piece { messages, through, caught_up, gone, first })
+    }
+
+    /// How far topics have been read that were read up to an offset from the database, and whether that is the end:
+    /// whether memory knows of nothing after it.
+    fn follow(&self, pull: &Pull, through: u64) -> (u64, bool) {
+        let state = self.state();
+        let cursors: Vec<TopicCursor<'_>> = pull
+            .topics
+            .iter()
+            .map(|it| TopicCursor { hash: it.hash, topic: &it.topic, after: through })
+            .collect();
+        let is_known = |it: &TopicCursor<'_>| state.windows.reaches(it.hash, it.topic, through);
+        let is_end = cursors.iter().all(is_known)
+            && state.windows.collect(&cursors, 1, 0, unix_ms()).messages.is_empty();
+        if is_end { (state.delivered, true) } else { (through, false) }
+    }
+
+    /// A page, if memory has it.
+    pub(crate) fn page_of_memory(&self, query: &PageQuery) -> MemoryPage {
+        let PageQuery { hash, ref topic, backwards, limit, .. } = *query;
+        let state = self.state();
+        let from = match query.from {
+            PageFrom::Newest(messages) if !backwards => {
+                match before_newest(&state, hash, topic, messages) {
+                    Some(before) => Some(before),
+                    None => return MemoryPage::Missing,
+                }
+            }
+            PageFrom::End | PageFrom::Offset(_) | PageFrom::Newest(_) => query.from.offset(),
+        };
+        let oldest = if backwards { 0 } else { from.unwrap_or(0) };
+        let page = state.windows.page(hash, topic, from, backwards, limit, unix_ms());
+        // A full page backwards is right, however far the window reaches.
+        let is_full = backwards && page.messages.len() == limit && page.more;
+        match is_full || state.windows.reaches(hash, topic, oldest) {
+            true => {
+                let (messages, more) = (page.messages, page.more);
+                MemoryPage::Whole(Page { messages, more, gone: false, gap: None })
+            }
+            false => MemoryPage::Missing,
+        }
+    }
+
+    /// The page that the database has found.
+    pub(crate) fn page_of(
+        &self,
+        query: &PageQuery,
+        found: TopicRows,
+    ) -> Result<Page, HistoryError> {
+        self.rule(&query.topic).ok_or(HistoryError::NoHistory)?;
+        let TopicRows { floor, rows, more } = found;
+        let gone = query.from.offset().is_some_and(|from| !query.backwards && floor > from);
+        let messages = self.messages(query.hash, &query.topic, rows)?;
+        Ok(Page { messages, more, gone, gap: None })
+    }
+
+    fn messages(
+        &self,
+        hash: u64,
+        topic: &Name,
+        rows: Vec<TopicRow>,
+    ) -> Result<Vec<Arc<Envelope>>, HistoryError> {
+        let decode = |row: TopicRow| {
+            let record = Record::decode(topic, row.offset, &row.record).map_err(|_| {
+                let text = format!(
+                    "the message {} of {topic:?} in PostgreSQL is damaged, or of a newer version: delete the topic's \
+                     history, or start the newer version",
+                    row.offset
+                );
+                HistoryError::Damaged(text.into())
+            })?;
+            let message = Message::new(record.publication, self.id(row.offset), hash, 0);
+            Ok(Arc::new(Envelope::from(message.retained(Retention::History, row.at_ms))))
+        };
+        rows.into_iter().map(decode).collect()
+    }
+}

@@ -1,0 +1,210 @@
+//! Reads of the database, several at a time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use database::DatabaseError;
+use history::{HistoryError, PageFrom, PageQuery, Pull, Start};
+use model::{Name, ResumeRequest};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::jobs::{Job, Reply};
+use crate::postgres::{Counts, Postgres};
+use crate::publish::away_text;
+use crate::resolve::{Known, Unknown};
+use crate::session::{Amount, Database, TopicRows};
+
+/// Requests that are read for at the same time.
+const JOBS_MAX: usize = 32;
+
+/// How long a client that has seen more at another node waits until this node has it.
+const AHEAD_WAIT: Duration = Duration::from_secs(10);
+
+/// The database does not answer.
+pub(crate) fn unavailable(error: &DatabaseError) -> HistoryError {
+    HistoryError::Unavailable(away_text(Some(&error.to_string())).into())
+}
+
+/// Takes jobs until the connection breaks: a job finds that out. Where it ends, those under way are ended and answered.
+pub(crate) async fn run(postgres: &Postgres, database: Arc<Database>) -> Result<(), DatabaseError> {
+    let permits = Arc::new(Semaphore::new(JOBS_MAX));
+    let replies = Arc::new(AtomicU64::new(0));
+    let mut running = JoinSet::new();
+    loop {
+        let permit = permits.clone().acquire_owned();
+        let next = async { (permit.await, postgres.0.jobs.next().await) };
+        let (permit, job) = tokio::select! {
+            next = next => next,
+            finished = running.join_next(), if !running.is_empty() => match finished {
+                Some(Ok(Err(error))) => return Err(error),
+                // Where it has panicked, it has said so, and was answered as its job was dropped.
+                Some(Ok(Ok(())) | Err(_)) | None => continue,
+            },
+        };
+        if !job.is_wanted() {
+            continue;
+        }
+        Counts::add(&postgres.0.counts.reads, 1);
+        let (postgres, database, replies) = (postgres.clone(), database.clone(), replies.clone());
+        running.spawn(async move {
+            let replies_before = replies.load(Ordering::Relaxed);
+            let result = postgres.perform(&database, job).await;
+            drop(permit);
+            match result {
+                // The others had no reply either.
+                Err(error @ DatabaseError::Timeout(_)) => {
+                    match replies.load(Ordering::Relaxed) == replies_before {
+                        true => Err(error),
+                        false => Ok(()),
+                    }
+                }
+                Err(error @ DatabaseError::Connection(_)) => Err(error),
+                // What the database says of one read is no matter of others.
+                Ok(()) | Err(_) => {
+                    replies.fetch_add(1, Ordering::Relaxed);
+                    Ok(())
+                }
+            }
+        });
+    }
+}
+
+impl Postgres {
+    async fn perform(&self, database: &Database, job: Job) -> Result<(), DatabaseError> {
+        match job {
+            Job::Start { topics, request, reply } => {
+                let found = self.start_of(database, &topics, &request).await;
+                complete(reply, found)
+            }
+            Job::Read { pull, reply } => {
+                let found = self.read_of(database, &pull).await;
+                let found = found.map(|(delivered, found)| self.piece_of(&pull, delivered, found));
+                complete(reply, found)
+            }
+            Job::Page { query, reply } => {
+                let found = self.rows_of(database, &query).await;
+                complete(reply, found.map(|found| self.page_of(&query, found)))
+            }
+            Job::Delete { topic, reply } => {
+                let deleted = self.delete_of(database, &topic).await;
+                complete(reply, deleted.map(Ok))
+            }
+        }
+    }
+
+    async fn start_of(
+        &self,
+        database: &Database,
+        topics: &[(u64, Name)],
+        request: &ResumeRequest,
+    ) -> Result<Result<Start, HistoryError>, DatabaseError> {
+        let topics: Vec<(u64, &str)> =
+            topics.iter().map(|(hash, name)| (*hash, name.as_str())).collect();
+        let mut known = Known::default();
+        // What is newest may leave memory meanwhile, and what a client is ahead of may be gone.
+        for _ in 0..3 {
+            let Unknown { newest, ahead } = match self.resolve(&topics, request, &known) {
+                Ok(start) => return Ok(Ok(start)),
+                Err(unknown) => unknown,
+            };
+            if let Some(ahead) = ahead {
+                let last = self.last(database).await?;
+                known.last = Some(last);
+                if ahead <= last && !self.wait_for(ahead).await {
+                    break;
+                }
+            }
+            let delivered = self.state().delivered;
+            for (hash, name, messages) in newest {
+                let before = database.before_newest(&name, delivered, messages).await?;
+                known.newest.push((hash, before));
+            }
+        }
+        Ok(Err(HistoryError::Busy))
+    }
+
+    /// The last offset of the log.
+    async fn last(&self, database: &Database) -> Result<u64, DatabaseError> {
+        let none = Amount { messages_max: 0, bytes_max: 0 };
+        Ok(database.follow(0, 0, none).await?.last)
+    }
+
+    /// Waits until everything up to an offset was handed on.
+    async fn wait_for(&self, offset: u64) -> bool {
+        let mut delivered = self.0.delivered.subscribe();
+        self.0.committed.notify_one();
+        let reached = delivered.wait_for(|delivered| *delivered >= offset);
+        tokio::time::timeout(AHEAD_WAIT, reached).await.is_ok()
+    }
+
+    async fn read_of(
+        &self,
+        database: &Database,
+        pull: &Pull,
+    ) -> Result<(u64, Vec<TopicRows>), DatabaseError> {
+        let delivered = self.state().delivered;
+        // Each of many topics gets a share: the answer is one piece.
+        let share = |max: usize| (max / pull.topics.len().max(1)).saturating_add(1);
+        let amount =
+            Amount { messages_max: share(pull.messages_max), bytes_max: share(pull.bytes_max) };
+        let mut found = Vec::with_capacity(pull.topics.len());
+        for topic in &pull.topics {
+            found.push(database.after(&topic.topic, topic.after, delivered, amount).await?);
+        }
+        Ok((delivered, found))
+    }
+
+    async fn rows_of(
+        &self,
+        database: &Database,
+        query: &PageQuery,
+    ) -> Result<TopicRows, DatabaseError> {
+        let PageQuery { ref topic, from, backwards, limit, bytes_max, .. } = *query;
+        let delivered = self.state().delivered;
+        let amount = Amount { messages_max: limit, bytes_max };
+        match (from, backwards) {
+            (PageFrom::Offset(before), true) => {
+                let through = before.saturating_sub(1).min(delivered);
+                database.before(topic, 0, through, amount).await
+            }
+            (PageFrom::End | PageFrom::Newest(_), true) => {
+                database.before(topic, 0, delivered, amount).await
+            }
+            (PageFrom::Newest(messages), false) => {
+                let after = database.before_newest(topic, delivered, messages).await?;
+                database.after(topic, after, delivered, amount).await
+            }
+            (PageFrom::Offset(after), false) => {
+                database.after(topic, after, delivered, amount).await
+            }
+            (PageFrom::End, false) => database.after(topic, 0, delivered, amount).await,
+        }
+    }
+
+    /// Deletes a topic's history, and waits until this node has forgotten it.
+    async fn delete_of(&self, database: &Database, topic: &str) -> Result<(), DatabaseError> {
+        database.delete(topic).await?;
+        let last = self.last(database).await?;
+        self.wait_for(last).await;
+        Ok(())
+    }
+}
+
+/// Gives the answer, and the error of the database on.
+fn complete<T>(
+    reply: Reply<T>,
+    found: Result<Result<T, HistoryError>, DatabaseError>,
+) -> Result<(), DatabaseError> {
+    match found {
+        Ok(found) => {
+            reply.send(found);
+            Ok(())
+        }
+        Err(error) => {
+            reply.send(Err(unavailable(&error)));
+            Err(error)
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! From where returning clients, and new ones, read topics.
+
+use std::sync::atomic::Ordering;
+
+use history::{History, Start, TopicCursor};
+use model::{Name, RecoveryGap, ResumeRequest, Since};
+
+use crate::postgres::{Postgres, unix_ms};
+use crate::state::State;
+
+/// What memory does not know of a request.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Unknown {
+    /// Topics of which memory has fewer than the newest messages that are requested, with how many these are.
+    pub newest: Vec<(u64, Name, usize)>,
+    /// The client has seen this offset at another node, and it was not handed on here.
+    pub ahead: Option<u64>,
+}
+
+impl Unknown {
+    fn is_empty(&self) -> bool {
+        self.newest.is_empty() && self.ahead.is_none()
+    }
+}
+
+/// What the database knows of a request.
+#[derive(Default)]
+pub(crate) struct Known {
+    /// The offsets before the newest messages of topics, by hash.
+    pub newest: Vec<(u64, u64)>,
+    /// No message has an offset above this one.
+    pub last: Option<u64>,
+}
+
+impl Postgres {
+    /// The offsets from which to read topics, as far as memory and `known` tell. The error is what the database has to
+    /// say first.
+    pub(crate) fn resolve(
+        &self,
+        topics: &[(u64, &str)],
+        request: &ResumeRequest,
+        known: &Known,
+    ) -> Result<Start, Unknown> {
+        let state = self.state();
+        let top = state.delivered;
+        let mut start = Start { topics: Vec::new(), gaps: Vec::new(), top: self.id(top) };
+        let mut unknown = Unknown::default();
+        for (hash, name) in topics {
+            let since = request.of(name);
+            let (after, gap) = match since {
+                None => (top, None),
+                Some(Since::Start) => (0, None),
+                Some(Since::Last(messages)) => {
+                    let messages = usize::try_from(*messages).unwrap_or(usize::MAX);
+                    let found = known.newest.iter().find(|(of, _)| of == hash);
+                    let found = found.map(|(_, after)| *after);
+                    let found = found.or_else(|| before_newest(&state, *hash, name, messages));
+                    if found.is_none() {
+                        unknown.newest.push((*hash, Name::from(*name), messages));
+                    }
+                    (found.unwrap_or(top).min(top), None)
+                }
+                Some(Since::Token(token)) => {
+                    match TopicCursor::offset_of(self.epoch(), name, token) {
+                        Some(after) if after <= top => (after, None),
+                        Some(after) if known.last.is_none_or(|last| after <= last) => {
+                            unknown.ahead = unknown.ahead.max(Some(after));
+                            (top, None)
+                        }
+                        Some(_) | None => (top, Some(RecoveryGap::Epoch)),
+                    }
+                }
+            };
+            let whole = matches!(since, Some(Since::Start | Since::Last(_)));
+            start.topics.push(TopicCursor { hash: *hash, topic: Name::from(*name), after, whole });
+            start.gaps.push(gap);
+        }
+        drop(state);
+        if !unknown.is_empty() {
+            return Err(unknown);
+        }
+        if request.has_token() {
+            let has_gap = start.gaps.iter().any(Option::is_some);
+            let counts = &self.0.counts;
+            let count = if has_gap { &counts.unrecovered } else { &counts.recovered };
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(start)
+    }
+}
+
+/// The offset before a topic's newest messages, if memory has so many.
+pub(crate) fn before_newest(state: &State, hash: u64, topic: &str, messages: usize) -> Option<u64> {
+    let above = state.windows.floor(hash, topic);
+    state.windows.before_newest(hash, topic, above, messages, unix_ms())
+}

@@ -1,0 +1,373 @@
+//! A session with PostgreSQL that has the history's statements.
+
+use std::sync::Arc;
+
+use database::{DatabaseError, Session, connect, of_schema, step, step_within};
+use tokio::sync::Notify;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row, Statement};
+
+use crate::SCHEMA;
+use crate::batch::{Appended, Item, Outcome};
+use crate::settings::Settings;
+
+/// How long the append of a batch may take, in seconds; then the connections are made anew.
+const APPEND_SECONDS: u64 = 15;
+
+/// The channel on which the functions notify others of a commit.
+const CHANNEL: &str = "throng_history";
+
+/// The log as a writer knows it.
+#[derive(Clone, Copy)]
+pub(crate) struct KnownLog {
+    pub epoch: u32,
+    /// Everything up to this offset was committed.
+    pub offset: u64,
+}
+
+/// What one step of a trim did.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Trimmed {
+    /// The last topic that it looked at; `None` at the end.
+    pub last: Option<i64>,
+    /// Messages that it deleted.
+    pub deleted: i64,
+    /// Topics that had no message for a day.
+    pub empty: Vec<i64>,
+}
+
+/// What was committed after an offset.
+pub(crate) struct Followed {
+    pub epoch: u32,
+    /// The last offset of the log at that moment.
+    pub last: u64,
+    pub rows: Vec<LogRow>,
+}
+
+/// A row of the log.
+pub(crate) struct LogRow {
+    pub offset: u64,
+    pub topic: String,
+    pub at_ms: u64,
+    /// Without one, all messages of the topic before it are deleted.
+    pub record: Option<Box<[u8]>>,
+}
+
+/// Messages of a topic.
+pub(crate) struct TopicRows {
+    /// The topic's messages up to this offset are gone.
+    pub floor: u64,
+    pub rows: Vec<TopicRow>,
+    /// There are more in this direction.
+    pub more: bool,
+}
+
+pub(crate) struct TopicRow {
+    pub offset: u64,
+    pub at_ms: u64,
+    pub record: Box<[u8]>,
+}
+
+/// What a read of a topic takes at the most.
+#[derive(Clone, Copy)]
+pub(crate) struct Amount {
+    pub messages_max: usize,
+    pub bytes_max: usize,
+}
+
+/// An open session.
+pub(crate) struct Database {
+    session: Session,
+    append: Statement,
+    follow: Statement,
+    after: Statement,
+    before: Statement,
+    newest: Statement,
+    schema: String,
+}
+
+/// A number of PostgreSQL, which has no unsigned ones.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+/// An age, in seconds: PostgreSQL calculates with it in milliseconds.
+fn age(seconds: u64) -> i64 {
+    signed(seconds.min(1 << 40))
+}
+
+fn unsigned_at(row: &Row, column: &str) -> Result<u64, DatabaseError> {
+    Ok(unsigned(row.try_get(column)?))
+}
+
+fn epoch_of(row: &Row) -> Result<u32, DatabaseError> {
+    Ok(u32::try_from(row.try_get::<_, i64>("epoch")?).unwrap_or(0))
+}
+
+impl Database {
+    /// Connects, and makes the tables and functions where they are not there yet. A commit of another session wakes
+    /// `committed`.
+    pub async fn open(
+        settings: &Settings,
+        password: &str,
+        committed: Option<Arc<Notify>>,
+    ) -> Result<Self, DatabaseError> {
+        let (schema, listens) = (settings.schema.clone(), committed.is_some());
+        let session = connect(&settings.address, password, move |notification| {
+            if let Some(committed) = &committed
+                && notification.payload().trim_matches('"') == schema
+            {
+                committed.notify_one();
+            }
+        })
+        .await?;
+        let client = &session.client;
+        let found = SCHEMA.apply(client, &settings.schema, settings.address.user()).await?;
+        if found < SCHEMA.version() {
+            let (from, to) = (found, SCHEMA.version());
+            tracing::info!(schema = settings.schema, from, to, "the history's schema was migrated");
+        }
+        prepare_session(client).await?;
+        if listens {
+            step(client.batch_execute(&format!("LISTEN {CHANNEL}"))).await?;
+        }
+        let text = |text: &str| of_schema(text, &settings.schema);
+        let prepare = async |text: String| step(client.prepare(&text)).await;
+        let append = "SELECT * FROM {schema}.history_append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
+        let append = prepare(text(append)).await?;
+        let follow = prepare(text(include_str!("../sql/follow.sql"))).await?;
+        let after = prepare(text(include_str!("../sql/after.sql"))).await?;
+        let before = prepare(text(include_str!("../sql/before.sql"))).await?;
+        let newest = prepare(text(include_str!("../sql/newest.sql"))).await?;
+        let schema = settings.schema.clone();
+        Ok(Database { session, append, follow, after, before, newest, schema })
+    }
+
+    /// Appends a batch; one of this number that is there already gives what it gave. `None` where the log is another one
+    /// than that which is known: nothing was appended.
+    pub async fn append(
+        &self,
+        (writer, batch): (i64, i64),
+        known: KnownLog,
+        keys_seconds: u64,
+        items: &[Item],
+    ) -> Result<Option<Appended>, DatabaseError> {
+        let (known_epoch, known_offset) = (i64::from(known.epoch), signed(known.offset));
+        let names: Vec<&str> = items.iter().map(|item| &*item.publication.topic).collect();
+        let expires: Vec<Option<i64>> =
+            items.iter().map(|item| item.publication.expires_ms().map(signed)).collect();
+        let sizes: Vec<i64> = items.iter().map(|item| count(item.publication.bytes())).collect();
+        let records: Vec<&[u8]> = items.iter().map(|item| &*item.record).collect();
+        let keys: Vec<Option<&str>> =
+            items.iter().map(|item| item.idempotency_key.as_deref()).collect();
+        let if_offsets: Vec<Option<i64>> =
+            items.iter().map(|item| item.if_offset.map(signed)).collect();
+        let rules = items.iter().map(|item| &item.rule);
+        let messages_max: Vec<i64> = rules.clone().map(|rule| signed(rule.messages_max)).collect();
+        let bytes_max: Vec<i64> = rules.clone().map(|rule| signed(rule.bytes_max)).collect();
+        let seconds_max: Vec<i64> = rules.map(|rule| age(rule.seconds_max)).collect();
+        let keys_seconds = age(keys_seconds);
+        let parameters: [&(dyn ToSql + Sync); 14] = [
+            &writer,
+            &batch,
+            &known_epoch,
+            &known_offset,
+            &keys_seconds,
+            &names,
+            &expires,
+            &sizes,
+            &records,
+            &keys,
+            &if_offsets,
+            &messages_max,
+            &bytes_max,
+            &seconds_max,
+        ];
+        let call = self.session.client.query_one(&self.append, &parameters);
+        let row = step_within(APPEND_SECONDS, call).await?;
+        let Some(offsets) = row.try_get::<_, Option<Vec<i64>>>("offsets")? else { return Ok(None) };
+        let outcomes: Vec<i32> = row.try_get("outcomes")?;
+        let both = outcomes.into_iter().zip(offsets);
+        let outcomes = both.map(|(outcome, offset)| match outcome {
+            0 => Outcome::Appended(unsigned(offset)),
+            1 => Outcome::Repeated(unsigned(offset)),
+            _ => Outcome::Newer(unsigned(offset)),
+        });
+        Ok(Some(Appended {
+            base: unsigned_at(&row, "base")?,
+            at_ms: unsigned_at(&row, "at_ms")?,
+            outcomes: outcomes.collect(),
+        }))
+    }
+
+    /// What was committed after an offset and up to another one.
+    pub async fn follow(
+        &self,
+        after: u64,
+        through: u64,
+        amount: Amount,
+    ) -> Result<Followed, DatabaseError> {
+        let (after, through) = (signed(after), signed(through));
+        let (rows_max, bytes_max) = (count(amount.messages_max), count(amount.bytes_max));
+        let parameters: [&(dyn ToSql + Sync); 4] = [&after, &through, &rows_max, &bytes_max];
+        let found = step(self.session.client.query(&self.follow, &parameters)).await?;
+        let Some(first) = found.first() else {
+            return Err(DatabaseError::Statement("the table history_log is empty".into()));
+        };
+        let (epoch, last) = (epoch_of(first)?, unsigned_at(first, "last_offset")?);
+        let mut rows = Vec::new();
+        for row in &found {
+            let Some(offset) = row.try_get::<_, Option<i64>>("log_offset")? else { continue };
+            rows.push(LogRow {
+                offset: unsigned(offset),
+                topic: row.try_get::<_, Option<String>>("name")?.unwrap_or_default(),
+                at_ms: unsigned_at(row, "at_ms")?,
+                record: row.try_get::<_, Option<&[u8]>>("record")?.map(Box::from),
+            });
+        }
+        Ok(Followed { epoch, last, rows })
+    }
+
+    /// A topic's messages after an offset and up to another one, the oldest first.
+    pub async fn after(
+        &self,
+        topic: &str,
+        after: u64,
+        through: u64,
+        amount: Amount,
+    ) -> Result<TopicRows, DatabaseError> {
+        self.of_topic(&self.after, topic, after, through, amount).await
+    }
+
+    /// The same, the newest first.
+    pub async fn before(
+        &self,
+        topic: &str,
+        after: u64,
+        through: u64,
+        amount: Amount,
+    ) -> Result<TopicRows, DatabaseError> {
+        self.of_topic(&self.before, topic, after, through, amount).await
+    }
+
+    async fn of_topic(
+        &self,
+        statement: &Statement,
+        topic: &str,
+        after: u64,
+        through: u64,
+        amount: Amount,
+    ) -> Result<TopicRows, DatabaseError> {
+        let (after, through) = (signed(after), signed(through));
+        // One more tells whether there are more.
+        let rows_max = count(amount.messages_max.saturating_add(1));
+        let bytes_max = count(amount.bytes_max);
+        let parameters: [&(dyn ToSql + Sync); 5] =
+            [&topic, &after, &through, &rows_max, &bytes_max];
+        let found = step(self.session.client.query(statement, &parameters)).await?;
+        let (mut floor, mut all, mut rows) = (0, 0, Vec::new());
+        for row in &found {
+            floor = unsigned_at(row, "floor")?;
+            let Some(offset) = row.try_get::<_, Option<i64>>("log_offset")? else { continue };
+            all = row.try_get("count")?;
+            let (at_ms, record) = (unsigned_at(row, "at_ms")?, row.try_get::<_, &[u8]>("record")?);
+            rows.push(TopicRow { offset: unsigned(offset), at_ms, record: record.into() });
+        }
+        let more = count(rows.len()) < all || rows.len() > amount.messages_max;
+        rows.truncate(amount.messages_max);
+        Ok(TopicRows { floor, rows, more })
+    }
+
+    /// The offset before a topic's newest messages, so many of those up to an offset; 0 where there are fewer.
+    pub async fn before_newest(
+        &self,
+        topic: &str,
+        through: u64,
+        messages: usize,
+    ) -> Result<u64, DatabaseError> {
+        if messages == 0 {
+            return Ok(through);
+        }
+        let (through, messages) = (signed(through), count(messages));
+        let parameters: [&(dyn ToSql + Sync); 3] = [&topic, &through, &messages];
+        let found = step(self.session.client.query_opt(&self.newest, &parameters)).await?;
+        let first: Option<i64> = found.map(|row| row.try_get(0)).transpose()?;
+        Ok(first.map_or(0, |first| unsigned(first).saturating_sub(1)))
+    }
+
+    /// Deletes what a topic has.
+    pub async fn delete(&self, topic: &str) -> Result<(), DatabaseError> {
+        let delete = of_schema("SELECT {schema}.history_delete($1)", &self.schema);
+        step(self.session.client.execute(&delete, &[&topic])).await?;
+        Ok(())
+    }
+
+    /// Deletes what the rules of some topics no longer retain, and is older than an age: of those after an id. `None` where
+    /// another node does it.
+    pub async fn trim(
+        &self,
+        after: i64,
+        topics_max: i64,
+        rows_max: i64,
+        age_ms: i64,
+    ) -> Result<Option<Trimmed>, DatabaseError> {
+        let trim = of_schema("SELECT * FROM {schema}.history_trim($1, $2, $3, $4)", &self.schema);
+        let parameters: [&(dyn ToSql + Sync); 4] = [&after, &topics_max, &rows_max, &age_ms];
+        let found = step(self.session.client.query_opt(&trim, &parameters)).await?;
+        let Some(row) = found else { return Ok(None) };
+        let (last, deleted, empty) =
+            (row.try_get("last_id")?, row.try_get("deleted")?, row.try_get("empty")?);
+        Ok(Some(Trimmed { last, deleted, empty }))
+    }
+
+    /// Deletes idempotency keys that have expired, at most so many. Gives how many it deleted.
+    pub async fn trim_keys(&self, rows_max: i64) -> Result<i64, DatabaseError> {
+        let trim = of_schema("SELECT {schema}.history_trim_keys($1)", &self.schema);
+        Ok(step(self.session.client.query_one(&trim, &[&rows_max])).await?.try_get(0)?)
+    }
+
+    /// Forgets those of some topics that have nothing.
+    pub async fn forget(&self, topics: &[i64]) -> Result<(), DatabaseError> {
+        let forget = of_schema("SELECT {schema}.history_forget($1)", &self.schema);
+        step(self.session.client.execute(&forget, &[&topics])).await?;
+        Ok(())
+    }
+
+    /// The log has another epoch from now on, since it has lost messages that were committed.
+    pub async fn renew(&self, epoch: u32) -> Result<(), DatabaseError> {
+        let renew = "UPDATE {schema}.history_log SET epoch = 1 + floor(random() * 4294967294)::bigint \
+                     WHERE epoch = $1";
+        let renew = of_schema(renew, &self.schema);
+        step(self.session.client.execute(&renew, &[&i64::from(epoch)])).await?;
+        Ok(())
+    }
+
+    /// Ends the session.
+    pub async fn close(self) {
+        self.session.close().await;
+    }
+}
+
+/// Makes sure that a commit is on disk when it is answered, and that texts are UTF-8.
+async fn prepare_session(client: &Client) -> Result<(), DatabaseError> {
+    let row = step(client.query_one("SHOW server_encoding", &[])).await?;
+    let encoding: String = row.try_get(0)?;
+    if encoding != "UTF8" {
+        return Err(DatabaseError::Statement(format!(
+            "the database has the encoding {encoding}, and the history needs UTF8: make one with ENCODING 'UTF8'"
+        )));
+    }
+    let row = step(client.query_one("SHOW synchronous_commit", &[])).await?;
+    if row.try_get::<_, String>(0)? == "off" {
+        step(client.batch_execute("SET synchronous_commit = on")).await?;
+    }
+    Ok(())
+}

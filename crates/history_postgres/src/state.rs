@@ -1,0 +1,196 @@
+//! What this node has handed on, and the newest messages in memory.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use broker::Window;
+use history_local::windows::{Limits, Windows};
+use model::{Envelope, HistoryRule};
+
+use crate::batch::{Appended, Item, Outcome};
+
+/// A batch of this process that was committed, and was not handed on.
+pub(crate) struct OwnBatch {
+    pub at_ms: u64,
+    pub items: Vec<(Item, Outcome)>,
+}
+
+/// Messages and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Backlog {
+    pub messages: usize,
+    pub bytes: usize,
+}
+
+/// The log as this node has handed it on.
+pub(crate) struct State {
+    /// The last offset that was handed on.
+    pub delivered: u64,
+    /// When the message of that offset was appended by the database's clock, where this node knows: it tells that message
+    /// from another one with this offset.
+    pub delivered_ms: Option<u64>,
+    pub windows: Windows,
+    /// A message of a topic that had no rule was passed over, and the windows claim to know the topic.
+    pub has_passed: bool,
+    /// The newest messages of all topics, for operators.
+    pub newest: Window,
+    /// By the offset before it.
+    own: BTreeMap<u64, OwnBatch>,
+    /// What these batches have.
+    backlog: Backlog,
+}
+
+/// What the follower does next.
+pub(crate) enum Next {
+    /// It hands on this batch.
+    Own(OwnBatch),
+    /// The messages of this batch are handed on already, as they were read: its publishers are answered.
+    Reply(OwnBatch),
+    /// It reads on from this offset, and up to that one.
+    Read(u64, u64),
+}
+
+impl State {
+    /// Everything up to an offset is in the database alone.
+    pub fn new(windows: Limits, recent: broker::Limits, last: u64) -> Self {
+        let (windows, newest) = (Windows::new(windows, last), Window::new(recent));
+        State {
+            delivered: last,
+            delivered_ms: None,
+            windows,
+            has_passed: false,
+            newest,
+            own: BTreeMap::new(),
+            backlog: Backlog::default(),
+        }
+    }
+
+    /// What this process has committed and not begun to hand on.
+    pub fn backlog(&self) -> Backlog {
+        self.backlog
+    }
+
+    /// Everything up to an offset is handed on, though no member got the message.
+    pub fn pass(&mut self, offset: u64, at_ms: Option<u64>) {
+        (self.delivered, self.delivered_ms) = (offset, at_ms);
+    }
+
+    /// Memory lacks messages up to the last offset that was handed on: it forgets all, so that the database is read. Gives
+    /// what it had.
+    #[must_use]
+    pub fn forget(&mut self) -> Windows {
+        self.has_passed = false;
+        self.windows.reset(self.delivered)
+    }
+
+    /// A batch of this process was committed.
+    pub fn add_own(&mut self, appended: Appended, items: Vec<Item>) {
+        let Appended { base, at_ms, outcomes, .. } = appended;
+        self.backlog.messages += items.len();
+        self.backlog.bytes += items.iter().map(Item::bytes).sum::<usize>();
+        let items = items.into_iter().zip(outcomes).collect();
+        // One without a new message stands at the same offset as the next one.
+        let former = self.own.insert(base, OwnBatch { at_ms, items });
+        if let (Some(former), Some(now)) = (former, self.own.get_mut(&base)) {
+            let items = std::mem::take(&mut now.items);
+            now.items = former.items.into_iter().chain(items).collect();
+        }
+    }
+
+    /// What is next. A batch of this process is handed on where the messages before it were; otherwise these are read.
+    pub fn next(&mut self) -> Next {
+        let Some(first) = self.own.first_entry() else {
+            return Next::Read(self.delivered, u64::MAX);
+        };
+        let base = *first.key();
+        if base > self.delivered {
+            return Next::Read(self.delivered, base);
+        }
+        let batch = first.remove();
+        self.backlog.messages -= batch.items.len();
+        self.backlog.bytes -= batch.items.iter().map(|(item, _)| item.bytes()).sum::<usize>();
+        match base == self.delivered {
+            true => Next::Own(batch),
+            false => Next::Reply(batch),
+        }
+    }
+
+    /// All batches of this process that were committed and not handed on: they are read later.
+    pub fn take_own(&mut self) -> Vec<OwnBatch> {
+        self.backlog = Backlog::default();
+        std::mem::take(&mut self.own).into_values().collect()
+    }
+
+    /// Takes a message that is handed on.
+    pub fn push(&mut self, message: &Arc<Envelope>, rule: &HistoryRule, now_ms: u64) {
+        self.pass(message.id.offset, Some(message.at_ms));
+        self.newest.push(message.clone());
+        self.windows.push(message.clone(), rule, now_ms);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::tests::item;
+
+    fn state(last: u64) -> State {
+        let windows = Limits { bytes_max: 1 << 20, topics_max: 100 };
+        let recent =
+            broker::Limits { recent_messages_max: 9, recent_bytes_max: 99, recent_seconds_max: 9 };
+        State::new(windows, recent, last)
+    }
+
+    fn appended(base: u64, outcomes: Vec<Outcome>) -> (Appended, Vec<Item>) {
+        let items = outcomes.iter().map(|_| item("a", None, None, 1)).collect();
+        (Appended { base, at_ms: 0, outcomes }, items)
+    }
+
+    #[test]
+    fn a_batch_of_this_process_waits_for_what_others_appended_before() {
+        let mut state = state(5);
+        assert!(matches!(state.next(), Next::Read(5, u64::MAX)));
+        let (batch, items) = appended(7, vec![Outcome::Appended(8)]);
+        state.add_own(batch, items);
+        assert!(matches!(state.next(), Next::Read(5, 7)));
+        assert_eq!(state.backlog().messages, 1);
+        state.delivered = 7;
+        assert!(matches!(state.next(), Next::Own(batch) if batch.items.len() == 1));
+        assert_eq!(state.backlog(), Backlog::default());
+        state.delivered = 8;
+        assert!(matches!(state.next(), Next::Read(8, u64::MAX)));
+        let (batch, items) = appended(6, vec![Outcome::Appended(7)]);
+        state.add_own(batch, items);
+        assert!(matches!(state.next(), Next::Reply(_)), "it was read meanwhile");
+    }
+
+    #[test]
+    fn batches_without_a_new_message_stand_before_the_next_one() {
+        let mut state = state(5);
+        for outcomes in [vec![Outcome::Repeated(3)], vec![Outcome::Newer(5), Outcome::Appended(6)]]
+        {
+            let (batch, items) = appended(5, outcomes);
+            state.add_own(batch, items);
+        }
+        let Next::Own(batch) = state.next() else { panic!("it is the next one") };
+        let outcomes: Vec<Outcome> = batch.items.iter().map(|(_, outcome)| *outcome).collect();
+        assert_eq!(outcomes, [Outcome::Repeated(3), Outcome::Newer(5), Outcome::Appended(6)]);
+        assert_eq!((state.backlog(), state.take_own().len()), (Backlog::default(), 0));
+        let (batch, items) = appended(9, vec![Outcome::Appended(10)]);
+        let bytes = items[0].bytes();
+        state.add_own(batch, items);
+        assert_eq!(state.backlog(), Backlog { messages: 1, bytes });
+        assert_eq!((state.take_own().len(), state.backlog()), (1, Backlog::default()));
+    }
+
+    #[test]
+    fn memory_that_lacks_messages_does_not_claim_to_reach_them() {
+        let mut state = state(0);
+        state.has_passed = true;
+        state.pass(7, Some(70));
+        assert!(state.windows.reaches(1, "a", 0), "it knows of none");
+        drop(state.forget());
+        assert!(!state.has_passed && !state.windows.reaches(1, "a", 6));
+        assert!(state.windows.reaches(1, "a", 7));
+    }
+}

@@ -1,0 +1,105 @@
+//! Deletes from the database what the rules no longer retain.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use database::{Backoff, DatabaseError};
+use tokio::time::sleep;
+
+use crate::postgres::{Counts, Postgres};
+use crate::session::{Database, Trimmed};
+
+/// Between two steps, unless the first one had more to delete.
+const STEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Topics that one step looks at.
+const STEP_TOPICS: i64 = 10_000;
+
+/// Messages that one step deletes, about, and the most of one topic; as many idempotency keys.
+const STEP_ROWS: i64 = 10_000;
+
+/// Topics that are forgotten in one transaction, for which appends wait.
+const FORGOTTEN_TOPICS: usize = 500;
+
+/// No message that is younger is deleted, in milliseconds: a node whose connection breaks for less than this reads all
+/// that it has missed.
+const AGE_MS: i64 = 60_000;
+
+/// The delay before another attempt where a step has failed, in milliseconds: the first one, and the longest.
+const RETRY_MS: (u64, u64) = (1_000, 60_000);
+
+/// Goes over all topics, step by step, and begins again. Of several nodes one does it at a time. It has a session of
+/// its own, and an error ends nothing else: it is logged, and the next attempt is some time later.
+pub(crate) async fn run(postgres: &Postgres) -> Infallible {
+    let mut backoff = Backoff::new(RETRY_MS.0, RETRY_MS.1);
+    let mut logged = None;
+    loop {
+        let (error, has_worked) = trim(postgres).await;
+        Counts::add(&postgres.0.counts.trims_failed, 1);
+        if has_worked {
+            backoff.reset();
+        }
+        if logged.as_ref() != Some(&error) {
+            tracing::warn!(%error, "what no rule retains can't be deleted from the history in PostgreSQL: its tables grow");
+        }
+        logged = Some(error);
+        sleep(Duration::from_millis(backoff.delay_ms())).await;
+    }
+}
+
+/// Goes on until a step fails. Gives the error, and whether a step before had none.
+async fn trim(postgres: &Postgres) -> (DatabaseError, bool) {
+    let opened = Database::open(&postgres.0.settings, &postgres.password(), None).await;
+    let database = match opened {
+        Ok(database) => database,
+        Err(error) => return (error, false),
+    };
+    let (mut after, mut has_worked) = (0, false);
+    loop {
+        match step(&database, after).await {
+            Ok(trimmed) => {
+                has_worked = true;
+                sleep(pause(trimmed.as_ref())).await;
+                after = trimmed.and_then(|trimmed| trimmed.last).unwrap_or(0);
+            }
+            Err(error) => {
+                database.close().await;
+                return (error, has_worked);
+            }
+        }
+    }
+}
+
+/// One step. What it deletes of one kind is a transaction, so that no lock on it is there while it waits for another.
+async fn step(database: &Database, after: i64) -> Result<Option<Trimmed>, DatabaseError> {
+    let trimmed = database.trim(after, STEP_TOPICS, STEP_ROWS, AGE_MS).await?;
+    if let Some(trimmed) = &trimmed {
+        while database.trim_keys(STEP_ROWS).await? >= STEP_ROWS {}
+        for topics in trimmed.empty.chunks(FORGOTTEN_TOPICS) {
+            database.forget(topics).await?;
+        }
+    }
+    Ok(trimmed)
+}
+
+/// How long the next step waits.
+fn pause(trimmed: Option<&Trimmed>) -> Duration {
+    match trimmed {
+        Some(trimmed) if trimmed.deleted >= STEP_ROWS => Duration::ZERO,
+        Some(_) | None => STEP_INTERVAL,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_that_had_more_to_delete_is_followed_by_the_next_at_once() {
+        let after = |last, deleted| pause(Some(&Trimmed { last, deleted, empty: Vec::new() }));
+        assert_eq!(after(Some(7), STEP_ROWS), Duration::ZERO);
+        assert_eq!(after(Some(7), STEP_ROWS - 1), STEP_INTERVAL, "it has looked at enough topics");
+        assert_eq!(after(None, 0), STEP_INTERVAL, "the end");
+        assert_eq!(pause(None), STEP_INTERVAL, "another node does it");
+    }
+}

@@ -1,0 +1,67 @@
+//! `migrate` of those commands whose part has tables in PostgreSQL.
+
+use std::io::Write;
+
+use clap::Args;
+use config::Config;
+use database::{Address, Schema};
+
+use crate::error::CommandError;
+use crate::flags::Flags;
+use crate::sources;
+
+/// Whether the tables and functions are made or printed.
+#[derive(Args)]
+pub struct Migrate {
+    /// Print the statements, one transaction, and connect to nothing.
+    #[arg(long)]
+    print: bool,
+    /// The version that is there already: print what comes after it.
+    #[arg(long, value_name = "VERSION", requires = "print", default_value_t = 0)]
+    from: u16,
+    #[command(flatten)]
+    settings: Box<Flags>,
+}
+
+/// What is made, and where.
+pub struct Target<'a> {
+    pub tables: Schema,
+    pub schema: &'a str,
+    pub url: &'a str,
+    pub password: &'a str,
+    pub address: fn(&Config) -> Result<Address, CommandError>,
+}
+
+impl Migrate {
+    /// Makes the tables and functions, and says so.
+    pub fn run(&self, target: impl FnOnce(&Config) -> Target<'_>) -> Result<(), CommandError> {
+        let config = sources::load(&self.settings)?.config;
+        let text = self.migrate(&config, &target(&config))?;
+        // A closed pipe is not an error.
+        let _ = std::io::stdout().write_all(text.as_bytes());
+        Ok(())
+    }
+
+    fn migrate(&self, config: &Config, target: &Target<'_>) -> Result<String, CommandError> {
+        let Target { tables, schema, url, password, address } = *target;
+        if self.print {
+            return Ok(tables.script(schema, self.from.into()));
+        }
+        if url.is_empty() {
+            return Err(CommandError::Usage(format!(
+                "{}.url: it names no database: set it, or print the statements with --print",
+                tables.part
+            )));
+        }
+        let address = address(config)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| CommandError::Runtime(error.to_string()))?;
+        let found = runtime.block_on(tables.migrate(&address, password, schema));
+        let found = found.map_err(|error| CommandError::Runtime(error.to_string()))?;
+        let version = tables.version();
+        Ok(match found == version {
+            true => format!("the schema {schema:?} has version {version} already\n"),
+            false => format!("the schema {schema:?} has version {version} now (it was {found})\n"),
+        })
+    }
+}

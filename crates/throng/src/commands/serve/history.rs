@@ -1,0 +1,65 @@
+//! The history in PostgreSQL, where the configuration has a database for it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use broker::{Broker, Router};
+use config::Config;
+use database::Address;
+use history_postgres::{Postgres, Running, Runtime, Settings};
+
+use crate::error::CommandError;
+
+use super::outbox::database_address;
+use super::settings::{self, clamped};
+
+/// Where the database is.
+pub(in crate::commands) fn address(config: &Config) -> Result<Address, CommandError> {
+    let history = &config.history;
+    database_address("history", &history.url, &history.ca_file)
+}
+
+/// What its thread runs on; nothing without `history.url`. It must be made before the shards start.
+pub(super) fn runtime(config: &Config) -> Result<Option<Runtime>, CommandError> {
+    let runtime = (!config.history.url.is_empty()).then(Runtime::new).transpose();
+    runtime.map_err(|error| CommandError::Runtime(format!("the history can't be reached: {error}")))
+}
+
+/// Connects, so that what is wrong shows at the start. `writer` is a random number.
+pub(super) fn open(
+    config: &Config,
+    runtime: &Runtime,
+    router: Arc<Router>,
+    started: Instant,
+    writer: u64,
+) -> Result<Postgres, CommandError> {
+    let settings = settings(config, address(config)?);
+    let password = config.history.password.clone();
+    Postgres::open(runtime, settings, password, router, started, writer).map_err(|error| {
+        CommandError::Runtime(format!("the history in PostgreSQL (history.url): {error}"))
+    })
+}
+
+pub(super) fn settings(config: &Config, address: Address) -> Settings {
+    let history = &config.history;
+    Settings {
+        address,
+        schema: history.schema.clone(),
+        queue_messages_max: clamped(history.queue_messages_max),
+        queue_bytes_max: clamped(history.queue_bytes_max),
+        memory_bytes_max: clamped(history.bytes_max),
+        topics_max: clamped(history.topics_max),
+        recent: settings::broker(config),
+    }
+}
+
+/// Appends, hands on and reads until what it returns is dropped.
+pub(super) fn start(
+    runtime: Runtime,
+    postgres: Postgres,
+    broker: Arc<broker::Local>,
+) -> Result<Running, CommandError> {
+    history_postgres::spawn(runtime, postgres, move |topic| broker.hash(topic)).map_err(|error| {
+        CommandError::Runtime(format!("the history's thread can't start: {error}"))
+    })
+}

@@ -1,0 +1,109 @@
+//! Who may do what in the database, and what is refused at the start.
+
+use std::process::Command;
+
+use super::*;
+
+fn throng(arguments: &[&str], settings: &[(&str, &str)]) -> std::process::Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_throng"));
+    output_within(command.args(arguments).envs(settings.iter().copied()).current_dir("/"))
+}
+
+fn serve(settings: &[(&str, &str)]) -> std::process::Output {
+    throng(&["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"], settings)
+}
+
+/// The statements of the page for a user that owns nothing, as the page has them.
+fn grants() -> String {
+    let page = include_str!("../../../../docs/history-postgres.md");
+    let (_, grants) = page.split_once("<!-- the grants -->").expect("the grants");
+    let (_, grants) = grants.split_once("```sql\n").unwrap();
+    grants.split_once("```").unwrap().0.to_owned()
+}
+
+#[test]
+fn a_user_with_the_rights_of_the_page_needs_nothing_else() {
+    let database = Database::start();
+    let postgres = &database.postgres;
+    postgres.psql("CREATE ROLE throng LOGIN");
+    let url = postgres.url("throng");
+    let settings = [("THRONG_HISTORY_URL", &*url)];
+    let output = serve(&settings);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("throng history migrate --print | psql"), "{error}");
+    let script = throng(&["history", "migrate", "--print"], &[]);
+    assert!(script.status.success(), "{script:?}");
+    postgres.psql(&String::from_utf8(script.stdout).unwrap());
+    let output = serve(&settings);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("permission denied"), "{output:?}");
+    postgres.psql(&grants());
+    let server = database.server_with(&settings);
+    let ids: Vec<String> = (1..=9).map(|n| publish(&server, "few:1", n)).collect();
+    database.age();
+    server.until("it deletes what no rule retains", |_| database.rows() == 3);
+    assert_eq!(server.metric("throng_history_trims_failed_total"), 0.0);
+    let (status, reply) = server.api("DELETE", "/api/history/few:1", None);
+    assert!(status < 300, "{reply}");
+    let mut back = member(&server, &format!("topic=few:1&since={}", ids[8]));
+    publish(&server, "few:1", "last");
+    assert_eq!(next(&mut back).1, "last");
+}
+
+#[test]
+fn the_command_makes_the_schema_once_and_the_outbox_stands_beside_it() {
+    let postgres = Postgres::start();
+    let url = postgres.url("postgres");
+    let settings = [("THRONG_HISTORY_URL", &*url), ("THRONG_OUTBOX_URL", &*url)];
+    let printed = |part: &str| {
+        let output = throng(&[part, "migrate"], &settings);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(printed("outbox"), "the schema \"throng\" has version 1 now (it was 0)\n");
+    assert_eq!(printed("history"), "the schema \"throng\" has version 1 now (it was 0)\n");
+    assert_eq!(printed("history"), "the schema \"throng\" has version 1 already\n");
+    postgres.psql("INSERT INTO throng.history_migrations (version) VALUES (99)");
+    let output = serve(&settings);
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("start the newer program"),
+        "{output:?}"
+    );
+    let output = throng(&["history", "migrate"], &[]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+#[test]
+fn a_database_that_is_away_or_of_another_encoding_is_refused_at_the_start() {
+    let settings = [
+        ("THRONG_HISTORY_URL", "postgres:///app?host=/nowhere&user=a"),
+        ("THRONG_HISTORY_PASSWORD", "hush-hush-hush"),
+    ];
+    let output = serve(&settings);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("the history in PostgreSQL (history.url)"), "{error}");
+    assert!(!error.contains("hush"), "{error}");
+    let postgres = Postgres::start();
+    postgres.psql("SELECT 1");
+    let create = "CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0";
+    assert!(postgres.try_psql("postgres", "postgres", create).status.success());
+    let url = postgres.url("postgres").replace("/app?", "/latin?");
+    let output = serve(&[("THRONG_HISTORY_URL", &url)]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("needs UTF8"), "{output:?}");
+}
+
+#[test]
+fn an_upgrade_is_refused_and_what_waits_is_appended_at_the_end() {
+    let database = Database::start();
+    let mut server = database.server();
+    let admin = format!("http://{}", server.admin);
+    let output = throng(&["upgrade", "--admin", &admin], &[]);
+    assert!(!output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("history.url"), "{output:?}");
+    publish(&server, "chat:1", 1);
+    server.signal("-TERM");
+    assert!(wait_within(&mut server.child).success());
+    let server = database.server();
+    assert_eq!(data(&history(&server, "chat:1")), [1]);
+}
