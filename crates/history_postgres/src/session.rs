@@ -356,7 +356,8 @@ impl Database {
     }
 }
 
-/// Makes sure that a commit is on disk when it is answered, and that texts are UTF-8.
+/// Makes sure that a commit is on disk when it is answered, that each statement sees what others have committed before
+/// it, and that texts are UTF-8.
 async fn prepare_session(client: &Client) -> Result<(), DatabaseError> {
     let row = step(client.query_one("SHOW server_encoding", &[])).await?;
     let encoding: String = row.try_get(0)?;
@@ -369,5 +370,7 @@ async fn prepare_session(client: &Client) -> Result<(), DatabaseError> {
     if row.try_get::<_, String>(0)? == "off" {
         step(client.batch_execute("SET synchronous_commit = on")).await?;
     }
+    // By a stricter default, of two servers that append at a time one would fail each time.
+    step(client.batch_execute("SET default_transaction_isolation = 'read committed'")).await?;
     Ok(())
 }

@@ -36,6 +36,22 @@ fn what_one_server_appends_comes_at_all_of_them_with_the_same_ids() {
 }
 
 #[test]
+fn servers_append_beside_each_other_by_whatever_isolation_their_role_has() {
+    let database = Database::start();
+    let strict = "ALTER ROLE postgres SET default_transaction_isolation = 'repeatable read'";
+    database.postgres.psql(strict);
+    let servers = [database.server(), database.server()];
+    std::thread::scope(|scope| {
+        for server in &servers {
+            scope.spawn(move || (0..200).for_each(|n| _ = publish(server, "chat:1", n)));
+        }
+    });
+    for server in &servers {
+        server.until("it has all", |server| history(server, "chat:1").len() == 400);
+    }
+}
+
+#[test]
 fn a_key_counts_at_all_servers_and_a_deletion_as_well() {
     let database = Database::start();
     let servers = [database.server(), database.server()];
