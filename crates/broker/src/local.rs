@@ -62,14 +62,14 @@ enum Origin<'a> {
     OtherNode(&'a [GroupChoice], u64),
 }
 
-/// Where a message goes, beside its topic's members.
-enum Way {
-    /// Nowhere: the topic has no history.
-    On,
-    /// Past the topic's history.
-    Past,
-    /// Into the history, with this rule.
-    Into(Arc<HistoryRule>),
+/// Whether a message goes into its topic's history.
+enum HistoryRoute {
+    /// The topic has no history.
+    None,
+    /// The message bypasses the history.
+    Bypass,
+    /// The history appends the message by this rule.
+    Append(Arc<HistoryRule>),
 }
 
 pub(crate) struct Order {
@@ -214,18 +214,22 @@ impl Local {
         Ok(id)
     }
 
-    /// Where a message goes. The server's own pass the history by: they tell members what has changed,
-    /// and who comes later gets how it is; they must not push out what was said. What has no key is no
-    /// state, so that a compacted topic wants one.
-    fn way_of(&self, publication: &Publication, no_history: bool) -> Result<Way, PublishError> {
+    /// Whether a message goes into the history. The server's own messages bypass it: they tell members of a change, later
+    /// members get the state itself, and they must not push out what applications have published. A message without a key
+    /// has no state, so a compacted topic rejects it.
+    fn history_route(
+        &self,
+        publication: &Publication,
+        no_history: bool,
+    ) -> Result<HistoryRoute, PublishError> {
         let is_own = || publication.event.as_deref().is_some_and(is_reserved);
         match self.history.rule_for(publication) {
-            None => Ok(Way::On),
-            Some(_) if no_history || is_own() => Ok(Way::Past),
+            None => Ok(HistoryRoute::None),
+            Some(_) if no_history || is_own() => Ok(HistoryRoute::Bypass),
             Some(rule) if rule.compact && publication.key().is_none() => {
                 Err(PublishError::KeyRequired)
             }
-            Some(rule) => Ok(Way::Into(rule)),
+            Some(rule) => Ok(HistoryRoute::Append(rule)),
         }
     }
 
@@ -269,10 +273,10 @@ impl Broker for Local {
         receipt: Option<Receipt>,
     ) -> Result<Position, PublishError> {
         let hash = self.hash(&publication.topic);
-        match self.way_of(&publication, false)? {
-            Way::On => self.pass_on(hash, publication, receipt, (false, Origin::Here)),
-            Way::Past => self.pass_on(hash, publication, receipt, (true, Origin::Here)),
-            Way::Into(rule) => {
+        match self.history_route(&publication, false)? {
+            HistoryRoute::None => self.pass_on(hash, publication, receipt, (false, Origin::Here)),
+            HistoryRoute::Bypass => self.pass_on(hash, publication, receipt, (true, Origin::Here)),
+            HistoryRoute::Append(rule) => {
                 let relay = self.find_relay(&publication, Origin::Here)?;
                 let mut routes = self.router.routes(&publication.topic);
                 let choices = routes.take_choices();
@@ -292,20 +296,20 @@ impl Broker for Local {
     fn submit(&self, publish: Publish, receipt: Option<Receipt>, done: Done) {
         let Publish { publication, options } = publish;
         let hash = self.hash(&publication.topic);
-        let passes = match self.way_of(&publication, options.no_history) {
+        let bypasses = match self.history_route(&publication, options.no_history) {
             Err(error) => return done(Err(error)),
-            Ok(Way::Into(rule)) => {
+            Ok(HistoryRoute::Append(rule)) => {
                 let routes = self.router.routes(&publication.topic);
                 let append = Append { hash, publication, rule, options, receipt, routes };
                 return self.append(append, done);
             }
-            Ok(Way::On) => false,
-            Ok(Way::Past) => true,
+            Ok(HistoryRoute::None) => false,
+            Ok(HistoryRoute::Bypass) => true,
         };
         if options.if_offset.is_some() {
             return done(Err(PublishError::NoHistory));
         }
-        let passed = self.pass_on(hash, publication, receipt, (passes, Origin::Here));
+        let passed = self.pass_on(hash, publication, receipt, (bypasses, Origin::Here));
         done(passed.map(|id| Published { id, repeated: false, queued: false }));
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use model::name::of_filter;
 use model::{Envelope, FilterKey, GroupChoice, Message, NodeId, Position, Publication};
 
-use super::{Local, Origin, Way};
+use super::{HistoryRoute, Local, Origin};
 use crate::{Append, Broker, GroupChanges, Options, Passed, PublishError, Routes};
 
 impl Local {
@@ -41,14 +41,14 @@ impl Local {
     ) -> Result<(), PublishError> {
         let hash = self.hash(&publication.topic);
         let origin = Origin::OtherNode(choices, number);
-        match self.way_of(&publication, false)? {
-            Way::On => self.pass_on(hash, publication, None, (false, origin)).map(drop),
-            Way::Past => self.pass_on(hash, publication, None, (true, origin)).map(drop),
+        match self.history_route(&publication, false)? {
+            HistoryRoute::None => self.pass_on(hash, publication, None, (false, origin)).map(drop),
+            HistoryRoute::Bypass => self.pass_on(hash, publication, None, (true, origin)).map(drop),
             // What another node appends to a log that all share comes by that log.
-            Way::Into(_) if self.history.is_shared() => {
+            HistoryRoute::Append(_) if self.history.is_shared() => {
                 self.pass_on(hash, publication, None, (true, origin)).map(drop)
             }
-            Way::Into(rule) => {
+            HistoryRoute::Append(rule) => {
                 let mut routes = self.routes_here(&publication.topic, origin);
                 let left = routes.take_left();
                 let for_groups = (!left.is_empty()).then(|| publication.clone());

@@ -34,8 +34,15 @@ impl Local {
     }
 }
 
-/// Groups of which a member gets a message, who counts its members, and when it was matched.
-type Way = (Vec<Group>, Option<Receipt>, u64);
+/// To whom a message goes, beside the members of its topic.
+struct Recipients {
+    /// Groups of which one member each gets the message.
+    groups: Vec<Group>,
+    /// Counts the members.
+    receipt: Option<Receipt>,
+    /// The version of the routes by which the message was matched with filters.
+    version: u64,
+}
 
 /// One publish on its way.
 struct Put<'a> {
@@ -131,8 +138,9 @@ impl Put<'_> {
         self.remember(&mut state, &publication, offset);
         let message = self.message(publication, offset, now_ms);
         let id = message.id;
-        let way = (self.routes.take_groups(), self.receipt.take(), self.routes.version());
-        self.history.hand_on(&mut state, message, self.rule, way);
+        let (groups, version) = (self.routes.take_groups(), self.routes.version());
+        let recipients = Recipients { groups, receipt: self.receipt.take(), version };
+        self.history.hand_on(&mut state, message, self.rule, recipients);
         drop(state);
         if let Some(done) = self.done.take() {
             done(Ok(Published { id, repeated: false, queued: false }));
@@ -178,10 +186,11 @@ impl Put<'_> {
         };
         let handed = message.clone();
         let (groups, version) = (self.routes.take_groups(), self.routes.version());
+        let recipients = Recipients { groups, receipt, version };
         let committed = move |result: Result<(), store::StoreError>| {
             let result = result.map_err(|error| store_error(error).into());
             let done = written.lock().unwrap_or_else(PoisonError::into_inner).take();
-            history.written(handed, &rule, (groups, receipt, version), done, result);
+            history.written(handed, &rule, recipients, done, result);
         };
         if let Err(refused) = store.append(append, Box::new(committed)) {
             let back = after.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -214,7 +223,7 @@ impl Local {
         state: &mut State,
         message: Arc<Envelope>,
         rule: &HistoryRule,
-        (groups, receipt, version): Way,
+        Recipients { groups, receipt, version }: Recipients,
     ) {
         let message = self.0.router.matched_again(message, version);
         state.delivered = message.id.offset;
@@ -232,12 +241,12 @@ impl Local {
         &self,
         message: Arc<Envelope>,
         rule: &Arc<HistoryRule>,
-        way: Way,
+        recipients: Recipients,
         done: Option<Done>,
         result: Result<(), PublishError>,
     ) {
         let hash = message.topic_hash;
-        let has_capacity = || self.0.router.has_capacity_for(&message, &way.0);
+        let has_capacity = || self.0.router.has_capacity_for(&message, &recipients.groups);
         let now_us = self.0.started.elapsed().as_micros() as u64;
         let waits = match self.0.no_wait_until_us.load(Ordering::Relaxed) {
             after_us if after_us > now_us || result.is_err() => 0,
@@ -262,7 +271,7 @@ impl Local {
         }
         let repeats = state.repeats.remove(&offset).unwrap_or_default();
         match &reply {
-            Ok(_) => self.hand_on(&mut state, message, rule, way),
+            Ok(_) => self.hand_on(&mut state, message, rule, recipients),
             Err(_) => {
                 // A repeat must publish, then.
                 state.idempotency.forget(offset);
