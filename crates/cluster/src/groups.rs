@@ -121,18 +121,18 @@ impl PeerGroups {
     /// The node is there, and has groups.
     pub fn on_up(&mut self) {
         if matches!(self.phase, Phase::Unknown) {
-            self.read();
+            self.request_all();
         }
     }
 
     /// Changes are lost, or may be.
     pub fn on_gap(&mut self) {
         if !matches!(self.phase, Phase::Unknown) {
-            self.read();
+            self.request_all();
         }
     }
 
-    fn read(&mut self) {
+    fn request_all(&mut self) {
         self.phase = Phase::Requested(Request::default());
     }
 
@@ -179,7 +179,7 @@ impl PeerGroups {
                 Vec::new()
             }
             Phase::Requested(_) => {
-                self.read();
+                self.request_all();
                 Vec::new()
             }
             Phase::Known(number) if diff.number <= *number => Vec::new(),
@@ -188,7 +188,7 @@ impl PeerGroups {
                 self.apply(diff.changes)
             }
             Phase::Known(_) => {
-                self.read();
+                self.request_all();
                 Vec::new()
             }
         }

@@ -1,4 +1,4 @@
-//! Drains and rebalances, as far as they need no node: what is under way, and how fast. `api/drain` does them.
+//! The state and the pace of a drain or a rebalance. `api/drain` carries them out.
 
 pub(crate) mod pace;
 
@@ -7,35 +7,35 @@ use std::time::{Duration, Instant};
 
 use pace::{Pace, Tick};
 
-/// What the node has for drains and rebalances: one at a time.
+/// The drain or rebalance of this node. Only one is under way at a time.
 #[derive(Default)]
 pub struct Evictions {
     job: Mutex<Option<Job>>,
-    /// Ends the process in order, for a drain that is to end with that.
+    /// Begins to end the process, after a drain with `exit`.
     pub(crate) end: Option<fn()>,
 }
 
 /// How to empty the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DrainPlan {
-    /// How long nothing is closed, so that balancers take the node out before.
+    /// The time before the first connection is closed, in which load balancers take the node out.
     pub wait: Duration,
-    /// How fast.
+    /// How fast connections are closed after that.
     pub speed: Speed,
-    /// The process ends when it is empty.
+    /// Whether the process ends when no connection is left.
     pub exit: bool,
 }
 
 /// How fast connections are closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Speed {
-    /// All over this time.
+    /// All of them, evenly over this time.
     Over(Duration),
-    /// So many in a second.
+    /// This many a second.
     PerSecond(u64),
 }
 
-/// Why nothing can be begun.
+/// Why a drain or a rebalance can't begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum EvictionError {
     /// The node drains, or is drained.
@@ -43,13 +43,13 @@ pub(crate) enum EvictionError {
         "the node drains already, or is drained: GET /api/drain says how far it is, DELETE ends it"
     )]
     Draining,
-    /// The node is rebalanced.
+    /// The node is being rebalanced.
     #[error("the node is being rebalanced: GET /api/rebalance says how far it is, DELETE ends it")]
     Rebalancing,
-    /// Another process is about to take its place.
+    /// An upgrade is under way.
     #[error("an upgrade is under way: drain the node when it is done")]
     Upgrading,
-    /// The process ends.
+    /// The process is ending.
     #[error("the process is ending")]
     Ending,
 }
@@ -57,24 +57,24 @@ pub(crate) enum EvictionError {
 /// A drain or a rebalance, from its beginning until another one begins or it is cancelled.
 pub(crate) struct Job {
     pub kind: Kind,
-    /// When; no other one has begun then.
+    /// When it began. This tells it from a later one.
     pub began: Instant,
-    /// When the first connection could be closed, and how fast since.
+    /// When it began to close connections, and the pace since then.
     pub closing: Option<(Instant, Pace)>,
     ticked: Instant,
-    /// How many it has closed.
+    /// Connections that it has closed.
     pub closed: u64,
-    /// Nothing more is to be done.
+    /// When it was done or cancelled.
     pub ended: Option<Instant>,
-    /// It ended before all were closed.
+    /// Whether it was cancelled before it was done.
     pub is_cancelled: bool,
 }
 
-/// Which of the two.
+/// Whether a job is a drain or a rebalance.
 pub(crate) enum Kind {
-    /// Empties the node.
+    /// Closes all connections.
     Drain,
-    /// Closes some.
+    /// Closes some connections.
     Rebalance,
 }
 
@@ -92,30 +92,30 @@ impl Job {
         }
     }
 
-    /// Now, for the pace of connections that are closed since `began`.
+    /// The times of this tick, counted from the moment when connections began to be closed, and from the last tick.
     pub fn tick(&mut self, began: Instant, now: Instant) -> Tick {
         let since = now.duration_since(std::mem::replace(&mut self.ticked, now).max(began));
         Tick { elapsed_us: us(now.duration_since(began)), since_us: us(since) }
     }
 }
 
-/// In microseconds.
+/// A duration in microseconds.
 pub(crate) fn us(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Evictions {
-    /// Nothing is under way. `end` begins to end the process in order.
+    /// With nothing under way. `end` begins to end the process.
     pub fn new(end: fn()) -> Self {
         Evictions { job: Mutex::default(), end: Some(end) }
     }
 
-    /// What is under way, or was last.
+    /// The job that is under way, or the last one.
     pub(crate) fn job(&self) -> MutexGuard<'_, Option<Job>> {
         self.job.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a drain has begun that nobody has cancelled.
+    /// Whether a drain is under way or done, and was not cancelled.
     pub(crate) fn is_drain(&self) -> bool {
         matches!(*self.job(), Some(Job { kind: Kind::Drain, .. }))
     }
@@ -125,7 +125,7 @@ impl Evictions {
         matches!(*self.job(), Some(Job { kind: Kind::Rebalance, ended: None, .. }))
     }
 
-    /// Fails while one is under way.
+    /// Returns an error while a drain or a rebalance is under way.
     pub(crate) fn check_idle(&self) -> Result<(), EvictionError> {
         match &*self.job() {
             Some(Job { kind: Kind::Drain, .. }) => Err(EvictionError::Draining),
@@ -136,7 +136,7 @@ impl Evictions {
 }
 
 impl Speed {
-    /// How fast so many connections are closed.
+    /// The pace for this many connections.
     pub fn pace(self, connections: u64) -> Pace {
         match self {
             Speed::Over(time) => Pace::over(connections, us(time)),

@@ -1,23 +1,23 @@
-//! How many connections are to be closed by when. Pure: takes the time and counts, and gives counts.
+//! The pace at which connections are closed. Pure: the caller gives the time and the counts.
 
 /// Connections that a drain by time may close in a second, however few there are: those that come back shortly before
 /// its end are closed again.
 const PER_SECOND_MIN: u64 = 10;
 
 /// A drain by time may be so many times faster than its even rate, to make up for clients that come back.
-const HASTE: u64 = 2;
+const CATCH_UP_FACTOR: u64 = 2;
 
 /// The share of a node's connections that a rebalance closes in a minute at most, in percent.
 pub(crate) const SHARE_PER_MINUTE_PERCENT: u64 = 10;
 
 const SECOND_US: u64 = 1_000_000;
 
-/// A moment in which connections are closed.
+/// The time at which connections are closed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tick {
-    /// So long after the beginning.
+    /// Since the beginning, in microseconds.
     pub elapsed_us: u64,
-    /// So long after the last one.
+    /// Since the last tick, in microseconds.
     pub since_us: u64,
 }
 
@@ -26,9 +26,9 @@ pub(crate) struct Tick {
 pub(crate) struct Pace {
     /// Connections to close.
     pub connections: u64,
-    /// Over so many microseconds.
+    /// The time over which they are closed, in microseconds.
     pub over_us: u64,
-    /// Never more in a second.
+    /// The limit on connections closed in a second.
     pub per_second_max: u64,
 }
 
@@ -36,7 +36,7 @@ impl Pace {
     /// Empties a node of so many connections over this time.
     pub fn over(connections: u64, over_us: u64) -> Self {
         let even = scaled(connections, SECOND_US, over_us);
-        Pace { connections, over_us, per_second_max: (even * HASTE).max(PER_SECOND_MIN) }
+        Pace { connections, over_us, per_second_max: (even * CATCH_UP_FACTOR).max(PER_SECOND_MIN) }
     }
 
     /// Closes so many connections at this rate.
@@ -57,25 +57,25 @@ impl Pace {
     /// How many to close now to empty a node: `open` are there, and `closed` were closed since the beginning. Connections
     /// that have come meanwhile count as all others.
     pub fn to_empty(self, now: Tick, open: u64, closed: u64) -> u64 {
-        let left = self.connections - self.part(now.elapsed_us);
+        let left = self.connections - self.due_at(now.elapsed_us);
         open.saturating_sub(left).min(self.allowed(now, closed))
     }
 
     /// How many to close now, where `closed` were closed since the beginning and no more than
     /// [`connections`](Self::connections) are.
     pub fn to_close(self, now: Tick, closed: u64) -> u64 {
-        self.part(now.elapsed_us).saturating_sub(closed).min(self.allowed(now, closed))
+        self.due_at(now.elapsed_us).saturating_sub(closed).min(self.allowed(now, closed))
     }
 
-    /// How many of the connections are to be closed after this time.
-    fn part(self, elapsed_us: u64) -> u64 {
+    /// How many of the connections are due to be closed by this time.
+    fn due_at(self, elapsed_us: u64) -> u64 {
         if elapsed_us >= self.over_us {
             return self.connections;
         }
         scaled(self.connections, elapsed_us, self.over_us)
     }
 
-    /// How many may be closed now: what was not closed before is not made up for at once.
+    /// How many may be closed now. Connections that were due before and were not closed do not raise the rate.
     fn allowed(self, now: Tick, closed: u64) -> u64 {
         let until_now = scaled(self.per_second_max, now.elapsed_us, SECOND_US);
         until_now.saturating_sub(closed).min(scaled(self.per_second_max, now.since_us, SECOND_US))

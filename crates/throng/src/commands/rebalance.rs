@@ -115,7 +115,7 @@ impl Plan {
     }
 
     /// The nodes that close some.
-    fn givers(&self) -> Vec<(Node, u64)> {
+    fn with_surplus(&self) -> Vec<(Node, u64)> {
         self.nodes.iter().filter(|(_, surplus)| *surplus > 0).cloned().collect()
     }
 
@@ -148,9 +148,9 @@ pub fn run(args: &Rebalance) -> Result<(), CommandError> {
     }
     for round in 0..=ROUNDS_MAX {
         let plan = Plan::new(nodes(&mut admin)?, args.within).map_err(CommandError::Runtime)?;
-        let givers = plan.givers();
+        let with_surplus = plan.with_surplus();
         say(&plan.text());
-        if givers.is_empty() {
+        if with_surplus.is_empty() {
             say(&format!("no node has more than {} % above it: they are balanced\n", args.within));
             return Ok(());
         }
@@ -160,8 +160,8 @@ pub fn run(args: &Rebalance) -> Result<(), CommandError> {
         if round == ROUNDS_MAX {
             break;
         }
-        begin(&mut admin, &givers, args.rate)?;
-        watch(&mut admin, &givers)?;
+        begin(&mut admin, &with_surplus, args.rate)?;
+        watch(&mut admin, &with_surplus)?;
         settle(&mut admin, plan.connections)?;
     }
     eprintln!(
@@ -217,12 +217,12 @@ fn call(admin: &mut Admin, method: &str, node: &Node, body: &str) -> Result<Valu
 }
 
 /// Has each of these nodes begin to close its surplus. Where one refuses, none goes on.
-fn begin(admin: &mut Admin, givers: &[(Node, u64)], rate: u64) -> Result<(), CommandError> {
-    for (at, (node, surplus)) in givers.iter().enumerate() {
+fn begin(admin: &mut Admin, with_surplus: &[(Node, u64)], rate: u64) -> Result<(), CommandError> {
+    for (at, (node, surplus)) in with_surplus.iter().enumerate() {
         let body = json!({ "connections": surplus, "per_second": rate }).to_string();
         let Err(error) = call(admin, "POST", node, &body) else { continue };
         let mut text = error.text().to_owned();
-        for (begun, _) in &givers[..at] {
+        for (begun, _) in &with_surplus[..at] {
             let label = begun.label();
             let _ = match call(admin, "DELETE", begun, "") {
                 Ok(_) => write!(text, "; node {label}, which had begun, was told to stop"),
@@ -237,8 +237,8 @@ fn begin(admin: &mut Admin, givers: &[(Node, u64)], rate: u64) -> Result<(), Com
 }
 
 /// Waits until these nodes have closed what they are to close.
-fn watch(admin: &mut Admin, givers: &[(Node, u64)]) -> Result<(), CommandError> {
-    for (node, surplus) in givers {
+fn watch(admin: &mut Admin, with_surplus: &[(Node, u64)]) -> Result<(), CommandError> {
+    for (node, surplus) in with_surplus {
         let mut replied_at = Instant::now();
         let mut logged = Instant::now();
         loop {
@@ -331,7 +331,7 @@ mod tests {
         let mut all = nodes(&[900, 100, 5_000]);
         all[2].draining = true;
         let plan = Plan::new(all.clone(), 5).unwrap();
-        assert_eq!((plan.mean, plan.connections, plan.givers().len()), (500, 1_000, 1));
+        assert_eq!((plan.mean, plan.connections, plan.with_surplus().len()), (500, 1_000, 1));
         all[1].draining = true;
         assert!(Plan::new(all, 5).unwrap_err().contains("drain"));
         assert!(Plan::new(nodes(&[5]), 5).unwrap_err().contains("no other node"));
