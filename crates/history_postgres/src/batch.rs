@@ -13,7 +13,7 @@ pub const BATCH_MESSAGES_MAX: usize = 256;
 const BATCH_BYTES_MAX: usize = 4 << 20;
 
 /// A message that is to be appended.
-pub(crate) struct Item {
+pub(crate) struct PendingMessage {
     /// The hash of the topic's name.
     pub hash: u64,
     pub publication: Publication,
@@ -26,7 +26,7 @@ pub(crate) struct Item {
     pub record: Box<[u8]>,
 }
 
-impl Item {
+impl PendingMessage {
     /// What it counts in a queue, in bytes.
     pub fn bytes(&self) -> usize {
         // Beside the record, the publication itself.
@@ -36,7 +36,7 @@ impl Item {
 
 /// What came of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum AppendOutcome {
     /// It has this offset.
     Appended(u64),
     /// An earlier one, with this offset, has its idempotency key.
@@ -53,12 +53,12 @@ pub(crate) struct Appended {
     /// When it was appended by the database's clock, in milliseconds since 1970.
     pub at_ms: u64,
     /// In the order of its messages.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<AppendOutcome>,
 }
 
 /// Takes the next batch. The database decides about all messages of a batch at once, so what depends on another one of
 /// them is left to the next: a key that is there already, and a condition on a topic that is.
-pub(crate) fn take(queue: &mut VecDeque<Item>) -> Vec<Item> {
+pub(crate) fn next_batch(queue: &mut VecDeque<PendingMessage>) -> Vec<PendingMessage> {
     let (mut items, mut bytes) = (Vec::new(), 0);
     let (mut topics, mut keys) = (HashSet::new(), HashSet::new());
     while let Some(next) = queue.front() {
@@ -85,7 +85,12 @@ pub(crate) mod tests {
 
     use super::*;
 
-    pub fn item(topic: &str, key: Option<&str>, if_offset: Option<u64>, bytes: usize) -> Item {
+    pub fn item(
+        topic: &str,
+        key: Option<&str>,
+        if_offset: Option<u64>,
+        bytes: usize,
+    ) -> PendingMessage {
         let publication = Publication::new(topic, Data::Text("x".repeat(bytes).into()));
         let rule = HistoryRule {
             messages_max: 1_000,
@@ -95,7 +100,7 @@ pub(crate) mod tests {
             compact: false,
             acknowledge: None,
         };
-        Item {
+        PendingMessage {
             hash: 0,
             record: store::Record::encode(&publication, 0),
             publication,
@@ -107,9 +112,10 @@ pub(crate) mod tests {
         }
     }
 
-    fn lengths(items: Vec<Item>) -> Vec<usize> {
+    fn lengths(items: Vec<PendingMessage>) -> Vec<usize> {
         let mut queue = VecDeque::from(items);
-        std::iter::from_fn(|| Some(take(&mut queue).len()).filter(|length| *length > 0)).collect()
+        std::iter::from_fn(|| Some(next_batch(&mut queue).len()).filter(|length| *length > 0))
+            .collect()
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Hands messages to the inboxes, in the order of their offsets.
+//! Delivers messages to the inboxes, in the order of their offsets.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use database::DatabaseError;
 use model::{Envelope, HistoryRule, Message, Name, Publication, Retention};
 use store::Record;
 
-use crate::batch::{Item, Outcome};
+use crate::batch::{AppendOutcome, PendingMessage};
 use crate::postgres::{Counts, OTHER_LOG, Postgres};
 use crate::session::{Amount, Database, Followed, LogRow};
-use crate::state::{Next, OwnBatch};
+use crate::state::{NextStep, OwnBatch};
 
 /// Without a notification the follower looks for commits so often.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -34,12 +34,12 @@ const NO_WAIT_US: u64 = 30_000_000;
 /// The hash of a topic's name that all indexes of the node share.
 pub(crate) type Hash = Arc<dyn Fn(&str) -> u64 + Send + Sync>;
 
-/// Hands on what was committed. It outlives sessions.
+/// Delivers what was committed. It outlives sessions.
 pub(crate) struct Follower {
     postgres: Postgres,
     hash: Hash,
-    /// What of a batch of this process is not handed on. It outlives a session that ends meanwhile.
-    own: VecDeque<(Item, Outcome)>,
+    /// What of a batch of this process is not delivered. It outlives a session that ends meanwhile.
+    own: VecDeque<(PendingMessage, AppendOutcome)>,
     /// When that batch was appended, in milliseconds since 1970.
     own_ms: u64,
     /// Until then it does not wait for shards that are behind, in microseconds of the node's clock.
@@ -61,21 +61,21 @@ impl Follower {
         Follower { postgres, hash, own: VecDeque::new(), own_ms: 0, no_wait_until_us: 0 }
     }
 
-    /// Hands on until the connection breaks.
+    /// Delivers until the connection breaks.
     pub async fn run(&mut self, database: &Database) -> Result<(), DatabaseError> {
         let committed = self.postgres.0.committed.clone();
         loop {
             let next = self.postgres.state().next();
-            if matches!(next, Next::Own(_) | Next::Reply(_)) {
+            if matches!(next, NextStep::Own(_) | NextStep::Reply(_)) {
                 self.postgres.0.backlog_taken.notify_one();
             }
             match next {
-                Next::Own(batch) => {
+                NextStep::Own(batch) => {
                     (self.own, self.own_ms) = (batch.items.into(), batch.at_ms);
-                    self.hand_on_own().await;
+                    self.deliver_own().await;
                 }
-                Next::Reply(batch) => reply(&self.postgres, batch),
-                Next::Read(after, through) => {
+                NextStep::Reply(batch) => reply(&self.postgres, batch),
+                NextStep::Read(after, through) => {
                     if !self.read(database, after, through).await? {
                         // Whatever comes, it is late by this at the most.
                         let _ = tokio::time::timeout(POLL_INTERVAL, committed.notified()).await;
@@ -85,7 +85,7 @@ impl Follower {
         }
     }
 
-    /// Makes sure that the log is still the one that this node has handed on.
+    /// Makes sure that the log is still the one that this node has delivered.
     pub async fn verify(&self, database: &Database) -> Result<(), DatabaseError> {
         let (after, at_ms) = {
             let state = self.postgres.state();
@@ -132,7 +132,7 @@ impl Follower {
             if row.offset > self.postgres.state().delivered + 1 {
                 self.on_hole(row.offset - 1);
             }
-            self.hand_on_row(row).await;
+            self.deliver_row(row).await;
         }
         Ok(true)
     }
@@ -169,7 +169,7 @@ impl Follower {
         inner.delivered.send_replace(through);
     }
 
-    async fn hand_on_row(&mut self, row: LogRow) {
+    async fn deliver_row(&mut self, row: LogRow) {
         let LogRow { offset, topic, at_ms, record } = row;
         let hash = (self.hash)(&topic);
         let Some(record) = record else {
@@ -202,7 +202,7 @@ impl Follower {
                 None => {}
             }
         };
-        self.hand_on(Arrival { hash, publication, rule, offset, at_ms, receipt });
+        self.deliver(Arrival { hash, publication, rule, offset, at_ms, receipt });
     }
 
     /// Passes a message over whose topic has no rule here, if it has none.
@@ -220,16 +220,16 @@ impl Follower {
         true
     }
 
-    async fn hand_on_own(&mut self) {
+    async fn deliver_own(&mut self) {
         while let Some((next, _)) = self.own.front() {
             let (hash, topic) = (next.hash, next.publication.topic.clone());
             self.wait_for_capacity(hash, &topic).await;
             // Nothing waits from here on.
             let Some((item, outcome)) = self.own.pop_front() else { return };
-            let Item { hash, publication, rule, receipt, done, .. } = item;
-            if let Outcome::Appended(offset) = outcome {
+            let PendingMessage { hash, publication, rule, receipt, done, .. } = item;
+            if let AppendOutcome::Appended(offset) = outcome {
                 let at_ms = self.own_ms;
-                self.hand_on(Arrival { hash, publication, rule, offset, at_ms, receipt });
+                self.deliver(Arrival { hash, publication, rule, offset, at_ms, receipt });
             } else if let Some(receipt) = receipt {
                 receipt.uncounted();
             }
@@ -237,7 +237,7 @@ impl Follower {
         }
     }
 
-    /// The session has ended: what was committed and not handed on is so when it is read. Its publishers are answered.
+    /// The session has ended: what was committed and not delivered is so when it is read. Its publishers are answered.
     pub fn reply_rest(&mut self) {
         let rest = std::mem::take(&mut self.own).into_iter();
         rest.for_each(|(item, outcome)| reply_one(&self.postgres, item, outcome));
@@ -245,8 +245,8 @@ impl Follower {
         batches.into_iter().for_each(|batch| reply(&self.postgres, batch));
     }
 
-    /// Hands a message to all inboxes that want it.
-    fn hand_on(&self, arrival: Arrival) {
+    /// Delivers a message to all inboxes that want it.
+    fn deliver(&self, arrival: Arrival) {
         let Arrival { hash, publication, rule, offset, at_ms, receipt } = arrival;
         let inner = &self.postgres.0;
         let now_us = self.postgres.now_us();
@@ -279,27 +279,27 @@ impl Follower {
     }
 }
 
-/// Answers the publishers of a batch that was committed and is handed on as it is read.
+/// Answers the publishers of a batch that was committed and is delivered as it is read.
 fn reply(postgres: &Postgres, batch: OwnBatch) {
     batch.items.into_iter().for_each(|(item, outcome)| reply_one(postgres, item, outcome));
 }
 
-fn reply_one(postgres: &Postgres, item: Item, outcome: Outcome) {
+fn reply_one(postgres: &Postgres, item: PendingMessage, outcome: AppendOutcome) {
     if let Some(receipt) = item.receipt {
         receipt.uncounted();
     }
     complete(postgres, item.done, outcome);
 }
 
-fn complete(postgres: &Postgres, done: Done, outcome: Outcome) {
+fn complete(postgres: &Postgres, done: Done, outcome: AppendOutcome) {
     let published =
         |offset, repeated| Published { id: postgres.id(offset), repeated, queued: false };
     match outcome {
-        Outcome::Appended(offset) => done(Ok(published(offset, false))),
-        Outcome::Repeated(offset) => {
+        AppendOutcome::Appended(offset) => done(Ok(published(offset, false))),
+        AppendOutcome::Repeated(offset) => {
             Counts::add(&postgres.0.counts.repeated, 1);
             done(Ok(published(offset, true)));
         }
-        Outcome::Newer(offset) => done(Err(PublishError::Newer(postgres.id(offset)))),
+        AppendOutcome::Newer(offset) => done(Err(PublishError::Newer(postgres.id(offset)))),
     }
 }

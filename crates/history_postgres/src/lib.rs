@@ -8,9 +8,9 @@
 //! appends it in one call; publishers are answered after the commit. The database has the result of each process's last
 //! batch: where a reply is lost, the batch is sent again, and is there once.
 //!
-//! **Following.** The follower hands messages to the inboxes, in the order of their offsets: those of this process as
+//! **Following.** The follower delivers messages to the inboxes, in the order of their offsets: those of this process as
 //! they were committed, and those of others as it reads them. So [`history::History::top`] is what this node has
-//! handed on, and all nodes hand on the same.
+//! delivered, and all nodes deliver the same.
 //!
 //! **Reading.** The newest messages are in memory, in a window for each topic; what is older the reader reads from the
 //! database.

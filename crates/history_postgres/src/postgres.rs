@@ -21,7 +21,7 @@ use crate::status::Status;
 /// Reads that may wait.
 const READS_MAX: usize = 65_536;
 
-/// Why nothing more is appended and handed on.
+/// Why nothing more is appended and delivered.
 pub(crate) const OTHER_LOG: &str = "the log in PostgreSQL is another one now, or has lost messages that were committed: restart this server, \
                                     whose clients are then told that they may have missed messages";
 
@@ -48,7 +48,7 @@ pub(crate) struct Inner {
     pub retains_any: AtomicBool,
     pub idempotency_seconds_max: AtomicU64,
     state: Mutex<State>,
-    /// The last offset that was handed on, for those who wait for one.
+    /// The last offset that was delivered, for those who wait for one.
     pub delivered: watch::Sender<u64>,
     pub queue: Queue,
     /// Something was committed: the follower looks.

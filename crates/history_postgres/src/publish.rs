@@ -5,7 +5,7 @@ use std::sync::Arc;
 use broker::{Append, Done, PublishError};
 use store::Record;
 
-use crate::batch::Item;
+use crate::batch::PendingMessage;
 use crate::postgres::{Postgres, unix_ms};
 use crate::queue::Refused;
 
@@ -21,7 +21,7 @@ impl Postgres {
                 "PostgreSQL has no records of MQTT sessions".into(),
             )));
         }
-        let item = Item {
+        let item = PendingMessage {
             hash,
             record: Record::encode(&publication, unix_ms()),
             publication,

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::batch::{self, Item};
+use crate::batch::{self, PendingMessage};
 
 /// The queue in front of the writer.
 pub(crate) struct Queue {
@@ -18,7 +18,7 @@ pub(crate) struct Queue {
 
 #[derive(Default)]
 struct Waiting {
-    items: VecDeque<Item>,
+    items: VecDeque<PendingMessage>,
     bytes: usize,
     /// Nothing is taken: there is no connection.
     is_closed: bool,
@@ -26,8 +26,8 @@ struct Waiting {
 
 /// Why the queue has not taken a message.
 pub(crate) enum Refused {
-    Full(Item),
-    Closed(Item),
+    Full(PendingMessage),
+    Closed(PendingMessage),
 }
 
 impl Queue {
@@ -43,7 +43,7 @@ impl Queue {
     }
 
     /// Adds a message. One that is larger than the bound fits into an empty queue alone.
-    pub fn push(&self, item: Item) -> Result<(), Box<Refused>> {
+    pub fn push(&self, item: PendingMessage) -> Result<(), Box<Refused>> {
         let bytes = item.bytes();
         let mut waiting = self.lock();
         if waiting.is_closed {
@@ -61,10 +61,10 @@ impl Queue {
     }
 
     /// Takes the next batch; an empty one where nothing waits.
-    pub fn take(&self) -> Vec<Item> {
+    pub fn take(&self) -> Vec<PendingMessage> {
         let mut waiting = self.lock();
-        let items = batch::take(&mut waiting.items);
-        waiting.bytes -= items.iter().map(Item::bytes).sum::<usize>();
+        let items = batch::next_batch(&mut waiting.items);
+        waiting.bytes -= items.iter().map(PendingMessage::bytes).sum::<usize>();
         items
     }
 
@@ -73,7 +73,7 @@ impl Queue {
     }
 
     /// Takes nothing more, and gives what waits.
-    pub fn close(&self) -> VecDeque<Item> {
+    pub fn close(&self) -> VecDeque<PendingMessage> {
         let mut waiting = self.lock();
         (waiting.is_closed, waiting.bytes) = (true, 0);
         std::mem::take(&mut waiting.items)

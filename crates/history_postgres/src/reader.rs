@@ -131,7 +131,7 @@ impl Postgres {
         Ok(database.follow(0, 0, none).await?.last)
     }
 
-    /// Waits until everything up to an offset was handed on.
+    /// Waits until everything up to an offset was delivered.
     async fn wait_for(&self, offset: u64) -> bool {
         let mut delivered = self.0.delivered.subscribe();
         self.0.committed.notify_one();

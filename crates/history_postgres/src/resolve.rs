@@ -13,7 +13,7 @@ use crate::state::State;
 pub(crate) struct Unknown {
     /// Topics of which memory has fewer than the newest messages that are requested, with how many these are.
     pub newest: Vec<(u64, Name, usize)>,
-    /// The client has seen this offset at another node, and it was not handed on here.
+    /// The client has seen this offset at another node, and it was not delivered here.
     pub ahead: Option<u64>,
 }
 

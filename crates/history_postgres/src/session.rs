@@ -8,7 +8,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
 use crate::SCHEMA;
-use crate::batch::{Appended, Item, Outcome};
+use crate::batch::{AppendOutcome, Appended, PendingMessage};
 use crate::settings::Settings;
 
 /// How long the append of a batch may take, in seconds; then the connections are made anew.
@@ -158,7 +158,7 @@ impl Database {
         (writer, batch): (i64, i64),
         known: KnownLog,
         keys_seconds: u64,
-        items: &[Item],
+        items: &[PendingMessage],
     ) -> Result<Option<Appended>, DatabaseError> {
         let (known_epoch, known_offset) = (i64::from(known.epoch), signed(known.offset));
         let names: Vec<&str> = items.iter().map(|item| &*item.publication.topic).collect();
@@ -197,9 +197,9 @@ impl Database {
         let outcomes: Vec<i32> = row.try_get("outcomes")?;
         let both = outcomes.into_iter().zip(offsets);
         let outcomes = both.map(|(outcome, offset)| match outcome {
-            0 => Outcome::Appended(unsigned(offset)),
-            1 => Outcome::Repeated(unsigned(offset)),
-            _ => Outcome::Newer(unsigned(offset)),
+            0 => AppendOutcome::Appended(unsigned(offset)),
+            1 => AppendOutcome::Repeated(unsigned(offset)),
+            _ => AppendOutcome::Newer(unsigned(offset)),
         });
         Ok(Some(Appended {
             base: unsigned_at(&row, "base")?,

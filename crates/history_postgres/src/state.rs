@@ -1,4 +1,4 @@
-//! What this node has handed on, and the newest messages in memory.
+//! What this node has delivered, and the newest messages in memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use broker::Window;
 use history_local::windows::{Limits, Windows};
 use model::{Envelope, HistoryRule};
 
-use crate::batch::{Appended, Item, Outcome};
+use crate::batch::{AppendOutcome, Appended, PendingMessage};
 
-/// A batch of this process that was committed, and was not handed on.
+/// A batch of this process that was committed, and was not delivered.
 pub(crate) struct OwnBatch {
     pub at_ms: u64,
-    pub items: Vec<(Item, Outcome)>,
+    pub items: Vec<(PendingMessage, AppendOutcome)>,
 }
 
 /// Messages and their bytes.
@@ -22,36 +22,36 @@ pub(crate) struct Backlog {
     pub bytes: usize,
 }
 
-/// The log as this node has handed it on.
+/// The log as far as this node has delivered it.
 pub(crate) struct State {
-    /// The last offset that was handed on.
+    /// The last offset that was delivered.
     pub delivered: u64,
-    /// When the message of that offset was appended by the database's clock, where this node knows: it tells that message
-    /// from another one with this offset.
+    /// When the message of that offset was appended, by the database's clock, if this node knows. It tells that message from
+    /// another one that got the same offset after the log had lost commits.
     pub delivered_ms: Option<u64>,
     pub windows: Windows,
-    /// A message of a topic that had no rule was passed over, and the windows claim to know the topic.
+    /// Whether the node has skipped a message because its topic had no rule. The windows lack that message.
     pub has_passed: bool,
     /// The newest messages of all topics, for operators.
     pub newest: Window,
-    /// By the offset before it.
+    /// The batches of this process that are not delivered, by the offset before each.
     own: BTreeMap<u64, OwnBatch>,
-    /// What these batches have.
+    /// The messages of these batches.
     backlog: Backlog,
 }
 
 /// What the follower does next.
-pub(crate) enum Next {
-    /// It hands on this batch.
+pub(crate) enum NextStep {
+    /// The follower delivers this batch and replies to its publishers.
     Own(OwnBatch),
-    /// The messages of this batch are handed on already, as they were read: its publishers are answered.
+    /// The follower has read and delivered the messages of this batch already. It only replies to the publishers.
     Reply(OwnBatch),
-    /// It reads on from this offset, and up to that one.
+    /// The follower reads the messages after the first offset, up to the second.
     Read(u64, u64),
 }
 
 impl State {
-    /// Everything up to an offset is in the database alone.
+    /// The state of a node that has just started: all messages up to an offset are in the database, and none in memory.
     pub fn new(windows: Limits, recent: broker::Limits, last: u64) -> Self {
         let (windows, newest) = (Windows::new(windows, last), Window::new(recent));
         State {
@@ -65,17 +65,17 @@ impl State {
         }
     }
 
-    /// What this process has committed and not begun to hand on.
+    /// What this process has committed and not begun to deliver.
     pub fn backlog(&self) -> Backlog {
         self.backlog
     }
 
-    /// Everything up to an offset is handed on, though no member got the message.
+    /// Everything up to an offset is delivered, though no member got the message.
     pub fn pass(&mut self, offset: u64, at_ms: Option<u64>) {
         (self.delivered, self.delivered_ms) = (offset, at_ms);
     }
 
-    /// Memory lacks messages up to the last offset that was handed on: it forgets all, so that the database is read. Gives
+    /// Memory lacks messages up to the last offset that was delivered: it forgets all, so that the database is read. Gives
     /// what it had.
     #[must_use]
     pub fn forget(&mut self) -> Windows {
@@ -84,10 +84,10 @@ impl State {
     }
 
     /// A batch of this process was committed.
-    pub fn add_own(&mut self, appended: Appended, items: Vec<Item>) {
+    pub fn add_own(&mut self, appended: Appended, items: Vec<PendingMessage>) {
         let Appended { base, at_ms, outcomes, .. } = appended;
         self.backlog.messages += items.len();
-        self.backlog.bytes += items.iter().map(Item::bytes).sum::<usize>();
+        self.backlog.bytes += items.iter().map(PendingMessage::bytes).sum::<usize>();
         let items = items.into_iter().zip(outcomes).collect();
         // One without a new message stands at the same offset as the next one.
         let former = self.own.insert(base, OwnBatch { at_ms, items });
@@ -97,31 +97,31 @@ impl State {
         }
     }
 
-    /// What is next. A batch of this process is handed on where the messages before it were; otherwise these are read.
-    pub fn next(&mut self) -> Next {
+    /// The next step. A batch of this process is delivered if all messages before it were; otherwise the follower reads those first.
+    pub fn next(&mut self) -> NextStep {
         let Some(first) = self.own.first_entry() else {
-            return Next::Read(self.delivered, u64::MAX);
+            return NextStep::Read(self.delivered, u64::MAX);
         };
         let base = *first.key();
         if base > self.delivered {
-            return Next::Read(self.delivered, base);
+            return NextStep::Read(self.delivered, base);
         }
         let batch = first.remove();
         self.backlog.messages -= batch.items.len();
         self.backlog.bytes -= batch.items.iter().map(|(item, _)| item.bytes()).sum::<usize>();
         match base == self.delivered {
-            true => Next::Own(batch),
-            false => Next::Reply(batch),
+            true => NextStep::Own(batch),
+            false => NextStep::Reply(batch),
         }
     }
 
-    /// All batches of this process that were committed and not handed on: they are read later.
+    /// All batches of this process that were committed and not delivered: they are read later.
     pub fn take_own(&mut self) -> Vec<OwnBatch> {
         self.backlog = Backlog::default();
         std::mem::take(&mut self.own).into_values().collect()
     }
 
-    /// Takes a message that is handed on.
+    /// Takes a message that is delivered.
     pub fn push(&mut self, message: &Arc<Envelope>, rule: &HistoryRule, now_ms: u64) {
         self.pass(message.id.offset, Some(message.at_ms));
         self.newest.push(message.clone());
@@ -141,7 +141,7 @@ mod tests {
         State::new(windows, recent, last)
     }
 
-    fn appended(base: u64, outcomes: Vec<Outcome>) -> (Appended, Vec<Item>) {
+    fn appended(base: u64, outcomes: Vec<AppendOutcome>) -> (Appended, Vec<PendingMessage>) {
         let items = outcomes.iter().map(|_| item("a", None, None, 1)).collect();
         (Appended { base, at_ms: 0, outcomes }, items)
     }
@@ -149,34 +149,40 @@ mod tests {
     #[test]
     fn a_batch_of_this_process_waits_for_what_others_appended_before() {
         let mut state = state(5);
-        assert!(matches!(state.next(), Next::Read(5, u64::MAX)));
-        let (batch, items) = appended(7, vec![Outcome::Appended(8)]);
+        assert!(matches!(state.next(), NextStep::Read(5, u64::MAX)));
+        let (batch, items) = appended(7, vec![AppendOutcome::Appended(8)]);
         state.add_own(batch, items);
-        assert!(matches!(state.next(), Next::Read(5, 7)));
+        assert!(matches!(state.next(), NextStep::Read(5, 7)));
         assert_eq!(state.backlog().messages, 1);
         state.delivered = 7;
-        assert!(matches!(state.next(), Next::Own(batch) if batch.items.len() == 1));
+        assert!(matches!(state.next(), NextStep::Own(batch) if batch.items.len() == 1));
         assert_eq!(state.backlog(), Backlog::default());
         state.delivered = 8;
-        assert!(matches!(state.next(), Next::Read(8, u64::MAX)));
-        let (batch, items) = appended(6, vec![Outcome::Appended(7)]);
+        assert!(matches!(state.next(), NextStep::Read(8, u64::MAX)));
+        let (batch, items) = appended(6, vec![AppendOutcome::Appended(7)]);
         state.add_own(batch, items);
-        assert!(matches!(state.next(), Next::Reply(_)), "it was read meanwhile");
+        assert!(matches!(state.next(), NextStep::Reply(_)), "it was read meanwhile");
     }
 
     #[test]
     fn batches_without_a_new_message_stand_before_the_next_one() {
         let mut state = state(5);
-        for outcomes in [vec![Outcome::Repeated(3)], vec![Outcome::Newer(5), Outcome::Appended(6)]]
-        {
+        for outcomes in [
+            vec![AppendOutcome::Repeated(3)],
+            vec![AppendOutcome::Newer(5), AppendOutcome::Appended(6)],
+        ] {
             let (batch, items) = appended(5, outcomes);
             state.add_own(batch, items);
         }
-        let Next::Own(batch) = state.next() else { panic!("it is the next one") };
-        let outcomes: Vec<Outcome> = batch.items.iter().map(|(_, outcome)| *outcome).collect();
-        assert_eq!(outcomes, [Outcome::Repeated(3), Outcome::Newer(5), Outcome::Appended(6)]);
+        let NextStep::Own(batch) = state.next() else { panic!("it is the next one") };
+        let outcomes: Vec<AppendOutcome> =
+            batch.items.iter().map(|(_, outcome)| *outcome).collect();
+        assert_eq!(
+            outcomes,
+            [AppendOutcome::Repeated(3), AppendOutcome::Newer(5), AppendOutcome::Appended(6)]
+        );
         assert_eq!((state.backlog(), state.take_own().len()), (Backlog::default(), 0));
-        let (batch, items) = appended(9, vec![Outcome::Appended(10)]);
+        let (batch, items) = appended(9, vec![AppendOutcome::Appended(10)]);
         let bytes = items[0].bytes();
         state.add_own(batch, items);
         assert_eq!(state.backlog(), Backlog { messages: 1, bytes });

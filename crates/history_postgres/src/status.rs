@@ -19,11 +19,11 @@ pub struct Status {
     pub queue_messages: u64,
     /// Their bytes.
     pub queue_bytes: u64,
-    /// Messages of this node that are appended and wait to be handed on.
+    /// Messages of this node that are appended and wait to be delivered.
     pub backlog_messages: u64,
     /// Their bytes.
     pub backlog_bytes: u64,
-    /// Messages that were handed to nobody, since this node has no rule for their topics.
+    /// Messages that no member got, because this node has no rule for their topics.
     pub passed: u64,
     /// How often members were told of a gap: messages were gone before this node had read them, or can't be read.
     pub gaps: u64,

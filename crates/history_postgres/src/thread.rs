@@ -1,4 +1,4 @@
-//! The thread `history`: it connects to PostgreSQL, appends, hands on and reads.
+//! The thread `history`: it connects to PostgreSQL, appends, delivers and reads.
 
 use std::io;
 use std::sync::Arc;

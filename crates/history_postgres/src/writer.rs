@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use broker::PublishError;
 use database::DatabaseError;
 
-use crate::batch::Item;
+use crate::batch::PendingMessage;
 use crate::postgres::{OTHER_LOG, Postgres};
 use crate::session::{Database, KnownLog};
 
@@ -25,7 +25,7 @@ pub(crate) struct Writer {
 
 /// A batch whose reply is not there.
 struct Unconfirmed {
-    items: Vec<Item>,
+    items: Vec<PendingMessage>,
     /// When it was taken from the queue.
     since: Instant,
     /// How often it was sent.
@@ -72,7 +72,7 @@ impl Writer {
         }
     }
 
-    /// Waits while the follower has as much to hand on as the queue takes: whoever publishes more is refused by the queue.
+    /// Waits while the follower has as much to deliver as the queue takes: whoever publishes more is refused by the queue.
     async fn wait_for_follower(&self) {
         let inner = &self.postgres.0;
         let settings = &inner.settings;

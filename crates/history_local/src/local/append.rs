@@ -140,7 +140,7 @@ impl Put<'_> {
         let id = message.id;
         let (groups, version) = (self.routes.take_groups(), self.routes.version());
         let recipients = Recipients { groups, receipt: self.receipt.take(), version };
-        self.history.hand_on(&mut state, message, self.rule, recipients);
+        self.history.deliver(&mut state, message, self.rule, recipients);
         drop(state);
         if let Some(done) = self.done.take() {
             done(Ok(Published { id, repeated: false, queued: false }));
@@ -218,7 +218,7 @@ const NO_WAIT_US: u64 = 30_000_000;
 
 impl Local {
     /// Puts a message into its topic's window and delivers it to all present members.
-    fn hand_on(
+    fn deliver(
         &self,
         state: &mut State,
         message: Arc<Envelope>,
@@ -271,7 +271,7 @@ impl Local {
         }
         let repeats = state.repeats.remove(&offset).unwrap_or_default();
         match &reply {
-            Ok(_) => self.hand_on(&mut state, message, rule, recipients),
+            Ok(_) => self.deliver(&mut state, message, rule, recipients),
             Err(_) => {
                 // A repeat must publish, then.
                 state.idempotency.forget(offset);

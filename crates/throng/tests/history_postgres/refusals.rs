@@ -134,7 +134,7 @@ fn publish_until_taken(server: &Server, data: u64, refused: &AtomicU64) {
 }
 
 #[test]
-fn what_is_appended_and_not_handed_on_is_bounded() {
+fn appended_messages_that_are_not_delivered_are_bounded() {
     let database = Database::start();
     let server = database.server_b(&[("THRONG_HISTORY_QUEUE_MESSAGES_MAX", "4")]);
     let other = database.server();
