@@ -10,6 +10,7 @@ mod handover;
 mod listen;
 mod permits;
 mod poller;
+mod records;
 mod sender;
 mod settings;
 mod shard;

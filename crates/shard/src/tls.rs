@@ -7,10 +7,10 @@ use auth::CertificateUser;
 use engine::Shrink;
 use model::Name;
 use model::name::check_name;
-use tables::PageTable;
 use tls::{Acceptor, Certificate, Handshake, HandshakeError, Progress, Records};
 
 use crate::handover::wire::{Reader, push_piece};
+use crate::records::RecordTable;
 
 /// Bytes of data that are encrypted at once: four records of full size. What the kernel doesn't take of them stays
 /// encrypted in memory, so this bounds what a slow connection has beside its outbox.
@@ -124,8 +124,8 @@ impl Unfinished {
 /// The TLS connections of a shard, by slot. A connection that has sent nothing yet is in none of its tables.
 #[derive(Default)]
 pub(crate) struct TlsTable {
-    /// Of connections whose handshake is done: 8 bytes here, and 224 on the heap.
-    records: PageTable<Box<Records>>,
+    /// Of connections whose handshake is done.
+    records: RecordTable,
     handshakes: HashMap<u32, PendingHandshake>,
     unfinished: HashMap<u32, Unfinished>,
     /// The memory of the input in `handshakes` and `unfinished`, in bytes.
@@ -145,7 +145,7 @@ impl TlsTable {
 
     /// True when the handshake is done.
     pub fn is_open(&self, slot: u32) -> bool {
-        self.records.get(slot).is_some()
+        self.records.has(slot)
     }
 
     /// True while the handshake is under way.
@@ -193,7 +193,7 @@ impl TlsTable {
     }
 
     /// The handshake is done.
-    pub fn open(&mut self, slot: u32, records: Box<Records>) {
+    pub fn open(&mut self, slot: u32, records: Records) {
         self.end_handshake(slot);
         self.records.insert(slot, records);
     }
@@ -206,7 +206,7 @@ impl TlsTable {
 
     /// The records of an open connection.
     pub fn records(&mut self, slot: u32) -> Option<&mut Records> {
-        self.records.get_mut(slot).map(Box::as_mut)
+        self.records.get_mut(slot)
     }
 
     /// The unfinished input and output of a connection. The caller returns it with [`TlsTable::keep_unfinished`].
@@ -279,7 +279,7 @@ impl TlsTable {
         let [record, unread, unsent] = [piece()?, piece()?, piece()?].map(<[u8]>::to_vec);
         // A newer version's fields may follow.
         let is_peer_closed = reader.u8().map_err(|_| tls::ImportError::Damaged)? != 0;
-        self.open(slot, Box::new(records));
+        self.open(slot, records);
         self.keep_unfinished(slot, Unfinished { record, unread, unsent, is_peer_closed });
         Ok(())
     }
@@ -318,7 +318,7 @@ mod tests {
         for kind in KINDS {
             let (server, mut client) = pair(kind, 7);
             let mut table = TlsTable::default();
-            table.open(3, Box::new(server));
+            table.open(3, server);
             let (mut plain, mut out) = (Vec::new(), Vec::new());
             let mut record = Vec::new();
             client.seal(b"in two halves", &mut record).unwrap();

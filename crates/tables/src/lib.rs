@@ -51,8 +51,7 @@ impl<T> PageTable<T> {
 
     /// Returns the value under this number.
     pub fn get_mut(&mut self, at: u32) -> Option<&mut T> {
-        let (page, index) = split(at);
-        self.pages.get_mut(page)?.as_mut()?[index].as_mut()
+        self.entry(at)?.as_mut()
     }
 
     /// Inserts a value under a number. Returns the value that it replaces.
@@ -80,8 +79,28 @@ impl<T> PageTable<T> {
 
     /// Removes and returns the value under this number.
     pub fn remove(&mut self, at: u32) -> Option<T> {
+        let removed = self.entry(at)?.take()?;
+        self.vacated(at);
+        Some(removed)
+    }
+
+    /// Drops the value under this number, if there is one. The value is not moved before, so that one which wipes its
+    /// memory when it is dropped leaves no copy behind.
+    pub fn drop_in_place(&mut self, at: u32) {
+        if let Some(entry) = self.entry(at).filter(|entry| entry.is_some()) {
+            *entry = None;
+            self.vacated(at);
+        }
+    }
+
+    fn entry(&mut self, at: u32) -> Option<&mut Option<T>> {
         let (page, index) = split(at);
-        let removed = self.pages.get_mut(page)?.as_mut()?[index].take()?;
+        Some(&mut self.pages.get_mut(page)?.as_mut()?[index])
+    }
+
+    /// Counts a value that has left its page.
+    fn vacated(&mut self, at: u32) {
+        let (page, _) = split(at);
         self.count -= 1;
         self.counts[page] -= 1;
         if self.counts[page] == 0 {
@@ -90,7 +109,6 @@ impl<T> PageTable<T> {
             self.spare = self.spare.take().or(empty);
             self.drop_end();
         }
-        Some(removed)
     }
 
     /// Drops the empty pages at the end.
@@ -514,6 +532,30 @@ mod tests {
             table.shrink();
             assert_eq!((slab.pages.len(), table.pages.len(), table.end()), (0, 0, 0));
             assert!(slab.bytes() < 16 << 10 && table.bytes() < 16 << 10);
+        }
+    }
+
+    /// Notes where it is dropped.
+    struct Wiped<'a>(&'a std::cell::Cell<usize>);
+
+    impl Drop for Wiped<'_> {
+        fn drop(&mut self) {
+            self.0.set(std::ptr::from_ref(self).addr());
+        }
+    }
+
+    #[test]
+    fn a_value_is_dropped_where_it_lies() {
+        let dropped_at = std::cell::Cell::new(0);
+        let mut table = PageTable::default();
+        for at in [0, 5, PAGE as u32] {
+            table.insert(at, Wiped(&dropped_at));
+            let lies_at = std::ptr::from_ref(table.get(at).unwrap()).addr();
+            table.drop_in_place(at);
+            assert_eq!(dropped_at.replace(0), lies_at);
+            assert!(table.get(at).is_none() && table.is_empty() && table.pages.is_empty());
+            table.drop_in_place(at);
+            assert_eq!((dropped_at.get(), table.count()), (0, 0));
         }
     }
 

@@ -236,7 +236,7 @@ impl Shard {
         let metrics = self.engine.metrics();
         metrics.tls_handshakes[result as usize].add(1);
         metrics.tls_connections.add(1);
-        self.tls.open(slot, Box::new(records));
+        self.tls.open(slot, records);
         match unread.is_empty() {
             true => Reading::More,
             false => self.on_records(slot, &mut unread),
