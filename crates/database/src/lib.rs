@@ -7,14 +7,12 @@
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
 mod address;
-mod backoff;
 mod error;
 mod schema;
 mod secure;
 mod session;
 
 pub use address::{Address, AddressError};
-pub use backoff::Backoff;
 pub use error::DatabaseError;
 pub use schema::{LOCK_CLASS, Schema, of_schema};
 pub use session::{STEP_SECONDS, Session, connect, step, step_within};

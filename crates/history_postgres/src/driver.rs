@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use broker::PublishError;
-use database::{Backoff, DatabaseError};
+use database::DatabaseError;
 use history::HistoryError;
+use throttle::Backoff;
 use tokio::sync::watch;
 use tokio::time::sleep;
 

@@ -3,7 +3,8 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use database::{Backoff, DatabaseError};
+use database::DatabaseError;
+use throttle::Backoff;
 use tokio::time::sleep;
 
 use crate::postgres::{Counts, Postgres};

@@ -6,9 +6,10 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
+use throttle::Backoff;
+
 use crate::floor::Floor;
 use crate::row::{Outcome, Reason, Row};
-use ::database::Backoff;
 
 /// The delay before a poll of an empty outbox, in milliseconds: the first one, and the longest.
 pub(crate) const IDLE_MS: (u64, u64) = (5, 50);

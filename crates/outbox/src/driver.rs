@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::database::{Backoff, DatabaseError};
-use throttle::Throttle;
+use ::database::DatabaseError;
+use throttle::{Backoff, Throttle};
 use tokio::sync::mpsc;
 use tokio::sync::watch;
 use tokio::time::sleep;

@@ -1,4 +1,4 @@
-//! A delay that doubles each time, up to a bound.
+//! How soon something that failed is tried again.
 
 /// A delay that doubles each time, up to a bound.
 #[derive(Clone, Debug)]
@@ -10,7 +10,7 @@ pub struct Backoff {
 
 impl Backoff {
     /// Delays from the first up to the longest, in milliseconds.
-    pub fn new(first_ms: u64, max_ms: u64) -> Self {
+    pub const fn new(first_ms: u64, max_ms: u64) -> Self {
         Backoff { first_ms, max_ms, next_ms: first_ms }
     }
 

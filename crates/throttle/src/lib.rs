@@ -1,9 +1,16 @@
-//! Which of many log lines are written. What peers cause could fill a disk, and hold up the threads
-//! that write it: some lines a second say as much, with the number of those that were left out.
+//! How often something is done that could be done without end.
+//!
+//! [`Throttle`] says which of many log lines are written. What peers cause could fill a disk, and hold up the threads
+//! that write it: some lines a second say as much, with the number of those that were left out. [`Backoff`] says how
+//! soon something that failed is tried again.
 
 #![forbid(unsafe_code)]
 
+mod backoff;
+
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+pub use backoff::Backoff;
 
 /// Lets so many lines through in a time. Any thread may ask.
 #[derive(Debug)]

@@ -3,17 +3,18 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use throttle::Backoff;
 use tokio::time::Instant;
 
 use super::client::LazyClient;
 use super::error::{Log, RequestError};
 use super::events::{Batch, EventStore, Queue};
-use super::retry::{Backoff, within};
 use super::signature::RequestId;
+use super::time_limit::within;
 use super::{Dispatcher, Settings};
 
-/// The pauses after failures.
-const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(30));
+/// The pause after a failure, in milliseconds: the first one, and the longest.
+const RETRY_MS: (u64, u64) = (250, 30_000);
 
 /// So long events are gathered: in a crowd that connects, to wake for each would cost as much as the crowd.
 const GATHER: Duration = Duration::from_millis(10);
@@ -66,7 +67,7 @@ impl EventSender {
     /// Runs until [`Dispatcher::stop`], and a little longer to send what waits. Needs a tokio runtime with
     /// I/O and time.
     pub async fn run(mut self) {
-        let mut backoff = BACKOFF;
+        let mut backoff = Backoff::new(RETRY_MS.0, RETRY_MS.1);
         let mut not_before = Instant::now();
         let mut end: Option<Instant> = None;
         let dispatcher = self.dispatcher.clone();
@@ -106,7 +107,7 @@ impl EventSender {
                     Err(error) => {
                         self.log.warn(&error, Some(&url), batch.events as u64);
                         dispatcher.event_queue.lock().failed();
-                        not_before = backoff.retry_at();
+                        not_before = Instant::now() + Duration::from_millis(backoff.delay_ms());
                     }
                 }
             }

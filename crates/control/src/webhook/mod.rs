@@ -34,10 +34,10 @@ mod invariants;
 mod queue;
 mod request_queue;
 mod response;
-mod retry;
 mod signature;
 #[cfg(test)]
 mod tests;
+mod time_limit;
 mod worker;
 
 use std::collections::HashMap;

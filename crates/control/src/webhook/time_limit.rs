@@ -1,37 +1,10 @@
-//! Retries of the senders of events and of forwarded messages: each request has a time limit, and is sent again
-//! after ever longer pauses until it is taken.
+//! The time limit of each request of the senders of events and of forwarded messages.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
 use super::error::{ErrorKind, RequestError};
-
-/// The pauses after failures: each is twice as long as the one before.
-pub(super) struct Backoff {
-    min: Duration,
-    max: Duration,
-    next: Duration,
-}
-
-impl Backoff {
-    /// The pause after the first failure, and the longest one.
-    pub const fn new(min: Duration, max: Duration) -> Self {
-        Backoff { min, max, next: min }
-    }
-
-    /// Begins again with the shortest pause.
-    pub fn reset(&mut self) {
-        self.next = self.min;
-    }
-
-    /// Returns when a request that has just failed is sent again, and doubles the next pause.
-    pub fn retry_at(&mut self) -> Instant {
-        let at = Instant::now() + self.next;
-        self.next = (self.next * 2).min(self.max);
-        at
-    }
-}
 
 /// Waits for the reply to a request, at most for `timeout` and not beyond `end`, the end of the node.
 pub(super) async fn within<T>(
@@ -49,16 +22,6 @@ pub(super) async fn within<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn pauses_grow_until_something_is_taken() {
-        let second = Duration::from_secs(1);
-        let mut backoff = Backoff::new(second, 5 * second);
-        let mut pause = || backoff.retry_at() - Instant::now();
-        assert_eq!([pause(), pause(), pause(), pause()], [1, 2, 4, 5].map(|it| it * second));
-        backoff.reset();
-        assert_eq!(backoff.retry_at() - Instant::now(), second);
-    }
 
     #[tokio::test(start_paused = true)]
     async fn no_request_outlives_its_time_or_the_end() {

@@ -5,20 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use throttle::Backoff;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::super::client::{LazyClient, Taken};
 use super::super::error::{ErrorKind, Log, RequestError};
 use super::super::gate::Gate;
-use super::super::retry::{Backoff, within};
 use super::super::signature::RequestId;
+use super::super::time_limit::within;
 use super::super::worker::until;
 use super::queue::{ForwardQueue, NextStep, Pending, UnderWay};
 use super::{PublishReplies, body};
 
-/// The pauses after failures.
-const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
+/// The pause after a failure, in milliseconds: the first one, and the longest.
+const RETRY_MS: (u64, u64) = (100, 5_000);
 
 /// What serves one queue.
 pub(super) struct ForwardSender {
@@ -94,7 +95,7 @@ impl ForwardSender {
     /// Sends what is under way until it is taken, or the time of its messages is over.
     async fn send_until_taken(&mut self) {
         let gate = self.gate.clone();
-        let mut backoff = BACKOFF;
+        let mut backoff = Backoff::new(RETRY_MS.0, RETRY_MS.1);
         loop {
             let request = {
                 let _turn = gate.turn().await;
@@ -113,7 +114,7 @@ impl ForwardSender {
                 match sent {
                     Ok(taken) => return self.took(taken),
                     Err(error) => {
-                        let retry_at = backoff.retry_at();
+                        let retry_at = Instant::now() + Duration::from_millis(backoff.delay_ms());
                         self.failed(&error, retry_at);
                         retry_at
                     }
