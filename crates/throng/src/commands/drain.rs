@@ -266,7 +266,11 @@ mod tests {
                 let request = String::from_utf8_lossy(&request[..length]).into_owned();
                 requests.push(request.split(" HTTP").next().unwrap().to_owned());
                 let (status, body) = reply.split_once('|').unwrap();
-                let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n", body.len());
+                // The next request must not go out on a connection that ends.
+                let head = format!(
+                    "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+                    body.len()
+                );
                 stream.write_all((head + body).as_bytes()).unwrap();
             }
             requests
