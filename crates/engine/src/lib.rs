@@ -70,6 +70,6 @@ pub use webhook::events::{HookEvent, HookEvents, Whose};
 pub use webhook::forward_rule::{ForwardRequest, ForwardRule, Forwards};
 pub use webhook::pending_hook::PendingHook;
 pub use webhook::{
-    Changes, Connecting, Full, HookPlace, Refusal as HookRefusal, RequestDetails, Webhook,
+    Changes, Connecting, HookPlace, QueueFull, Refusal as HookRefusal, RequestDetails, Webhook,
     WebhookKind, WebhookRequest, WebhookResponse,
 };

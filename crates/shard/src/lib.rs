@@ -22,11 +22,11 @@ mod wake;
 
 pub use engine::{
     COUNTED_TOPICS, Changes, Command, Connecting, ConnectionInfo, Cost, Costliest, Counter, Expiry,
-    ForwardRequest, ForwardRule, Forwards, Full, Handle, HandshakeResult, Histogram, HookEvent,
+    ForwardRequest, ForwardRule, Forwards, Handle, HandshakeResult, Histogram, HookEvent,
     HookEvents, HookPlace, HookRefusal, Limited, Listener, LoggedIn, LoginError, Metrics, MqttInfo,
-    NotDelivered, PendingHook, PresenceQuery, RECORD_VERSION, Refusal, Reply, ReplyTarget,
-    RequestDetails, Revocation, SILENCE_SECONDS_MAX, Settings, Shared, TRACES_MAX, Target,
-    TopicInfo, TraceEvent, TraceKind, TraceSink, TracedConnection, TracedMessage, Webhook,
+    NotDelivered, PendingHook, PresenceQuery, QueueFull, RECORD_VERSION, Refusal, Reply,
+    ReplyTarget, RequestDetails, Revocation, SILENCE_SECONDS_MAX, Settings, Shared, TRACES_MAX,
+    Target, TopicInfo, TraceEvent, TraceKind, TraceSink, TracedConnection, TracedMessage, Webhook,
     WebhookKind, WebhookRequest, WebhookResponse, Whose,
 };
 pub use handover::{

@@ -46,7 +46,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use shard::{ForwardRequest, Full, Histogram, HookEvent, HookEvents, Webhook, WebhookRequest};
+use shard::{ForwardRequest, Histogram, HookEvent, HookEvents, QueueFull, Webhook, WebhookRequest};
 use tokio::sync::oneshot;
 
 use crate::outgoing::Authorities;
@@ -315,7 +315,7 @@ impl Dispatcher {
 }
 
 impl Webhook for Dispatcher {
-    fn send(&self, requests: Vec<WebhookRequest>) -> Result<(), Full> {
+    fn send(&self, requests: Vec<WebhookRequest>) -> Result<(), QueueFull> {
         let settings = self.settings();
         let with_url = |request: WebhookRequest| {
             let url = request.url.clone().or_else(|| settings.url.clone());
@@ -324,7 +324,7 @@ impl Webhook for Dispatcher {
         self.request_queue.put(requests.into_iter().map(with_url).collect())
     }
 
-    fn forward(&self, request: ForwardRequest) -> Result<(), Full> {
+    fn forward(&self, request: ForwardRequest) -> Result<(), QueueFull> {
         self.forwards.put(request)
     }
 

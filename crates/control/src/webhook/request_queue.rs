@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use shard::{Full, WebhookRequest, WebhookResponse};
+use shard::{QueueFull, WebhookRequest, WebhookResponse};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -225,7 +225,10 @@ impl RequestQueue {
 
     /// Puts requests, each for its URL, to the others; rejects all of them at the limits of one, and after
     /// the end.
-    pub fn put(&self, hook_requests: Vec<(WebhookRequest, Option<Arc<str>>)>) -> Result<(), Full> {
+    pub fn put(
+        &self,
+        hook_requests: Vec<(WebhookRequest, Option<Arc<str>>)>,
+    ) -> Result<(), QueueFull> {
         let mut state = self.lock();
         // What each URL would have then, of those that these are for.
         let mut shares: Vec<(Arc<Share>, usize, usize)> = Vec::with_capacity(1);
@@ -249,7 +252,7 @@ impl RequestQueue {
                     .fetch_add(rejected, Ordering::Relaxed);
                 share.rejected.fetch_add(rejected, Ordering::Relaxed);
                 state.rejected = Some(share.url.clone());
-                return Err(Full);
+                return Err(QueueFull);
             }
         }
         // The worker takes all at once, so only the first must wake it: a wake-up is a system call.

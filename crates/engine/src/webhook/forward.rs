@@ -16,7 +16,7 @@ use crate::mqtt::{MqttAck, Row};
 use crate::webhook::forward_rule::{ForwardRequest, ForwardRule};
 use crate::webhook::pending_hook::PendingHook;
 use crate::webhook::request::{HOOKS_PENDING_MAX, busy};
-use crate::webhook::{Full, HookPlace, Refusal, WebhookResponse};
+use crate::webhook::{HookPlace, QueueFull, Refusal, WebhookResponse};
 
 impl Engine {
     /// Gives a message to the back end that wants it. It is published, and its client told, when the back
@@ -57,7 +57,7 @@ impl Engine {
                 handle.send(Command::WebhookResponded { slot, serial, hook, response });
             }
         }));
-        if let Err(Full) = webhook.forward(request) {
+        if let Err(QueueFull) = webhook.forward(request) {
             if let Some(PendingHook::Forward(_, _, to)) = place.take() {
                 self.reply_published(slot, to, queue_full(), out);
             }

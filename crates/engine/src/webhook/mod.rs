@@ -27,21 +27,21 @@ use protocol::ReplyError;
 pub trait Webhook: Send + Sync {
     /// Takes requests, which stay together and in their order, and whose `reply` is then called once
     /// each, from any thread; or refuses all of them while too many wait, and then no reply is called.
-    fn send(&self, requests: Vec<WebhookRequest>) -> Result<(), Full>;
+    fn send(&self, requests: Vec<WebhookRequest>) -> Result<(), QueueFull>;
 
     /// Takes a message for the back end of a rule, whose `reply` is then called once, from any thread; or
     /// refuses it while too much waits, and then it is not called.
-    fn forward(&self, _request: ForwardRequest) -> Result<(), Full> {
-        Err(Full)
+    fn forward(&self, _request: ForwardRequest) -> Result<(), QueueFull> {
+        Err(QueueFull)
     }
 
     /// Takes what has happened on a shard, in its order.
     fn notify(&self, _shard: u16, _events: Vec<HookEvent>) {}
 }
 
-/// Too many requests wait already.
+/// The queue of requests has no capacity for this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full;
+pub struct QueueFull;
 
 /// What the application is asked.
 pub struct WebhookRequest {

@@ -7,7 +7,7 @@ use crate::core::Core;
 use crate::core::command::Command;
 use crate::core::count::count;
 use crate::webhook::pending_hook::PendingHook;
-use crate::webhook::{Full, HookPlace, Refusal, RequestDetails, WebhookKind, WebhookRequest};
+use crate::webhook::{HookPlace, QueueFull, Refusal, RequestDetails, WebhookKind, WebhookRequest};
 
 /// Requests about one connection that the application has not answered: more are refused, so that no
 /// client fills the queue of all.
@@ -97,7 +97,7 @@ pub(crate) fn send_requests(
         }
     });
     let requests = requests.collect();
-    if let Err(Full) = webhook.send(requests) {
+    if let Err(QueueFull) = webhook.send(requests) {
         return unasked(places.iter().filter_map(HookPlace::take).collect());
     }
     if let Some(cold) = core.table.cold_or_new(slot) {

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use model::Name;
-use shard::{ForwardRequest, Full};
+use shard::{ForwardRequest, QueueFull};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -157,13 +157,13 @@ impl Forwards {
 
     /// Puts a message into its queue. For one whose rule is gone there is no capacity, as in a queue that closes: its
     /// shard has not heard of that yet, and what is published again goes by the rules that are there then.
-    pub fn put(&self, request: ForwardRequest) -> Result<(), Full> {
+    pub fn put(&self, request: ForwardRequest) -> Result<(), QueueFull> {
         let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
         let queue = queues.get(&request.filter).cloned();
         drop(queues);
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let id = format!("{}-{number}", self.node);
-        queue.ok_or(Full)?.put(request, id, number)
+        queue.ok_or(QueueFull)?.put(request, id, number)
     }
 
     /// All queues, those included whose rules are gone.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use model::name::personal;
-use shard::{ForwardRequest, Full, WebhookResponse};
+use shard::{ForwardRequest, QueueFull, WebhookResponse};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -221,7 +221,7 @@ impl ForwardQueue {
         request: ForwardRequest,
         id: String,
         number: u64,
-    ) -> Result<(), Full> {
+    ) -> Result<(), QueueFull> {
         let bytes = body::memory_bytes(&request);
         let mut state = self.lock();
         let fits = state.queued < state.rule.queue_messages_max
@@ -230,7 +230,7 @@ impl ForwardQueue {
         if !state.open || !fits {
             let count = if request.reply.is_some() { &self.refused } else { &self.dropped };
             count.fetch_add(1, Ordering::Relaxed);
-            return Err(Full);
+            return Err(QueueFull);
         }
         (state.queued, state.queued_bytes) = (state.queued + 1, state.queued_bytes + bytes);
         let queue = self.clone();

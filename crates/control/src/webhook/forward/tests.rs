@@ -46,7 +46,7 @@ fn put(
     queue: &Arc<ForwardQueue>,
     data: &str,
     replies: Option<&Arc<AtomicUsize>>,
-) -> Result<(), Full> {
+) -> Result<(), QueueFull> {
     queue.clone().put(message(data, replies), data.into(), 0)
 }
 
@@ -87,8 +87,8 @@ async fn a_batch_leaves_when_it_is_full_or_has_waited() {
 async fn a_full_lane_refuses_who_waits_and_drops_the_rest() {
     let (queue, replies) = (queue(), Arc::new(AtomicUsize::new(0)));
     (0..4).for_each(|_| put(&queue, "x", Some(&replies)).unwrap());
-    assert_eq!(put(&queue, "x", Some(&replies)), Err(Full));
-    assert_eq!(put(&queue, "x", None), Err(Full));
+    assert_eq!(put(&queue, "x", Some(&replies)), Err(QueueFull));
+    assert_eq!(put(&queue, "x", None), Err(QueueFull));
     let stats = queue.stats();
     assert_eq!((stats.waiting, stats.refused, stats.dropped), (4, 1, 1));
     let late = queue.take_late(Instant::now(), Duration::from_secs(1));
@@ -100,9 +100,9 @@ async fn a_full_lane_refuses_who_waits_and_drops_the_rest() {
     assert_eq!((queue.stats().failed, replies.load(Ordering::Relaxed)), (4, 4));
     // By bytes, but for one that is alone.
     put(&queue, &"x".repeat(5_000), None).unwrap();
-    assert_eq!(put(&queue, "x", None), Err(Full));
+    assert_eq!(put(&queue, "x", None), Err(QueueFull));
     queue.abandon();
-    assert_eq!((queue.stats().waiting_bytes, put(&queue, "x", None)), (0, Err(Full)));
+    assert_eq!((queue.stats().waiting_bytes, put(&queue, "x", None)), (0, Err(QueueFull)));
 }
 
 #[tokio::test]
@@ -120,8 +120,11 @@ async fn rules_come_and_go_and_what_is_for_one_that_is_gone_is_refused() {
     assert!(forwards.begun().is_empty());
     assert_eq!(replies.load(Ordering::Relaxed), 0);
     // Who waits would take an answer for that of the back end.
-    assert_eq!(forwards.put(message("x", Some(&replies))), Err(Full));
-    assert_eq!((forwards.put(message("x", None)), replies.load(Ordering::Relaxed)), (Err(Full), 0));
+    assert_eq!(forwards.put(message("x", Some(&replies))), Err(QueueFull));
+    assert_eq!(
+        (forwards.put(message("x", None)), replies.load(Ordering::Relaxed)),
+        (Err(QueueFull), 0)
+    );
 }
 
 #[test]

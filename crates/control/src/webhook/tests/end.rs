@@ -25,7 +25,7 @@ async fn all_get_the_end(mut bench: Bench) {
     assert!(numbers.into_iter().eq(0..30), "each once");
     let stats = bench.dispatcher.stats();
     assert_eq!((stats.failures[ErrorKind::Stopped as usize], stats.waiting), (30, 0));
-    assert_eq!(bench.hook_request(1, 1), Err(Full));
+    assert_eq!(bench.hook_request(1, 1), Err(QueueFull));
 }
 
 #[tokio::test]
@@ -55,5 +55,5 @@ fn a_runtime_that_ends_leaves_no_request_waiting() {
     dispatcher.send(vec![hook_request(1)]).unwrap();
     drop(worker);
     assert_eq!(dispatcher.stats().failures[ErrorKind::Stopped as usize], 1);
-    assert_eq!(dispatcher.send(vec![hook_request(1)]), Err(Full));
+    assert_eq!(dispatcher.send(vec![hook_request(1)]), Err(QueueFull));
 }

@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use model::{ConnectionId, Data};
 use serde_json::{Value, json};
-use shard::{Full, RequestDetails, Webhook, WebhookKind, WebhookRequest, WebhookResponse};
+use shard::{QueueFull, RequestDetails, Webhook, WebhookKind, WebhookRequest, WebhookResponse};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
@@ -188,11 +188,11 @@ fn bench(requests_max: usize, settings: Settings) -> Bench {
 
 impl Bench {
     /// Asks for connection `slot`, with the number `n` as payload.
-    fn hook_request(&self, slot: u32, n: u32) -> Result<(), Full> {
+    fn hook_request(&self, slot: u32, n: u32) -> Result<(), QueueFull> {
         self.hook_request_at(None, slot, n)
     }
 
-    fn hook_request_at(&self, url: Option<&str>, slot: u32, n: u32) -> Result<(), Full> {
+    fn hook_request_at(&self, url: Option<&str>, slot: u32, n: u32) -> Result<(), QueueFull> {
         let sender = self.sender.clone();
         let reply = Box::new(move |response| drop(sender.send((n, response))));
         let base = hook_request_with(slot, Data::Json(n.to_string().into()));
@@ -317,7 +317,7 @@ async fn a_url_that_hangs_rejects_no_client_of_another() {
     assert_eq!(taken, 1000, "half of what is not reserved for others");
     // More than all that the queue holds, and the other is renewed all the time.
     for n in 0..3000 {
-        assert_eq!(bench.hook_request_at(Some(&hangs), n, n), Err(Full));
+        assert_eq!(bench.hook_request_at(Some(&hangs), n, n), Err(QueueFull));
         bench.hook_request(n, n).expect("room for one that answers");
         assert_eq!(bench.response().await, (n, true, n.to_string()));
     }
@@ -445,9 +445,9 @@ async fn a_full_queue_takes_no_more_until_something_is_served() {
         Dispatcher::new(fixed, settings(&app.url), EventStart::default());
     let (sender, responses) = mpsc::unbounded_channel();
     let mut bench = Bench { dispatcher, worker: tokio::spawn(worker.run()), sender, responses };
-    assert_eq!([1, 2, 3].map(|n| bench.hook_request(n, n)), [Ok(()), Ok(()), Err(Full)]);
+    assert_eq!([1, 2, 3].map(|n| bench.hook_request(n, n)), [Ok(()), Ok(()), Err(QueueFull)]);
     app.sizes(1).await;
-    assert_eq!(bench.hook_request(4, 4), Err(Full));
+    assert_eq!(bench.hook_request(4, 4), Err(QueueFull));
     app.gate.add_permits(OPEN);
     assert_eq!((bench.response().await.0, bench.response().await.0), (1, 2));
     bench.hook_request(5, 5).unwrap();

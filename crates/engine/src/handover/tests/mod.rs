@@ -33,19 +33,19 @@ use crate::core::settings::Settings;
 use crate::recovery::simulation::late::Late;
 use crate::testing::{self, ClientEnd, Driver, Services, Upgrade};
 use crate::webhook::forward_rule::{ForwardRequest, ForwardRule, Forwards};
-use crate::webhook::{Full, Refusal, Webhook, WebhookRequest, WebhookResponse};
+use crate::webhook::{QueueFull, Refusal, Webhook, WebhookRequest, WebhookResponse};
 
 /// An application that answers when the scene says so.
 #[derive(Default)]
 struct App(Mutex<Vec<WebhookRequest>>, Mutex<Vec<ForwardRequest>>);
 
 impl Webhook for App {
-    fn send(&self, requests: Vec<WebhookRequest>) -> Result<(), Full> {
+    fn send(&self, requests: Vec<WebhookRequest>) -> Result<(), QueueFull> {
         self.0.lock().unwrap().extend(requests);
         Ok(())
     }
 
-    fn forward(&self, request: ForwardRequest) -> Result<(), Full> {
+    fn forward(&self, request: ForwardRequest) -> Result<(), QueueFull> {
         self.1.lock().unwrap().push(request);
         Ok(())
     }
