@@ -356,17 +356,17 @@ mod tests {
         ]);
         let mut lines = Vec::new();
         let silence = Duration::from_secs(5);
-        let mut ask = || {
+        let mut exchange = || {
             let mut each = |line: &[u8]| {
                 lines.push(String::from_utf8_lossy(line).into_owned());
                 if lines.len() < 5 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             };
             http.lines("POST", "/x", "{}", silence, &mut each)
         };
-        assert_eq!(ask().expect("an answer").0, 200);
-        assert_eq!(ask().expect("an answer"), (501, b"{}".to_vec()));
-        assert!(ask().is_err(), "it broke off");
-        assert_eq!(ask().expect("it goes on").0, 200, "the reader had enough");
+        assert_eq!(exchange().expect("an answer").0, 200);
+        assert_eq!(exchange().expect("an answer"), (501, b"{}".to_vec()));
+        assert!(exchange().is_err(), "it broke off");
+        assert_eq!(exchange().expect("it goes on").0, 200, "the reader had enough");
         assert_eq!(lines, ["a", "bc", "a", "a", "bc"]);
         let requests = server.join().expect("no panic");
         assert!(requests[0].starts_with("POST /x HTTP/1.1\r\n"));

@@ -32,7 +32,7 @@ pub enum Decision {
     /// It may not be done, for this reason.
     Deny(Deny),
     /// The application decides.
-    Ask(Hook),
+    Webhook(Hook),
 }
 
 /// Which of the application's hooks decides.
@@ -90,16 +90,16 @@ impl Permit {
 }
 
 impl Decision {
-    /// The decision where the application can't be asked: what it would have to allow is denied.
+    /// The decision where no request can go to the application: what it would have to allow is denied.
     ///
     /// # Errors
     /// Why it may not be done.
-    pub fn unasked(self) -> Result<Permit, Deny> {
+    pub fn without_webhook(self) -> Result<Permit, Deny> {
         match self {
             Decision::Allow(permit) => Ok(permit),
             Decision::Deny(deny) => Err(deny),
-            Decision::Ask(Hook::Subscribe) => Err(Deny::JoinUndecided),
-            Decision::Ask(Hook::Message | Hook::Publish) => Err(Deny::PublishUndecided),
+            Decision::Webhook(Hook::Subscribe) => Err(Deny::JoinUndecided),
+            Decision::Webhook(Hook::Message | Hook::Publish) => Err(Deny::PublishUndecided),
         }
     }
 
@@ -110,7 +110,7 @@ impl Decision {
     pub fn undenied(self) -> Result<Consent, Deny> {
         match self {
             Decision::Allow(permit) => Ok(Consent::Given(permit)),
-            Decision::Ask(hook) => Ok(Consent::Requested(hook)),
+            Decision::Webhook(hook) => Ok(Consent::Requested(hook)),
             Decision::Deny(deny) => Err(deny),
         }
     }

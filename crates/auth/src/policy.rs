@@ -34,7 +34,7 @@ pub enum LoginRule {
 /// let alice = Principal::anonymous(vec!["alice".into()]);
 /// let decide = |topic| policy.decide(&alice, Action::Subscribe, &policy.topic(topic));
 /// assert!(matches!(decide("news"), Decision::Allow(_)));
-/// assert_eq!(decide("doc:7"), Decision::Ask(Hook::Subscribe));
+/// assert_eq!(decide("doc:7"), Decision::Webhook(Hook::Subscribe));
 /// // Another user's own topic is another user's.
 /// assert_eq!(decide("@bob"), Decision::Deny(Deny::AnotherUser));
 ///
@@ -129,14 +129,14 @@ impl Policy {
                 _ if !reachable => Decision::Deny(Deny::AnotherUser),
                 JoinRule::Allow => Decision::Allow(Permit::of(topic)),
                 JoinRule::Refuse => Decision::Deny(Deny::JoinRefused),
-                JoinRule::Webhook => Decision::Ask(Hook::Subscribe),
+                JoinRule::Webhook => Decision::Webhook(Hook::Subscribe),
             },
             Action::Publish => match topic.publish() {
                 _ if !topic.kind.is_ordinary() => Decision::Deny(Deny::PublishOwn),
                 PublishRule::Allow | PublishRule::Others => Decision::Allow(Permit::of(topic)),
                 PublishRule::Refuse => Decision::Deny(Deny::PublishRefused),
-                PublishRule::Webhook => Decision::Ask(Hook::Message),
-                PublishRule::Ask => Decision::Ask(Hook::Publish),
+                PublishRule::Webhook => Decision::Webhook(Hook::Message),
+                PublishRule::Ask => Decision::Webhook(Hook::Publish),
             },
             Action::Presence => allow_if(topic.presence(), Deny::NoPresence),
             // Whoever may enter a topic may read what was before.
@@ -145,7 +145,7 @@ impl Policy {
                 _ if principal.owns(topic.kind) => Decision::Allow(Permit::of(topic)),
                 JoinRule::Allow => Decision::Allow(Permit::of(topic)),
                 JoinRule::Refuse => Decision::Deny(Deny::JoinRefused),
-                JoinRule::Webhook => Decision::Ask(Hook::Subscribe),
+                JoinRule::Webhook => Decision::Webhook(Hook::Subscribe),
             },
             Action::Acknowledge(user) => match topic.kind {
                 TopicKind::Personal(owner) if owner != user => Decision::Deny(Deny::AnotherUser),

@@ -96,7 +96,7 @@ fn what_the_anonymous_may_do() {
         (Logout("al"), "@al", Ok(())),
     ] {
         let decision = policy.decide(&anonymous, action, &policy.topic(name));
-        assert_eq!(decision.unasked().map(|_| ()), want, "{action:?} {name}");
+        assert_eq!(decision.without_webhook().map(|_| ()), want, "{action:?} {name}");
         // The application may do all of it.
         let decision = policy.decide(&Principal::application(), action, &policy.topic(name));
         assert!(decision.is_allowed(), "{action:?} {name}");
@@ -156,7 +156,7 @@ fn a_token_may_do_what_both_rules_and_grants_allow() {
         (Logout("bo"), "@bo", Err(Deny::NotGranted)),
     ] {
         let decision = policy.decide(&token, action, &policy.topic(name));
-        assert_eq!(decision.unasked().map(|_| ()), want, "{action:?} {name}");
+        assert_eq!(decision.without_webhook().map(|_| ()), want, "{action:?} {name}");
     }
     assert!(!token.is_expired(99) && token.is_expired(100));
     assert!(!Principal::anonymous(Vec::new()).is_expired(u64::MAX));
@@ -177,7 +177,7 @@ fn a_client_named_by_the_application_stays_that_user() {
         (Action::Publish, "room:1", Ok(())),
     ] {
         let decision = policy.decide(&al, action, &policy.topic(name));
-        assert_eq!(decision.unasked().map(|_| ()), want, "{action:?} {name}");
+        assert_eq!(decision.without_webhook().map(|_| ()), want, "{action:?} {name}");
     }
 }
 
@@ -186,7 +186,7 @@ fn a_token_for_a_topic_grants_that_to_its_user_and_no_more() {
     let (policy, al) = (policy(), token("al"));
     let of = |user: &str, topic: &str| TopicToken { users: users(&[user]), topic: topic.into() };
     let decide = |action, topic: &str, tokens: &[TopicToken]| {
-        policy.decide_with(&al, action, &policy.topic(topic), tokens).unasked().map(|_| ())
+        policy.decide_with(&al, action, &policy.topic(topic), tokens).without_webhook().map(|_| ())
     };
     let [own, other, closed] = [of("al", "room:bo"), of("bo", "room:bo"), of("al", "closed:1")];
     for action in [Action::Subscribe, Action::Presence, Action::History] {
@@ -230,7 +230,7 @@ fn a_key_may_do_what_its_scopes_say_whatever_the_rules_say() {
     ] {
         let decision = policy.decide(&key(scopes), Publish, &policy.topic(topic));
         let want = if want { Ok(()) } else { Err(Deny::OutOfScope) };
-        assert_eq!(decision.unasked().map(|_| ()), want, "{scopes:?} {topic}");
+        assert_eq!(decision.without_webhook().map(|_| ()), want, "{scopes:?} {topic}");
     }
     let publishes = key(&["publish:*", "read"]);
     for action in [Subscribe, Presence, History, Acknowledge("al"), Login("al"), Logout("al")] {
@@ -243,16 +243,17 @@ fn a_key_may_do_what_its_scopes_say_whatever_the_rules_say() {
 fn a_permit_says_what_the_rule_says_of_the_topic() {
     let policy = policy();
     let anonymous = Principal::anonymous(Vec::new());
-    let permit =
-        |name| policy.decide(&anonymous, Action::Publish, &policy.topic(name)).unasked().unwrap();
+    let permit = |name| {
+        policy.decide(&anonymous, Action::Publish, &policy.topic(name)).without_webhook().unwrap()
+    };
     let want = Permit { audience: Audience::Others, durable: false, presence: true };
     assert_eq!(permit("room:1"), want);
     assert!(permit("room:1").audience.leaves_sender_out());
     assert_eq!(permit("log:1"), Permit { durable: true, ..Permit::default() });
     assert_eq!(permit("open:1"), Permit::default());
     let asks = |action| policy.decide(&anonymous, action, &policy.topic("asks:1"));
-    assert_eq!(asks(Action::Subscribe), Decision::Ask(Hook::Subscribe));
-    assert_eq!(asks(Action::Publish), Decision::Ask(Hook::Message));
+    assert_eq!(asks(Action::Subscribe), Decision::Webhook(Hook::Subscribe));
+    assert_eq!(asks(Action::Publish), Decision::Webhook(Hook::Message));
 }
 
 /// Clients compare codes, and some Phoenix applications reasons: they never change.
@@ -356,7 +357,7 @@ proptest! {
                 decision == by_rules || decision == Decision::Deny(Deny::NotGranted)
             ),
             // What the application is to be asked, a grant doesn't allow in its place.
-            Decision::Allow(_) | Decision::Ask(_) => prop_assert!(
+            Decision::Allow(_) | Decision::Webhook(_) => prop_assert!(
                 decision == by_rules || decision == Decision::Deny(Deny::NotGranted)
             ),
         }

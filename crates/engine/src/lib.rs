@@ -66,10 +66,10 @@ pub use trace::event::{
     NotDelivered, TraceEvent, TraceKind, TraceSink, Traced, TracedConnection, TracedMessage,
 };
 pub use trace::state::{EVENTS_PER_SECOND_MAX as TRACE_EVENTS_PER_SECOND_MAX, TRACES_MAX};
-pub use webhook::events::{HookEvent, HookEvents, Whose};
+pub use webhook::events::{EventSource, HookEvent, HookEvents};
 pub use webhook::forward_rule::{ForwardRequest, ForwardRule, Forwards};
 pub use webhook::pending_hook::PendingHook;
 pub use webhook::{
-    Changes, Connecting, HookPlace, QueueFull, Refusal as HookRefusal, RequestDetails, Webhook,
+    Changes, Connecting, QueueFull, Refusal as HookRefusal, RequestDetails, SharedHook, Webhook,
     WebhookKind, WebhookRequest, WebhookResponse,
 };

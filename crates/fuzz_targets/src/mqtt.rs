@@ -15,13 +15,13 @@ pub fn mqtt(data: &[u8]) {
     let whole = read(bytes, known, from, PACKET_BYTES_MAX);
     let part = read(&bytes[..bytes.len() / 2], known, from, PACKET_BYTES_MAX);
     assert!(part.is_ok() || whole.is_err(), "an error that more bytes mend");
-    let Ok(Some((packet, taken))) = whole else { return };
-    assert_eq!(packet_bytes(bytes), Ok(Some(taken)));
+    let Ok(Some((packet, consumed))) = whole else { return };
+    assert_eq!(packet_bytes(bytes), Ok(Some(consumed)));
     let version = match packet {
         Packet::Connect(connect) => connect.version,
         _ => version,
     };
     let mut written = Vec::new();
     rewrite(&packet, version, &mut written).unwrap();
-    assert_eq!(read(&written, known, from, taken), Ok(Some((packet, written.len()))));
+    assert_eq!(read(&written, known, from, consumed), Ok(Some((packet, written.len()))));
 }

@@ -6,8 +6,8 @@ use ::proxies::{HEADER_BYTES_MAX, Header, Networks, forwarded, parse_header, x_f
 /// `Forwarded`: no entry of a list outranks a later one of an address that is not trusted.
 pub fn proxies(data: &[u8]) {
     let whole = parse_header(data);
-    if let Ok(Header::Whole { taken, .. }) = whole {
-        assert!(taken <= data.len() && taken <= HEADER_BYTES_MAX);
+    if let Ok(Header::Whole { consumed, .. }) = whole {
+        assert!(consumed <= data.len() && consumed <= HEADER_BYTES_MAX);
     }
     let cut = data.first().map_or(0, |first| usize::from(*first) % data.len());
     let part = parse_header(&data[..cut]);

@@ -57,8 +57,8 @@ pub fn request_head(data: &[u8]) {
                 open: false,
             };
             let read = Http.read(&mut reader, &mut bytes[position..], &mut out);
-            position += read.taken;
-            if read.taken == 0 || position == end {
+            position += read.consumed;
+            if read.consumed == 0 || position == end {
                 break;
             }
         }

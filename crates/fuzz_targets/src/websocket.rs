@@ -12,7 +12,7 @@ fn decode(role: Role, deflate: bool, bytes: &[u8], step: usize) -> (Vec<String>,
         rest.extend_from_slice(piece);
         let mut cx = Context { role, limits, inflater: deflate.then_some(&mut inflater) };
         match decoder.feed(&mut cx, &mut rest, &mut |event| events.push(format!("{event:?}"))) {
-            Ok(taken) => drop(rest.drain(..taken)),
+            Ok(consumed) => drop(rest.drain(..consumed)),
             Err(error) => return (events, Some(error)),
         }
         assert!(rest.len() < HEAD_BYTES_MAX);

@@ -1,38 +1,41 @@
-//! Answers that come later, and whether anybody still waits for them.
+//! Replies that come later, and whether their requesters still wait for them.
 
 use std::sync::{Arc, Weak};
 
 use crate::HistoryError;
 
-/// Somebody who waits for an answer: when the last clone is dropped, nobody does any more.
+/// Waits for a reply. When its last clone is dropped, the reply is no longer wanted.
 #[derive(Clone, Debug, Default)]
-pub struct Asker(Arc<()>);
+pub struct Requester(Arc<()>);
 
-/// Takes an answer that comes later. It must not block.
+/// Takes a reply that comes later. It must not block.
 pub struct Completion<T> {
     reply: Box<dyn FnOnce(Result<T, HistoryError>) + Send>,
-    /// `None` where the answer is wanted in any case.
-    asker: Option<Weak<()>>,
+    /// `None` where the reply is always wanted.
+    requester: Option<Weak<()>>,
 }
 
 impl<T> Completion<T> {
-    /// An answer that is wanted in any case.
+    /// A completion whose reply is always wanted.
     pub fn new(reply: impl FnOnce(Result<T, HistoryError>) + Send + 'static) -> Self {
-        Completion { reply: Box::new(reply), asker: None }
+        Completion { reply: Box::new(reply), requester: None }
     }
 
-    /// An answer that is wanted as long as its asker is there.
-    pub fn of(asker: &Asker, reply: impl FnOnce(Result<T, HistoryError>) + Send + 'static) -> Self {
-        Completion { reply: Box::new(reply), asker: Some(Arc::downgrade(&asker.0)) }
+    /// A completion whose reply is wanted while a clone of its requester exists.
+    pub fn of(
+        requester: &Requester,
+        reply: impl FnOnce(Result<T, HistoryError>) + Send + 'static,
+    ) -> Self {
+        Completion { reply: Box::new(reply), requester: Some(Arc::downgrade(&requester.0)) }
     }
 
-    /// Whether somebody waits for the answer. If not, an implementation should read nothing more for
-    /// it, and may drop the completion uncalled.
+    /// Returns true if the reply is still wanted. If not, an implementation should read nothing more for it, and may
+    /// drop the completion without a call.
     pub fn is_wanted(&self) -> bool {
-        self.asker.as_ref().is_none_or(|asker| asker.strong_count() > 0)
+        self.requester.as_ref().is_none_or(|requester| requester.strong_count() > 0)
     }
 
-    /// Gives the answer.
+    /// Passes the reply on.
     pub fn complete(self, reply: Result<T, HistoryError>) {
         (self.reply)(reply);
     }
@@ -43,11 +46,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_reply_is_wanted_as_long_as_a_clone_of_its_asker_is_there() {
-        let asker = Asker::default();
-        let completion = Completion::<u8>::of(&asker, |_| ());
-        let other = asker.clone();
-        drop(asker);
+    fn a_reply_is_wanted_while_a_clone_of_its_requester_exists() {
+        let requester = Requester::default();
+        let completion = Completion::<u8>::of(&requester, |_| ());
+        let other = requester.clone();
+        drop(requester);
         assert!(completion.is_wanted());
         drop(other);
         assert!(!completion.is_wanted());

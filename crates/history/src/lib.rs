@@ -11,7 +11,7 @@ mod contract;
 mod cursor;
 mod error;
 
-pub use completion::{Asker, Completion};
+pub use completion::{Completion, Requester};
 pub use contract::{
     DroppedBy, GivenUp, Gone, History, HistoryReply, HistoryStats, Implicit, Matching, Page,
     PageFrom, PageQuery, Piece, Pull, Start, TopicCursor, TopicHash,

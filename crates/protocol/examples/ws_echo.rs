@@ -50,7 +50,7 @@ fn serve(mut stream: TcpStream) -> io::Result<()> {
         let (mut out, mut last) = (Vec::new(), None);
         let inflater = window_bits.is_some().then_some(&mut inflater);
         let mut context = Context { role: Role::Server, limits: LIMITS, inflater };
-        let taken = decoder.feed(&mut context, &mut input, &mut |event| {
+        let consumed = decoder.feed(&mut context, &mut input, &mut |event| {
             let (opcode, payload) = match event {
                 Event::Text(text) => (Opcode::Text, text.as_bytes()),
                 Event::Binary(payload) => (Opcode::Binary, payload),
@@ -66,7 +66,7 @@ fn serve(mut stream: TcpStream) -> io::Result<()> {
                 None => encode(opcode, false, payload, &mut out),
             }
         });
-        if let Err(error) = &taken {
+        if let Err(error) = &consumed {
             last = Some([&error.code().to_be_bytes()[..], error.to_string().as_bytes()].concat());
         }
         if let Some(payload) = &last {
@@ -76,7 +76,7 @@ fn serve(mut stream: TcpStream) -> io::Result<()> {
         if last.is_some() {
             return linger(stream);
         }
-        input.drain(..taken.unwrap_or(0));
+        input.drain(..consumed.unwrap_or(0));
         if read(&mut stream, &mut input)? == 0 {
             return Ok(());
         }
@@ -89,13 +89,13 @@ fn open(stream: &mut TcpStream, input: &mut Vec<u8>) -> io::Result<Option<Option
     loop {
         match http::parse(input, &HTTP_LIMITS) {
             Ok(Parsed::Partial | Parsed::Head { .. }) => {}
-            Ok(Parsed::Whole(request, taken)) if request.upgrade => {
+            Ok(Parsed::Whole(request, consumed)) if request.upgrade => {
                 let mut out = Vec::new();
                 let Some(deflate) = reply(&request, &mut out) else {
                     return Ok(None);
                 };
                 stream.write_all(&out)?;
-                input.drain(..taken);
+                input.drain(..consumed);
                 return Ok(Some(deflate));
             }
             _ => return Ok(None),

@@ -1,4 +1,4 @@
-//! What a protocol is: one trait for its whole life, from how it is recognised to its last words.
+//! The trait of all protocols: how first bytes are recognised, requests read, messages encoded and connections ended.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ use crate::{Codecs, Settings};
 /// A protocol in one of its encodings.
 pub type ProtocolRef = &'static dyn Protocol;
 
-/// A protocol, in one of its encodings: one that has several is in the table of [`Protocols`] once for
-/// each of them.
+/// A protocol in one of its encodings. A protocol with several encodings is in the table of [`Protocols`] once for each
+/// of them.
 ///
-/// A connection begins in HTTP, or in the protocol that recognises its first bytes. It asks for its
-/// first request in that, and takes up another protocol with [`Request::Open`].
+/// A connection begins in HTTP, or in the protocol that recognises its first bytes. That protocol reads its first
+/// request. The connection changes to another protocol by [`Request::Open`].
 ///
 /// # Examples
 ///
-/// A protocol in which a client says who it is, in a line, and then listens. (`examples/line-protocol`
-/// is one that does all that a protocol can.)
+/// A protocol in which a client names its user in a line, and then only receives. (`examples/line-protocol` uses all
+/// that a protocol can have.)
 ///
 /// ```
 /// use auth::Principal;
@@ -59,10 +59,10 @@ pub type ProtocolRef = &'static dyn Protocol;
 ///     }
 ///
 ///     fn read(&self, reader: &mut Reader<'_>, bytes: &mut [u8], _out: &mut Vec<u8>) -> Read {
-///         // No line is longer than this. Who sends more than the server asked for is let go.
+///         // No line is longer than this, and an open connection sends nothing.
 ///         if bytes.len() > 300 || reader.open {
 ///             let request = Some(Request::Close(CloseReason::ProtocolError));
-///             return Read { taken: bytes.len(), request, ..Read::MORE };
+///             return Read { consumed: bytes.len(), request, ..Read::MORE };
 ///         }
 ///         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
 ///             return Read::MORE;
@@ -80,7 +80,7 @@ pub type ProtocolRef = &'static dyn Protocol;
 ///                 stranger: false,
 ///             }),
 ///         };
-///         Read { taken: end + 1, request: Some(request), ..Read::MORE }
+///         Read { consumed: end + 1, request: Some(request), ..Read::MORE }
 ///     }
 ///
 ///     // The object that the HTTP stream and /ws have, in a line.
@@ -103,56 +103,54 @@ pub type ProtocolRef = &'static dyn Protocol;
 /// assert_eq!(protocols.of(Listen.encoding()).name(), "listen");
 /// assert_eq!(Listen.recognise(b"LISTEN alice\n"), Recognised::Yes);
 /// assert_eq!(Listen.recognise(b"GET / HTTP/1.1\r\n"), Recognised::No);
-/// // Nobody knows yet.
+/// // More bytes are needed.
 /// assert_eq!(Listen.recognise(b"LIST"), Recognised::Perhaps);
 /// ```
 pub trait Protocol: Sync {
     /// The name in the API and the metrics, the same for all encodings: `sse`, `ws`, `phoenix`.
     fn name(&self) -> &'static str;
 
-    /// The number of the encoding: all connections of one encoding get the same bytes for the same
-    /// message. It stays the same for good, as another process may read it in what is handed over.
+    /// The number of the encoding: all connections of one encoding get the same bytes for the same message. The number
+    /// never changes, because another process may read it in an export.
     fn encoding(&self) -> Encoding;
 
-    /// How messages come to a connection.
+    /// How messages are delivered to a connection.
     fn delivery(&self) -> Delivery;
 
-    /// Who has to say something, and how often.
+    /// Which side sends heartbeats, and how often.
     fn liveness(&self, settings: &Settings) -> Liveness;
 
-    /// Whether the first bytes of a connection are this protocol's; HTTP reads all that nobody recognises.
-    /// A protocol that answers [`Recognised::No`] to an empty slice is never asked.
+    /// Whether the first bytes of a connection are this protocol's. HTTP reads what no protocol recognises. A protocol
+    /// that returns [`Recognised::No`] for an empty slice is not called for connections.
     fn recognise(&self, _first: &[u8]) -> Recognised {
         Recognised::No
     }
 
-    /// Whether the settings let anybody speak it: else it recognises nothing.
+    /// Whether the settings enable the protocol. Otherwise it recognises nothing.
     fn is_on(&self, _settings: &Settings) -> bool {
         true
     }
 
-    /// The listener that is this protocol's alone, if there is one: all connections that come by it begin
-    /// in this protocol, the first encoding of it in the table. Who then sends first what
-    /// [`Protocol::recognise`] says is another's is closed without an answer.
+    /// The listener for this protocol only, if there is one. All connections of this listener begin in the protocol's
+    /// first encoding of the table. A connection whose first bytes [`Protocol::recognise`] does not recognise is closed
+    /// without a reply.
     fn listener(&self) -> Option<Listener> {
         None
     }
 
-    /// The paths that [`Protocol::route`] answers, and what clients need for them. It is asked for no
-    /// other.
+    /// The paths of [`Protocol::route`], and what clients need for them. It is called for no other path.
     fn endpoints(&self) -> &'static [Endpoint] {
         &[]
     }
 
-    /// Answers an HTTP request if its path is one of this protocol's; else gives nothing. Of several
-    /// encodings with one name only the first in the table is asked. With [`Interrupt::Pending`] the same
-    /// request comes again.
+    /// Processes an HTTP request if its path is one of this protocol's; otherwise returns `None`. Of several encodings
+    /// with one name only the first in the table is called. After [`Interrupt::Pending`] the same request comes again.
     fn route(&self, _route: &Route<'_>, _out: &mut Vec<u8>) -> Option<Result<Request, Interrupt>> {
         None
     }
 
-    /// Answers an HTTP request of which only the head has come, if its path is one of this protocol's:
-    /// true where the answer is in `out`, so that the server reads no body.
+    /// Processes the head of an HTTP request before its body was received, if its path is one of this protocol's.
+    /// Returns true if the reply is in `out`, so that the server reads no body.
     fn before_body(
         &self,
         _route: &Route<'_>,
@@ -161,8 +159,8 @@ pub trait Protocol: Sync {
         None
     }
 
-    /// Appends a rejection in the form that the clients of this path read, if it is a form of their
-    /// own. The request may be one that nobody could read.
+    /// Appends a rejection in the format of the clients of this path, if they have one of their own. The request may be
+    /// one that could not be parsed.
     fn reject(
         &self,
         _path: &str,
@@ -174,23 +172,24 @@ pub trait Protocol: Sync {
         false
     }
 
-    /// Reads the first request, frame or line of `bytes`, which may be changed. What answers it at once
-    /// is appended to `out`. What is not taken comes again, with more behind it.
+    /// Reads the first request, frame or line of `bytes`, which may be changed. A reply that needs no engine is
+    /// appended to
+    /// `out`. Bytes that are not consumed come again, with more behind them.
     fn read(&self, reader: &mut Reader<'_>, bytes: &mut [u8], out: &mut Vec<u8>) -> Read;
 
-    /// Appends the message as every connection of this encoding gets it.
+    /// Appends the message, with the same bytes for every connection of this encoding.
     fn encode(&self, message: &Message, codecs: &mut Codecs, out: &mut Vec<u8>);
 
-    /// Appends a heartbeat, which keeps an idle connection alive; nothing where the server sends none.
+    /// Appends a heartbeat, which keeps an idle connection alive. Appends nothing if the server sends none.
     fn heartbeat(&self, _out: &mut Vec<u8>) {}
 
-    /// Appends the answer to a request with an id of the client's own: a JSON object, or an error.
+    /// Appends the reply to a request with an id of the client: a JSON object, or an error.
     fn reply(&self, _id: &str, _result: ReplyResult<'_>, _codecs: &mut Codecs, _out: &mut Vec<u8>) {
     }
 
-    /// Appends a message to one connection alone, with this JSON text as its data: the list of who is in
-    /// a topic, to a connection that has entered it. It was not published and has no id, with which
-    /// nobody could come back. Nothing where clients are told in another way, or not at all.
+    /// Appends a message for one connection, with this JSON text as its data: the presence snapshot of a topic for a
+    /// connection that has joined it. The message was not published, and has no id to recover from. Appends nothing if
+    /// the protocol has no such messages.
     fn notice(
         &self,
         _topic: &str,
@@ -201,94 +200,94 @@ pub trait Protocol: Sync {
     ) {
     }
 
-    /// Appends an object in JSON with which the server says something of its own, in the form that the
-    /// protocol has for all of them; `name` is the object's `type`. Nothing where clients are not told.
+    /// Appends a notice of the server, an object in JSON, in the format of the protocol's notices. `name` is the
+    /// object's `type`. Appends nothing if the protocol has no notices.
     fn object(&self, _name: &str, _json: &[u8], _codecs: &mut Codecs, _out: &mut Vec<u8>) {}
 
-    /// Appends what a client that recovers is told, the object that [`crate::json::recovery`] made.
-    /// Nothing where another answer says it already.
+    /// Appends the result of a recovery, an object of [`crate::json::recovery`]. Appends nothing if another reply has
+    /// it already.
     fn recovery(&self, json: &[u8], codecs: &mut Codecs, out: &mut Vec<u8>) {
         self.object("recovery", json, codecs, out);
     }
 
-    /// Appends that the connection's token expires soon, as an object in JSON. Nothing where clients of the
-    /// protocol are not told.
+    /// Appends a notice that the connection's token expires soon, as an object in JSON. Appends nothing if the protocol
+    /// has no such notice.
     fn token_expiring(&self, json: &str, codecs: &mut Codecs, out: &mut Vec<u8>) {
         self.object("token_expiring", json.as_bytes(), codecs, out);
     }
 
-    /// Appends that the client has all of the state of this topic, which is compacted: what comes from now
-    /// on are changes. Nothing where clients of the protocol are not told.
+    /// Appends a notice that the client has the whole state of this compacted topic: messages from now on are changes.
+    /// Appends nothing if the protocol has no such notice.
     fn state_complete(&self, topic: &str, codecs: &mut Codecs, out: &mut Vec<u8>) {
         let mut json = Vec::new();
         crate::json::state_complete(topic, &mut json);
         self.object("state_complete", &json, codecs, out);
     }
 
-    /// Appends the reason for which the server closes the connection and, where the protocol has a field
-    /// for it, how long the client should wait before it returns, in milliseconds.
+    /// Appends why the server closes the connection. If the protocol has a field for it, the client also gets how long
+    /// it should wait before it reconnects, in milliseconds.
     fn goodbye(&self, close: CloseReason, retry_ms: u32, out: &mut Vec<u8>);
 
-    /// Appends the last words to a connection that ends before it is open, or that nobody lets in. Only
-    /// these bytes of it have come, which may be none.
+    /// Appends the last bytes to a connection that ends before it is open. It has sent only these bytes, which may be
+    /// none.
     fn turn_away(&self, _first: &[u8], close: CloseReason, out: &mut Vec<u8>) {
         self.goodbye(close, 0, out);
     }
 
-    /// What another process must know of a connection in the middle of a frame or a message, to go on
-    /// where this one is. All else that is held of a connection the engine carries.
+    /// Exports the state of a connection in the middle of a frame or a message, so that another process can go on
+    /// there. The engine exports all other state.
     fn export(&self, decoder: &Decoder) -> Vec<u8> {
         decoder.export()
     }
 
-    /// What [`Protocol::export`] wrote, perhaps in an older version of the server; nothing if the bytes
-    /// can't be read.
+    /// Imports the state of [`Protocol::export`], perhaps of an older version of the server. `None` if the bytes are
+    /// invalid.
     fn import(&self, bytes: &[u8]) -> Option<Decoder> {
         Decoder::import(bytes)
     }
 
-    /// What its clients can do.
+    /// What clients of the protocol can do.
     fn capabilities(&self) -> Capabilities {
         Capabilities::NONE
     }
 
-    /// Where [`Capabilities::joins`]: appends a message for the members of this list, the topic's or that of a
-    /// filter, by the name that their clients know.
+    /// With [`Capabilities::joins`]: appends a message for the members of this list, with the name of the topic or
+    /// filter that their clients have joined.
     fn encode_by(&self, message: &Message, _list: &str, codecs: &mut Codecs, out: &mut Vec<u8>) {
         self.encode(message, codecs, out);
     }
 
-    /// Where [`Capabilities::ids_resume`]: appends the message with this id in place of its own.
+    /// With [`Capabilities::ids_resume`]: appends the message with this id in place of its own.
     fn encode_with(&self, _message: &Message, _id: &ResumeToken, _out: &mut Vec<u8>) {}
 
-    /// Where [`Capabilities::ids_resume`]: appends an id without a message.
+    /// With [`Capabilities::ids_resume`]: appends an id without a message.
     fn position(&self, _id: &ResumeToken, _out: &mut Vec<u8>) {}
 }
 
-/// What clients of a protocol can do, beside listening.
+/// What clients of a protocol can do, besides receiving messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The id of a message is all that a client returns with: in topics with history it must then say
-    /// how far the client has everything. See [`Protocol::encode_with`].
+    /// A client recovers by the id of a message alone. In topics with history the id must then say up to where the
+    /// client has everything. See [`Protocol::encode_with`].
     pub ids_resume: bool,
-    /// They acknowledge on the connection itself.
+    /// Clients acknowledge on the connection itself.
     pub acknowledges: bool,
-    /// They join each topic by itself, and catch up with what they join.
+    /// Clients join each topic by a request, and recover it by that.
     pub joins: bool,
 }
 
 impl Capabilities {
-    /// They only listen.
+    /// Clients only receive.
     pub const NONE: Capabilities =
         Capabilities { ids_resume: false, acknowledges: false, joins: false };
 }
 
 impl dyn Protocol {}
 
-/// What a request came to: a JSON object, or an error.
+/// The result of a request: a JSON object, or an error.
 pub type ReplyResult<'a> = Result<&'a str, ReplyError<'a>>;
 
-/// An error as it is written to a client: Throng's own, or the application's.
+/// An error for a client: the server's own, or the application's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyError<'a> {
     /// The code, for programs.
@@ -310,75 +309,75 @@ impl<'a> From<&'a CodedError> for ReplyError<'a> {
     }
 }
 
-/// How messages come to a connection.
+/// How messages are delivered to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// They don't: it is in no topic.
+    /// Not at all: the connection is in no topic.
     Nothing,
-    /// They are sent as they are published.
+    /// Each message is sent when it is published.
     Pushed,
-    /// The same, to each connection as its own subscription says.
+    /// The same, in a form that depends on the subscription of the connection.
     Subscribed,
-    /// A request waits; it is woken, and reads what was published since.
+    /// A request waits. A message wakes it, and it reads the messages that were published meanwhile.
     Woken,
-    /// They are gathered until a request takes them. The connection has no socket of its own.
+    /// Messages wait until a request takes them. The connection has no socket of its own.
     Gathered,
 }
 
-/// Who has to say something, and how often. All in seconds.
+/// Which side sends heartbeats, and how often. All times are in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
-    /// Neither side. A request has its own time-outs.
+    /// Neither side. A request has time-outs of its own.
     Unchecked,
-    /// The server, after so long a silence of its own.
+    /// The server, when it has sent nothing for this time.
     ServerInSilence {
-        /// Longest silence.
+        /// The longest time without a byte of the server.
         seconds: u32,
     },
-    /// The server, and the client answers.
+    /// The server, and the client replies.
     Server {
-        /// Time from heartbeat to heartbeat.
+        /// The time from heartbeat to heartbeat.
         seconds: u32,
-        /// A client that says nothing for longer is gone.
+        /// A client that sends nothing for longer is disconnected.
         silence_seconds: u32,
     },
     /// The client.
     Client {
-        /// A client that says nothing for longer is gone.
+        /// A client that sends nothing for longer is disconnected.
         silence_seconds: u32,
     },
-    /// The client, as often as it has said itself.
+    /// The client, with the interval that it has named.
     ClientItself,
 }
 
-/// Where connections come in.
+/// The listeners of client ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Listener {
-    /// That of all clients: the first bytes say what they speak.
+    /// The listener of all clients: first bytes decide about the protocol.
     #[default]
     Client,
-    /// That of MQTT clients alone.
+    /// The listener of MQTT clients only.
     Mqtt,
 }
 
 impl Listener {
-    /// All.
+    /// All listeners.
     pub const ALL: [Listener; 2] = [Listener::Client, Listener::Mqtt];
 }
 
-/// Whether first bytes are a protocol's.
+/// Whether first bytes belong to a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recognised {
-    /// They are not.
+    /// They do not.
     No,
-    /// They may be: more must come.
+    /// More bytes are needed to decide.
     Perhaps,
-    /// They are.
+    /// They do.
     Yes,
 }
 
 impl Recognised {
-    /// For a protocol whose first bytes are always these.
+    /// For a protocol whose connections always begin with these bytes.
     pub fn by_prefix(prefix: &[u8], first: &[u8]) -> Self {
         match (first.starts_with(prefix), prefix.starts_with(first)) {
             (true, _) => Recognised::Yes,
@@ -388,11 +387,11 @@ impl Recognised {
     }
 }
 
-/// Gives who speaks on a connection; nobody before it is open. To find out takes time, for which most
-/// frames have no use.
+/// Returns the principal of a connection; an anonymous one before it is open. The lookup takes time, and most frames do
+/// not need it.
 pub type Speaker<'a> = &'a dyn Fn() -> Principal;
 
-/// What a protocol may use to read a connection's bytes.
+/// The context in which a protocol reads the bytes of a connection.
 pub struct Reader<'a> {
     /// The settings.
     pub settings: &'a Settings,
@@ -400,21 +399,21 @@ pub struct Reader<'a> {
     pub protocols: &'a Protocols,
     /// The connection.
     pub id: ConnectionId,
-    /// Where it comes from.
+    /// The address of the client.
     pub peer: Peer,
-    /// Who speaks.
+    /// The principal of the connection.
     pub speaker: Speaker<'a>,
-    /// It is open, and has still to say who it is.
+    /// The connection is open, and must still authenticate.
     pub stranger: bool,
     /// The time, in milliseconds since 1970.
     pub now_ms: u64,
     /// The codecs of the thread.
     pub codecs: &'a mut Codecs,
-    /// What the application has said about the request that comes first: it was held for that.
+    /// The decisions of the application about the first request, which has waited for them.
     pub decisions: &'a Decisions,
-    /// What a WebSocket is in the middle of.
+    /// The state of a WebSocket between reads.
     pub decoder: &'a mut Decoder,
-    /// The connection has taken up this protocol, by [`Request::Open`]. Before, it asks for that.
+    /// The connection is open in this protocol, by [`Request::Open`].
     pub open: bool,
 }
 
@@ -425,48 +424,48 @@ impl Reader<'_> {
     }
 }
 
-/// What was read.
+/// The result of a read.
 #[derive(Debug)]
 pub struct Read {
-    /// Bytes that were taken; 0 when more must come before anything can be done.
-    pub taken: usize,
-    /// What they ask for, if that is more than the answer that is in `out` already.
+    /// The bytes that were consumed; 0 if more are needed.
+    pub consumed: usize,
+    /// The request, unless its whole reply is in `out` already.
     pub request: Option<Request>,
     /// A command that has its reply in `out` already, with the code of its error.
     pub replied: Option<Result<(), ErrorCode>>,
-    /// Something was read that had come before: there may be more of that.
+    /// The request was in input that the protocol had buffered. There may be more.
     pub again: bool,
 }
 
 impl Read {
-    /// More must come.
-    pub const MORE: Read = Read { taken: 0, request: None, replied: None, again: false };
+    /// More bytes are needed.
+    pub const MORE: Read = Read { consumed: 0, request: None, replied: None, again: false };
 
-    /// All of these bytes were taken, and mean nothing.
+    /// All of these bytes were consumed without a request.
     pub fn ignored(bytes: &[u8]) -> Read {
-        Read { taken: bytes.len(), ..Read::MORE }
+        Read { consumed: bytes.len(), ..Read::MORE }
     }
 }
 
-/// The protocols that a server speaks, each in each of its encodings.
+/// The protocols of a server, each in each of its encodings.
 #[derive(Clone)]
 pub struct Protocols {
-    /// What a connection begins in that nobody recognises.
+    /// The protocol of connections whose first bytes no other protocol recognises.
     first: ProtocolRef,
     /// By encoding.
     table: [Option<ProtocolRef>; Encoding::MAX],
-    /// How each encoding is delivered, beside the table: a fan-out asks for every member.
+    /// The delivery of each encoding, in a table of its own: a fan-out reads it for every member.
     delivery: [Delivery; Encoding::MAX],
     /// One of each name.
     names: Vec<ProtocolRef>,
-    /// Those of them that know first bytes.
+    /// The protocols that recognise first bytes.
     recognisers: Vec<ProtocolRef>,
-    /// By listener: what its connections begin in.
+    /// By listener: the protocol in which its connections begin.
     begins: [Option<ProtocolRef>; Listener::ALL.len()],
 }
 
 impl Protocols {
-    /// One protocol, for all connections that no other recognises.
+    /// A table of one protocol, for all connections that no other recognises.
     pub fn new(first: ProtocolRef) -> Self {
         let none = Protocols {
             first,
@@ -474,16 +473,16 @@ impl Protocols {
             delivery: [Delivery::Nothing; Encoding::MAX],
             names: Vec::new(),
             recognisers: Vec::new(),
-            // That of all clients is the first one.
+            // The listener of all clients is the first one.
             begins: [Some(first), None],
         };
         none.with(first)
     }
 
-    /// The same and one more.
+    /// Adds a protocol.
     ///
     /// # Panics
-    /// When its encoding is not below [`Encoding::MAX`], or is another's.
+    /// If its encoding is not below [`Encoding::MAX`], or another protocol has it.
     #[must_use]
     pub fn with(mut self, protocol: ProtocolRef) -> Self {
         let at = usize::from(protocol.encoding().0);
@@ -503,48 +502,48 @@ impl Protocols {
         self
     }
 
-    /// The protocol of an encoding; the first one where there is none.
+    /// Returns the protocol of an encoding; the first one if there is none.
     pub fn of(&self, encoding: Encoding) -> ProtocolRef {
         self.table.get(usize::from(encoding.0)).copied().flatten().unwrap_or(self.first)
     }
 
-    /// Who has to say something on a connection of each encoding.
+    /// Returns which side sends heartbeats, for each encoding.
     pub fn liveness(&self, settings: &Settings) -> [Liveness; Encoding::MAX] {
         self.table.map(|protocol| protocol.map_or(Liveness::Unchecked, |it| it.liveness(settings)))
     }
 
-    /// How an encoding is delivered.
+    /// Returns how messages are delivered in an encoding.
     pub fn delivery(&self, encoding: Encoding) -> Delivery {
         self.delivery.get(usize::from(encoding.0)).copied().unwrap_or(Delivery::Nothing)
     }
 
-    /// What a connection begins in that nobody recognises.
+    /// The protocol of connections whose first bytes no other protocol recognises.
     pub fn first(&self) -> ProtocolRef {
         self.first
     }
 
-    /// All, each in each of its encodings, in the order of their numbers.
+    /// Returns all protocols, each in each of its encodings, in the order of their numbers.
     pub fn all(&self) -> impl Iterator<Item = ProtocolRef> {
         self.table.iter().copied().flatten()
     }
 
-    /// One of each name, in the order in which they were added.
+    /// Returns one protocol of each name, in the order in which they were added.
     pub fn names(&self) -> impl Iterator<Item = ProtocolRef> {
         self.names.iter().copied()
     }
 
-    /// A row for each path of HTTP.
+    /// Returns a row for each path of HTTP.
     pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> {
         self.names.iter().flat_map(|protocol| protocol.endpoints()).copied()
     }
 
-    /// What connections begin in that come by this listener; nothing where no protocol has it.
+    /// Returns the protocol in which connections of this listener begin. `None` if no protocol has the listener.
     pub fn begin(&self, listener: Listener) -> Option<ProtocolRef> {
         self.begins[listener as usize]
     }
 
-    /// Whose a connection is that came by the listener of all clients, by its first bytes; nobody's as
-    /// long as more must come.
+    /// Returns the protocol of a connection of the listener of all clients, by its first bytes. `None` if more bytes
+    /// are needed.
     pub fn recognise(&self, first: &[u8], settings: &Settings) -> Option<ProtocolRef> {
         let mut perhaps = false;
         for protocol in self.recognisers.iter().filter(|it| it.is_on(settings)) {
@@ -558,7 +557,7 @@ impl Protocols {
     }
 }
 
-/// The bytes of a message in a protocol's encoding: the first caller encodes, all others share.
+/// The bytes of a message in a protocol's encoding. The first caller encodes it, and all others share the bytes.
 pub fn encoded(envelope: &Envelope, protocol: ProtocolRef, codecs: &mut Codecs) -> Arc<[u8]> {
     envelope.encodings.get_or_encode(protocol.encoding(), || {
         let mut out = Vec::with_capacity(envelope.publication.data.bytes() + 128);

@@ -25,11 +25,11 @@ fn settings() -> Settings {
 }
 
 /// The action, and the answer as far as there is one.
-fn ask(method: &str, target: &str, headers: &str, body: &str) -> (Request, String) {
-    ask_with(&settings(), method, target, headers.as_bytes(), body)
+fn routed(method: &str, target: &str, headers: &str, body: &str) -> (Request, String) {
+    routed_with(&settings(), method, target, headers.as_bytes(), body)
 }
 
-fn ask_with(
+fn routed_with(
     settings: &Settings,
     method: &str,
     target: &str,
@@ -40,7 +40,7 @@ fn ask_with(
         format!("{method} {target} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n", body.len());
     let mut bytes = [line.as_bytes(), headers, b"\r\n", body.as_bytes()].concat();
     let (read, out) = read(settings, &Http, &mut bytes);
-    assert_eq!(read.taken, bytes.len());
+    assert_eq!(read.consumed, bytes.len());
     (read.request.unwrap(), String::from_utf8_lossy(&out).into_owned())
 }
 
@@ -71,7 +71,7 @@ fn listens(path: &str, query: &str, headers: &str) -> Result<(ResumeRequest, Vec
     let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
     let upgrade = if path == "/ws" { upgrade } else { "" };
-    match ask("GET", &format!("{path}?{query}"), &format!("{upgrade}{headers}"), "") {
+    match routed("GET", &format!("{path}?{query}"), &format!("{upgrade}{headers}"), "") {
         (Request::Open(Open { resume, tags, .. }), _) => Ok((resume, tags)),
         (Request::Poll(poll), _) => Ok((poll.resume, poll.tags)),
         (Request::Replied { .. }, reply) => Err(code(&reply)),
@@ -170,7 +170,7 @@ fn a_parameter_that_was_meant_to_be_ours_is_named_and_others_pass() {
         ] {
             let error = listens(path, query, "").unwrap_err();
             assert_eq!(error, "bad_parameter", "{path}?{query}");
-            let (_, reply) = ask("GET", &format!("/sse?{query}"), "", "");
+            let (_, reply) = routed("GET", &format!("/sse?{query}"), "", "");
             assert!(reply.contains(&format!("did you mean {right}?")), "{reply}");
         }
         for query in [
@@ -186,23 +186,23 @@ fn a_parameter_that_was_meant_to_be_ours_is_named_and_others_pass() {
             assert!(listens(path, query, "").is_ok(), "{path}?{query}");
         }
     }
-    let (_, reply) = ask("POST", "/publish?channel=news", "", "x");
+    let (_, reply) = routed("POST", "/publish?channel=news", "", "x");
     assert!(reply.contains("did you mean topic?"), "{reply}");
     // What is passed over here would be published twice, or by somebody else than the client thinks.
     for name in ["idempotency_key", "id", "sender", "no_history", "ttl_seconds", "if_offset"] {
-        let (_, reply) = ask("POST", &format!("/publish?topic=t&{name}=k"), "", "x");
+        let (_, reply) = routed("POST", &format!("/publish?topic=t&{name}=k"), "", "x");
         assert_eq!(code(&reply), "bad_parameter", "{name}");
         assert!(reply.contains(&format!("/publish has no parameter {name}: ")), "{reply}");
         assert!(reply.contains("POST /api/publish on the admin port"), "{reply}");
     }
     // A reader that turns pages like this would get the same page for ever.
     for name in ["before", "offset", "page", "until", "cursor"] {
-        let (_, reply) = ask("GET", &format!("/history?topic=t&{name}=1"), "", "");
+        let (_, reply) = routed("GET", &format!("/history?topic=t&{name}=1"), "", "");
         assert_eq!(code(&reply), "bad_parameter", "{name}");
         assert!(reply.contains("did you mean since with reverse=true?"), "{reply}");
     }
     assert!(listens("/sse", "topic=t&before=1&id=2&page=3", "").is_ok());
-    let (_, reply) = ask("GET", "/presence?topics=news", "", "");
+    let (_, reply) = routed("GET", "/presence?topics=news", "", "");
     assert!(reply.contains("did you mean topic?"), "{reply}");
 }
 
@@ -217,7 +217,7 @@ fn a_client_in_no_topic_gets_an_error() {
         ("/stream?topic=news", false),
         ("/stream?user=alice", false),
     ] {
-        let (_, reply) = ask("GET", target, "", "");
+        let (_, reply) = routed("GET", target, "", "");
         let says = reply.contains("in no topic") && reply.contains("?topic=news&user=alice");
         assert_eq!(says, is_listed, "{target}: {reply}");
         if target.starts_with("/sse") && is_listed {
@@ -230,7 +230,7 @@ fn a_client_in_no_topic_gets_an_error() {
 
 #[test]
 fn a_publisher_may_give_a_message_attributes() {
-    let publish = |query: &str| match ask("POST", &format!("/publish?topic=t{query}"), "", "x") {
+    let publish = |query: &str| match routed("POST", &format!("/publish?topic=t{query}"), "", "x") {
         (Request::Publish { publication, .. }, _) => Ok(publication),
         (_, reply) => Err(code(&reply)),
     };
@@ -249,7 +249,7 @@ fn a_publisher_may_give_a_message_attributes() {
 
 #[test]
 fn an_acknowledgement_is_a_body_or_a_query() {
-    let acked = |target: &str, body: &str| match ask("POST", target, "", body) {
+    let acked = |target: &str, body: &str| match routed("POST", target, "", body) {
         (Request::Acknowledge { principal, acknowledgement, .. }, reply) => {
             assert_eq!(reply, "");
             let principal = principal.unwrap();
@@ -302,9 +302,10 @@ fn an_acknowledgement_is_a_body_or_a_query() {
     let fields = r#"["alice",null,"5f3a91c2:7"]"#;
     assert_eq!(acked("/ack", fields), Err("bad_request".into()), "an array is no object");
 
-    let (_, reply) = ask("GET", "/ack", "", "");
+    let (_, reply) = routed("GET", "/ack", "", "");
     assert!(reply.starts_with("HTTP/1.1 405 ") && reply.contains("Allow: POST, OPTIONS\r\n"));
-    let (_, reply) = ask("OPTIONS", "/ack", "Access-Control-Request-Headers: content-type\r\n", "");
+    let (_, reply) =
+        routed("OPTIONS", "/ack", "Access-Control-Request-Headers: content-type\r\n", "");
     assert!(reply.starts_with("HTTP/1.1 204 "), "{reply}");
     assert!(reply.contains("Access-Control-Allow-Origin: *\r\n"));
 }
@@ -314,7 +315,7 @@ fn read_as(protocol: ProtocolRef, opcode: Opcode, message: &[u8]) -> (Option<Req
     let mut bytes = Vec::new();
     frame::encode_masked(opcode, false, message, [1; 4], &mut bytes);
     let (read, out) = read(&settings(), protocol, &mut bytes);
-    assert_eq!(read.taken, bytes.len());
+    assert_eq!(read.consumed, bytes.len());
     (read.request, out)
 }
 
@@ -332,7 +333,7 @@ fn a_page_of_a_foreign_origin_opens_no_websocket_whatever_its_bytes() {
                         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
         let headers = [&upgrade[..], origins].concat();
         let replies = ["/ws", "/socket/websocket?vsn=2.0.0"].map(|target| {
-            let (action, reply) = ask_with(settings, "GET", target, &headers, "");
+            let (action, reply) = routed_with(settings, "GET", target, &headers, "");
             assert_eq!(matches!(action, Request::Open(_)), reply.starts_with("HTTP/1.1 101 "));
             reply.split(' ').nth(1).unwrap().to_string()
         });
@@ -354,7 +355,7 @@ fn a_page_of_a_foreign_origin_opens_no_websocket_whatever_its_bytes() {
         assert_eq!(opens(&listed, origins), want, "{}", String::from_utf8_lossy(origins));
         assert_eq!(opens(&settings(), origins), "101", "any origin is allowed");
     }
-    let cors = |origins: &[u8]| ask_with(&listed, "GET", "/healthz", origins, "").1;
+    let cors = |origins: &[u8]| routed_with(&listed, "GET", "/healthz", origins, "").1;
     assert!(
         cors(b"Origin: http://good.example\r\n").contains("Allow-Origin: http://good.example\r\n")
     );
@@ -378,7 +379,7 @@ fn an_event_that_a_page_takes_for_the_servers_is_not_published() {
         ("update", None),
         ("message", None),
     ] {
-        let (action, reply) = ask("POST", &format!("/publish?topic=t&event={event}"), "", "x");
+        let (action, reply) = routed("POST", &format!("/publish?topic=t&event={event}"), "", "x");
         let (status, code) = refused.unwrap_or("200 ").split_once(' ').unwrap();
         assert_eq!(matches!(action, Request::Publish { .. }), refused.is_none(), "{event}");
         assert!(refused.is_none() || reply.starts_with(&format!("HTTP/1.1 {status} ")), "{reply}");
@@ -441,7 +442,7 @@ fn a_websocket_comes_back_and_acknowledges() {
 
 #[test]
 fn browsers_get_different_retry_times() {
-    let (_, reply) = ask("GET", "/sse?topic=t", "", "");
+    let (_, reply) = routed("GET", "/sse?topic=t", "", "");
     let retry = reply.lines().find_map(|line| line.strip_prefix("retry: ")).unwrap();
     assert!((1500..=2500).contains(&retry.parse::<u32>().unwrap()), "{retry}");
 }
@@ -450,11 +451,11 @@ proptest::proptest! {
     #[test]
     fn no_query_does_harm(query in "[a-z@:%&=+0-9/-]{0,60}", ack in r#"[{}\[\]",:a-z0-9/@-]{0,60}"#) {
         for path in PATHS {
-            ask("GET", &format!("{path}?{query}"), "", "");
+            routed("GET", &format!("{path}?{query}"), "", "");
         }
-        ask("POST", &format!("/ack?{query}"), "", "");
-        ask("POST", "/ack", "", &ack);
-        ask("POST", &format!("/publish?{query}"), "", "x");
+        routed("POST", &format!("/ack?{query}"), "", "");
+        routed("POST", "/ack", "", &ack);
+        routed("POST", &format!("/publish?{query}"), "", "x");
     }
 
     #[test]

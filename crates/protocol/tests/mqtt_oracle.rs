@@ -49,9 +49,9 @@ fn theirs(sent: &Sent) -> Option<Vec<u8>> {
 fn parts(mut packet: Packet<'_>) -> (String, Vec<(u8, String)>) {
     let mut all = Vec::new();
     let mut take = |properties: &mut Properties<'_>| {
-        let taken = std::mem::take(properties);
+        let consumed = std::mem::take(properties);
         let from = all.len();
-        all.extend(taken.iter().map(|(id, value)| (id, format!("{value:?}"))));
+        all.extend(consumed.iter().map(|(id, value)| (id, format!("{value:?}"))));
         all[from..].sort_by_key(|(id, _)| *id);
     };
     match &mut packet {

@@ -20,25 +20,27 @@ fn in_pieces(sent: &Sent) -> Result<(), TestCaseError> {
             (part, whole) => prop_assert!(false, "{part:?} of {whole:?}"),
         }
         let bytes = packet_bytes(&sent.bytes[..end]);
-        if let (Ok(Some(bytes)), Ok(Some((_, taken)))) = (bytes, &whole) {
-            prop_assert_eq!(bytes, *taken);
+        if let (Ok(Some(bytes)), Ok(Some((_, consumed)))) = (bytes, &whole) {
+            prop_assert_eq!(bytes, *consumed);
         }
     }
     // What is read can be written, and is then what it was.
-    if let Ok(Some((packet, taken))) = whole {
-        prop_assert!(taken <= sent.bytes.len());
+    if let Ok(Some((packet, consumed))) = whole {
+        prop_assert!(consumed <= sent.bytes.len());
         let version = match packet {
             Packet::Connect(connect) => connect.version,
             _ => sent.version,
         };
         let mut again = Vec::new();
         rewrite(&packet, version, &mut again).unwrap();
-        prop_assert!(again.len() <= taken);
+        prop_assert!(again.len() <= consumed);
         prop_assert_eq!(
-            read(&again, sent.known(), sent.from, taken),
+            read(&again, sent.known(), sent.from, consumed),
             Ok(Some((packet, again.len())))
         );
-        prop_assert!(taken < 2 || read(&again, sent.known(), sent.from, again.len() - 1).is_err());
+        prop_assert!(
+            consumed < 2 || read(&again, sent.known(), sent.from, again.len() - 1).is_err()
+        );
     }
     Ok(())
 }
@@ -50,14 +52,14 @@ proptest! {
     #[test]
     fn what_is_written_is_read(sent in packet()) {
         let found = read(&sent.bytes, sent.known(), sent.from, BYTES_MAX);
-        let Ok(Some((packet, taken))) = found else { panic!("{found:?}") };
-        prop_assert_eq!(taken, sent.bytes.len());
+        let Ok(Some((packet, consumed))) = found else { panic!("{found:?}") };
+        prop_assert_eq!(consumed, sent.bytes.len());
         let mut again = Vec::new();
         rewrite(&packet, sent.version, &mut again).unwrap();
         prop_assert_eq!(&again, &sent.bytes);
         // What follows is left alone.
         let more = [&sent.bytes[..], b"\xff\xff"].concat();
-        prop_assert_eq!(read(&more, sent.known(), sent.from, BYTES_MAX), Ok(Some((packet, taken))));
+        prop_assert_eq!(read(&more, sent.known(), sent.from, BYTES_MAX), Ok(Some((packet, consumed))));
         in_pieces(&sent)?;
     }
 

@@ -79,9 +79,9 @@ fn ours_within(limits: Limits, role: Role, bytes: &[u8]) -> (Vec<Message>, End) 
     let mut messages = Vec::new();
     let mut cx = Context { role, limits, inflater: None };
     let mut bytes = bytes.to_vec();
-    let taken =
+    let consumed =
         Decoder::default().feed(&mut cx, &mut bytes, &mut |event| messages.push(message(event)));
-    let end = match (taken, messages.last()) {
+    let end = match (consumed, messages.last()) {
         (Err(error), _) => End::Error(Some(error)),
         (Ok(_), Some(Message::Close(_))) => End::Closed,
         (Ok(_), _) => End::Open,
@@ -130,7 +130,7 @@ fn compare(role: Role, bytes: &[u8]) -> Result<(), TestCaseError> {
     prop_assert_eq!(&ours(role, &filled), &(our_messages.clone(), our_end));
     let (mut their_messages, their_end) = theirs(role, &filled);
     let next = their_messages.get(our_messages.len());
-    let taken = match (error, next) {
+    let consumed = match (error, next) {
         (WsError::InvalidLength, _) => true,
         // A control frame that they give has at most 125 bytes: it was the long form of a short
         // length.
@@ -143,7 +143,7 @@ fn compare(role: Role, bytes: &[u8]) -> Result<(), TestCaseError> {
         }
         _ => false,
     };
-    if taken {
+    if consumed {
         their_messages.truncate(our_messages.len());
     } else {
         prop_assert_eq!(their_end, End::Error(None), "{}", error);

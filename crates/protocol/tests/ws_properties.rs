@@ -43,14 +43,14 @@ fn feed(role: Role, deflate: bool, bytes: &[u8], cuts: &[usize]) -> Outcome {
     cuts.push(bytes.len());
     cuts.sort_unstable();
     let (mut events, mut decoder) = (Vec::new(), Decoder::default());
-    let (mut from, mut taken, mut left) = (0, 0, Vec::new());
+    let (mut from, mut consumed, mut left) = (0, 0, Vec::new());
     for to in cuts {
         left.extend_from_slice(&bytes[from..to]);
         from = to;
         let mut cx = Context { role, limits: LIMITS, inflater: inflater.as_mut() };
         match decoder.feed(&mut cx, &mut left, &mut |event| events.push(event.into())) {
             Ok(count) => {
-                taken += count;
+                consumed += count;
                 left.drain(..count);
             }
             Err(error) => {
@@ -65,7 +65,7 @@ fn feed(role: Role, deflate: bool, bytes: &[u8], cuts: &[usize]) -> Outcome {
             decoder = Decoder::default();
         }
     }
-    (events, Ok(taken))
+    (events, Ok(consumed))
 }
 
 /// What one side sends: a message in any number of fragments with control frames between them.

@@ -25,7 +25,7 @@ pub enum Header {
     /// A whole header.
     Whole {
         /// Its bytes.
-        taken: usize,
+        consumed: usize,
         /// Where the client is; `None` when the proxy speaks for itself (a health check), or for a
         /// client that has no address.
         source: Option<SocketAddr>,
@@ -79,10 +79,10 @@ fn version_1(bytes: &[u8]) -> Result<Header, ProxyError> {
     };
     let line = std::str::from_utf8(&window[..end]).ok().and_then(|line| line.strip_suffix('\r'));
     let rest = line.and_then(|line| line.strip_prefix("PROXY ")).ok_or(ProxyError::Line)?;
-    let taken = end + 1;
+    let consumed = end + 1;
     // What follows it is to be ignored.
     if rest == "UNKNOWN" || rest.starts_with("UNKNOWN ") {
-        return Ok(Header::Whole { taken, source: None });
+        return Ok(Header::Whole { consumed, source: None });
     }
     let fields: Vec<&str> = rest.split(' ').collect();
     let [family, source, destination, source_port, destination_port] = fields[..] else {
@@ -104,7 +104,7 @@ fn version_1(bytes: &[u8]) -> Result<Header, ProxyError> {
     match (address(source), address(destination), port(source_port), port(destination_port)) {
         (Some(source), Some(_), Some(port), Some(_)) => {
             let source = SocketAddr::new(source.to_canonical(), port);
-            Ok(Header::Whole { taken, source: Some(source) })
+            Ok(Header::Whole { consumed, source: Some(source) })
         }
         _ => Err(ProxyError::Line),
     }
@@ -122,8 +122,8 @@ fn version_2(bytes: &[u8]) -> Result<Header, ProxyError> {
         return Ok(Header::Partial);
     };
     let length = usize::from(u16::from_be_bytes([length[0], length[1]]));
-    let taken = FIXED + length;
-    if taken > HEADER_BYTES_MAX {
+    let consumed = FIXED + length;
+    if consumed > HEADER_BYTES_MAX {
         return Err(ProxyError::TooLong);
     }
     // Addresses of TCP, and how long they are; anything else is a client without an address.
@@ -136,7 +136,7 @@ fn version_2(bytes: &[u8]) -> Result<Header, ProxyError> {
     if length < wanted {
         return Err(ProxyError::Binary);
     }
-    let Some(block) = bytes.get(FIXED..taken) else {
+    let Some(block) = bytes.get(FIXED..consumed) else {
         return Ok(Header::Partial);
     };
     let port = |at: usize| u16::from_be_bytes([block[at], block[at + 1]]);
@@ -152,7 +152,7 @@ fn version_2(bytes: &[u8]) -> Result<Header, ProxyError> {
         }
         _ => None,
     };
-    Ok(Header::Whole { taken, source })
+    Ok(Header::Whole { consumed, source })
 }
 
 /// Whom a header of version 2 is about.
@@ -172,8 +172,8 @@ mod tests {
 
     fn whole(bytes: &[u8]) -> (usize, Option<String>) {
         match parse_header(bytes) {
-            Ok(Header::Whole { taken, source }) => {
-                (taken, source.map(|address| address.to_string()))
+            Ok(Header::Whole { consumed, source }) => {
+                (consumed, source.map(|address| address.to_string()))
             }
             other => panic!("{other:?}"),
         }
@@ -262,8 +262,8 @@ mod tests {
         fn a_header_is_the_same_however_it_is_split(bytes in any_header(), behind in any::<[u8; 4]>()) {
             let all = [&bytes[..], &behind].concat();
             let found = parse_header(&all);
-            if let Ok(Header::Whole { taken, .. }) = found {
-                prop_assert!(taken <= all.len());
+            if let Ok(Header::Whole { consumed, .. }) = found {
+                prop_assert!(consumed <= all.len());
             }
             for end in 0..all.len() {
                 match parse_header(&all[..end]) {

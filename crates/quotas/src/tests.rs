@@ -8,7 +8,7 @@ const COMMAND: Cost = Cost::NOTHING.with(Unit::Commands, 1);
 const EXACT: Limits = Limits::NONE.with(Unit::Commands, 7);
 
 /// Asks for something as a server does.
-fn ask(quotas: &Quotas, who: Who<'_>, cost: &Cost, limits: &Limits, now_us: u64) -> bool {
+fn charge(quotas: &Quotas, who: Who<'_>, cost: &Cost, limits: &Limits, now_us: u64) -> bool {
     let Some(account) = quotas.account(who, cost, limits, now_us) else {
         return true;
     };
@@ -34,10 +34,10 @@ fn an_account_lets_a_second_pass_at_once_and_then_its_share() {
     let mut passed = 0;
     for ms in 5_000..7_000 {
         let alice = Who::User("alice");
-        passed += (0..10).filter(|_| ask(&quotas, alice, &COMMAND, &limits, ms * 1_000)).count();
+        passed += (0..10).filter(|_| charge(&quotas, alice, &COMMAND, &limits, ms * 1_000)).count();
     }
     assert!((295 + free..=305 + free).contains(&passed), "{passed}");
-    assert!(ask(&quotas, Who::User("bob"), &COMMAND, &limits, 7_000_000));
+    assert!(charge(&quotas, Who::User("bob"), &COMMAND, &limits, 7_000_000));
 }
 
 /// Whatever the limit, the speed and the pauses: what passes within any time is what the limit allows,
@@ -63,7 +63,7 @@ fn a_limit_lets_pass_what_it_says_and_what_is_free() {
         for _ in 0..100 {
             for _ in 0..times {
                 requested += each;
-                if ask(&quotas, Who::Key("app"), &cost, &limits, now_us) {
+                if charge(&quotas, Who::Key("app"), &cost, &limits, now_us) {
                     passed += each;
                 }
             }
@@ -91,13 +91,13 @@ fn a_crowd_of_which_each_does_a_little_has_no_accounts() {
     for second in 0..10 {
         for at in 0..10_000 {
             let (name, now_us) = (format!("user-{second}-{at}"), second * SECOND_US + at * 100);
-            (0..2).for_each(|_| assert!(ask(&quotas, Who::User(&name), &cost, &limits, now_us)));
+            (0..2).for_each(|_| assert!(charge(&quotas, Who::User(&name), &cost, &limits, now_us)));
         }
     }
     assert_eq!(quotas.accounts(), 0);
     // Who goes on has one.
     for _ in 0..=limits.free(&cost) {
-        ask(&quotas, Who::User("busy"), &cost, &limits, 10 * SECOND_US);
+        charge(&quotas, Who::User("busy"), &cost, &limits, 10 * SECOND_US);
     }
     assert_eq!(quotas.accounts(), 1);
 }
@@ -141,7 +141,7 @@ fn who_has_an_account_is_charged_for_everything() {
         let times = if second == 0 { 200 } else { 10 };
         for _ in 0..times {
             let now_us = second * SECOND_US;
-            passed += usize::from(ask(&quotas, Who::Key("app"), &COMMAND, &limits, now_us));
+            passed += usize::from(charge(&quotas, Who::Key("app"), &COMMAND, &limits, now_us));
         }
         quotas.tick(second * SECOND_US);
     }

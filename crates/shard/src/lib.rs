@@ -21,13 +21,13 @@ mod tls;
 mod wake;
 
 pub use engine::{
-    COUNTED_TOPICS, Changes, Command, Connecting, ConnectionInfo, Cost, Costliest, Counter, Expiry,
-    ForwardRequest, ForwardRule, Forwards, Handle, HandshakeResult, Histogram, HookEvent,
-    HookEvents, HookPlace, HookRefusal, Limited, Listener, LoggedIn, LoginError, Metrics, MqttInfo,
+    COUNTED_TOPICS, Changes, Command, Connecting, ConnectionInfo, Cost, Costliest, Counter,
+    EventSource, Expiry, ForwardRequest, ForwardRule, Forwards, Handle, HandshakeResult, Histogram,
+    HookEvent, HookEvents, HookRefusal, Limited, Listener, LoggedIn, LoginError, Metrics, MqttInfo,
     NotDelivered, PendingHook, PresenceQuery, QueueFull, RECORD_VERSION, Refusal, Reply,
-    ReplyTarget, RequestDetails, Revocation, SILENCE_SECONDS_MAX, Settings, Shared, TRACES_MAX,
-    Target, TopicInfo, TraceEvent, TraceKind, TraceSink, TracedConnection, TracedMessage, Webhook,
-    WebhookKind, WebhookRequest, WebhookResponse, Whose,
+    ReplyTarget, RequestDetails, Revocation, SILENCE_SECONDS_MAX, Settings, Shared, SharedHook,
+    TRACES_MAX, Target, TopicInfo, TraceEvent, TraceKind, TraceSink, TracedConnection,
+    TracedMessage, Webhook, WebhookKind, WebhookRequest, WebhookResponse,
 };
 pub use handover::{
     Channel, DESCRIPTORS_MAX, Frame, Give, Giver, GiverStage, TakeError, TakenShard, Taker,

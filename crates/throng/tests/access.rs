@@ -89,7 +89,7 @@ fn every_call_of_the_admin_port_needs_what_the_page_says() {
             _ => json!({}),
         }
         .to_string();
-        let ask = |headers: &str| {
+        let send_request = |headers: &str| {
             let (status, text) = call(server.admin, method, &path, headers, &body);
             let code = serde_json::from_str::<Value>(&text).unwrap_or_default();
             (status, code["error"]["code"].as_str().unwrap_or_default().to_owned())
@@ -100,7 +100,7 @@ fn every_call_of_the_admin_port_needs_what_the_page_says() {
                 "" => String::new(),
                 name => format!("Authorization: Bearer {}\r\n", key(name)),
             };
-            let (status, code) = ask(&headers);
+            let (status, code) = send_request(&headers);
             let want = match (may.as_str(), *name) {
                 ("yes", _) => !matches!(status, 401 | 403),
                 ("–", "") => (status, &*code) == (401, "no_key"),
@@ -109,16 +109,16 @@ fn every_call_of_the_admin_port_needs_what_the_page_says() {
             };
             assert!(want, "{request} with key {name:?} is {may:?} on the page: {status} {code}");
         }
-        let (status, code) = ask("Authorization: Bearer wrong\r\n");
+        let (status, code) = send_request("Authorization: Bearer wrong\r\n");
         let is_refused = (status, &*code) == (401, "bad_key");
         assert_eq!(is_refused, !is_open, "{request} with a wrong key: {status} {code}");
         // The same as somebody's session without one.
-        let (status, _) = ask("Cookie: throng_session=x\r\n");
+        let (status, _) = send_request("Cookie: throng_session=x\r\n");
         assert_eq!(status == 401 || status == 403, !is_open, "{request} with a cookie: {status}");
     }
-    let ask = |headers: &str| call(server.admin, "GET", "/api/nothing", headers, "").0;
-    assert_eq!(ask(""), 401);
-    assert_eq!(ask(&format!("Authorization: Bearer {}\r\n", key("publish"))), 404);
+    let send_request = |headers: &str| call(server.admin, "GET", "/api/nothing", headers, "").0;
+    assert_eq!(send_request(""), 401);
+    assert_eq!(send_request(&format!("Authorization: Bearer {}\r\n", key("publish"))), 404);
 }
 
 /// A token of a user that grants this for all topics of rooms.
@@ -181,8 +181,8 @@ fn every_request_of_the_client_port_needs_what_the_page_says() {
     for row in &rows {
         let [request, without, with] = row.as_slice() else { panic!("{row:?}") };
         let (methods, path) = request.rsplit_once(' ').unwrap();
-        let ask = |token: Option<&str>| outcome(&server, methods, path, token);
-        let status = ask(None);
+        let send_request = |token: Option<&str>| outcome(&server, methods, path, token);
+        let status = send_request(None);
         let (open, status_wanted) = match without.as_str() {
             "anyone" => (true, None),
             "opens, and must send one first" => (false, Some(101)),
@@ -193,12 +193,12 @@ fn every_request_of_the_client_port_needs_what_the_page_says() {
             Some(wanted) => assert_eq!(status, wanted, "{request} without a token"),
             None => assert_eq!(is_refused(status), !open, "{request} without a token: {status}"),
         }
-        let wrong = ask(Some("eyJhbGciOiJub25lIn0.e30."));
+        let wrong = send_request(Some("eyJhbGciOiJub25lIn0.e30."));
         // The token of an MQTT client comes with CONNECT, and not in a header.
         let reads_header = path != "/mqtt";
         let refused = !open && reads_header;
         assert_eq!(is_refused(wrong), refused, "{request} with a wrong token: {wrong}");
-        let with_grants = |user: &str, grants: &[&str]| ask(Some(&token(user, grants)));
+        let with_grants = |user: &str, grants: &[&str]| send_request(Some(&token(user, grants)));
         let none = with_grants("al", &[]);
         let listed =
             with.strip_prefix("that grants ").and_then(|it| it.strip_suffix(" of each topic"));

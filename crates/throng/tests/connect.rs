@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 const CONNECT: (&str, &str) = ("THRONG_WEBHOOK_CONNECT", "true");
 
 /// A server that asks the application who comes.
-fn asking(app: &Application, settings: &[(&str, &str)]) -> Server {
-    asking_at(&app.url(), settings)
+fn serve_with_webhook(app: &Application, settings: &[(&str, &str)]) -> Server {
+    serve_with_webhook_at(&app.url(), settings)
 }
 
-fn asking_at(url: &str, settings: &[(&str, &str)]) -> Server {
+fn serve_with_webhook_at(url: &str, settings: &[(&str, &str)]) -> Server {
     serve_with(&[&[("THRONG_WEBHOOK_URL", url), PATIENT, CONNECT], settings].concat())
 }
 
@@ -44,15 +44,15 @@ fn sessions(event: &Value) -> Value {
 }
 
 /// A refusal of this client, however it is told.
-fn refused(server: &Server, way: Way, query: &str, headers: &str) -> (u16, String) {
-    let reply = match Client::open(server, way, query, headers) {
+fn refused(server: &Server, transport: Transport, query: &str, headers: &str) -> (u16, String) {
+    let reply = match Client::open(server, transport, query, headers) {
         Err(reply) => reply,
         Ok(Client { wire: Wire::Poll(mut stream), .. }) => {
             let (status, body) = stream.read_reply();
             let body = serde_json::from_str(&body).unwrap_or(Value::Null);
             Reply { status, head: String::new(), body }
         }
-        Ok(_) => panic!("{way:?} {query} is let in"),
+        Ok(_) => panic!("{transport:?} {query} is let in"),
     };
     let (status, code) = reply.error();
     (status, code.to_string())
@@ -61,22 +61,22 @@ fn refused(server: &Server, way: Way, query: &str, headers: &str) -> (u16, Strin
 #[test]
 fn the_application_says_who_comes_by_every_transport() {
     let app = Application::replying(sessions);
-    let server = asking(&app, &[]);
-    for way in ALL {
-        let user = format!("{way:?}").to_lowercase();
+    let server = serve_with_webhook(&app, &[]);
+    for transport in ALL {
+        let user = format!("{transport:?}").to_lowercase();
         let (chat, news) = (format!("room:{user}"), format!("news:{user}"));
-        let topics = if way.is_phoenix() { String::new() } else { format!("topic={chat}&") };
+        let topics = if transport.is_phoenix() { String::new() } else { format!("topic={chat}&") };
         let query = format!("{topics}lang=de&lang=en");
-        let mut client = Client::open(&server, way, &query, &session(&user))
-            .unwrap_or_else(|reply| panic!("{way:?}: {reply:?}"));
-        if way.is_phoenix() {
-            assert_eq!(client.join(&chat, json!({}))["status"], "ok", "{way:?}");
-            assert_eq!(client.join("room:other", json!({}))["status"], "error", "{way:?}");
+        let mut client = Client::open(&server, transport, &query, &session(&user))
+            .unwrap_or_else(|reply| panic!("{transport:?}: {reply:?}"));
+        if transport.is_phoenix() {
+            assert_eq!(client.join(&chat, json!({}))["status"], "ok", "{transport:?}");
+            assert_eq!(client.join("room:other", json!({}))["status"], "error", "{transport:?}");
         }
         for topic in [&chat, &news, &format!("@{user}"), &"@crowd".to_string()] {
             server.until("it is in its topics", |server| members(server, topic) == 1);
         }
-        if way != Way::Poll {
+        if transport != Transport::Poll {
             server.until("others are told of it", |server| {
                 let (_, body) = server.api("GET", &format!("/api/presence/{chat}"), None);
                 body["presences"][&user]["metas"][0]["info"]["role"] == "editor"
@@ -84,46 +84,46 @@ fn the_application_says_who_comes_by_every_transport() {
         }
         // What is its own comes.
         server.publish(&news, json!("fresh"));
-        if !way.is_phoenix() {
-            assert_eq!(client.until("message"), "fresh", "{way:?}");
+        if !transport.is_phoenix() {
+            assert_eq!(client.until("message"), "fresh", "{transport:?}");
         }
-        let transport = match way {
-            Way::Longpoll => "phoenix_longpoll",
+        let name = match transport {
+            Transport::Longpoll => "phoenix_longpoll",
             _ => &user,
         };
         let event = app.events().pop().unwrap();
         let mut query = json!({"lang": ["de", "en"]});
-        match way {
-            Way::Poll => query["timeout"] = json!(["60"]),
-            Way::Phoenix | Way::Longpoll => query["vsn"] = json!(["2.0.0"]),
+        match transport {
+            Transport::Poll => query["timeout"] = json!(["60"]),
+            Transport::Phoenix | Transport::Longpoll => query["vsn"] = json!(["2.0.0"]),
             _ => {}
         }
-        if !way.is_phoenix() {
+        if !transport.is_phoenix() {
             query["topic"] = json!([chat]);
         }
-        let path = way.path().split('?').next().unwrap();
+        let path = transport.path().split('?').next().unwrap();
         let want = json!({
             "kind": "connect", "user": null, "users": [], "connection": event["connection"],
-            "transport": transport, "address": "127.0.0.1", "path": path, "query": query,
+            "transport": name, "address": "127.0.0.1", "path": path, "query": query,
             "headers": {"cookie": format!("a=b; session={user}"), "user-agent": "tests"},
         });
-        assert_eq!(event, want, "{way:?}");
+        assert_eq!(event, want, "{transport:?}");
         assert_eq!(event["connection"].as_str().unwrap().split('-').count(), 4);
         // Nobody else's topic, nor another user.
-        if !way.is_phoenix() {
-            let other = refused(&server, way, "topic=room:other", &session(&user));
-            let want = if way == Way::Ws { 4403 } else { 403 };
-            assert_eq!(other, (want, "not_granted".into()), "{way:?}");
+        if !transport.is_phoenix() {
+            let other = refused(&server, transport, "topic=room:other", &session(&user));
+            let want = if transport == Transport::Ws { 4403 } else { 403 };
+            assert_eq!(other, (want, "not_granted".into()), "{transport:?}");
         }
-        let other = refused(&server, way, "user=other", &session(&user));
-        let want = if way == Way::Ws { 4403 } else { 403 };
-        assert_eq!(other, (want, "not_your_user".into()), "{way:?}");
+        let other = refused(&server, transport, "user=other", &session(&user));
+        let want = if transport == Transport::Ws { 4403 } else { 403 };
+        assert_eq!(other, (want, "not_your_user".into()), "{transport:?}");
         drop(client);
         server.until("it is gone", |server| members(server, "@crowd") == 0);
     }
     // Each was asked about once; a poll of a session that is there asks for nothing.
     let events = app.events().len();
-    let mut client = Client::open(&server, Way::Longpoll, "", &session("al")).ok().unwrap();
+    let mut client = Client::open(&server, Transport::Longpoll, "", &session("al")).ok().unwrap();
     client.join("room:al", json!({}));
     server.publish("room:al", json!("x"));
     assert_eq!(client.until("message"), "x");
@@ -133,19 +133,19 @@ fn the_application_says_who_comes_by_every_transport() {
 #[test]
 fn a_rejection_has_each_transports_words() {
     let app = Application::replying(sessions);
-    let server = asking(&app, &[]);
-    for way in ALL {
-        let forbidden = if way == Way::Ws { 4403 } else { 403 };
-        let topic = if way.is_phoenix() { "" } else { "topic=room:bad" };
-        let got = refused(&server, way, topic, &session("bad"));
-        assert_eq!(got, (forbidden, "banned".into()), "{way:?}");
-        let unauthorized = match way {
-            Way::Ws => 4401,
-            Way::Phoenix | Way::Longpoll => 403,
+    let server = serve_with_webhook(&app, &[]);
+    for transport in ALL {
+        let forbidden = if transport == Transport::Ws { 4403 } else { 403 };
+        let topic = if transport.is_phoenix() { "" } else { "topic=room:bad" };
+        let got = refused(&server, transport, topic, &session("bad"));
+        assert_eq!(got, (forbidden, "banned".into()), "{transport:?}");
+        let unauthorized = match transport {
+            Transport::Ws => 4401,
+            Transport::Phoenix | Transport::Longpoll => 403,
             _ => 401,
         };
-        let got = refused(&server, way, topic, "");
-        assert_eq!(got, (unauthorized, "unauthorized".into()), "{way:?}");
+        let got = refused(&server, transport, topic, "");
+        assert_eq!(got, (unauthorized, "unauthorized".into()), "{transport:?}");
     }
     let reply = request(&server, "GET", "/sse?topic=a", &session("bad"), "");
     assert_eq!(reply.body["error"]["message"], "you know why");
@@ -166,7 +166,7 @@ fn a_rejection_has_each_transports_words() {
 #[test]
 fn short_requests_need_a_decision_too() {
     let app = Application::replying(sessions);
-    let server = asking(&app, &[]);
+    let server = serve_with_webhook(&app, &[]);
     server.publish("room:al", json!("before"));
     let own = format!("{}Origin: http://{}\r\n", session("al"), server.client);
     let ack = |user: &str| {
@@ -201,7 +201,7 @@ fn short_requests_need_a_decision_too() {
 #[test]
 fn an_reply_is_for_one_request_alone() {
     let app = Application::replying(sessions);
-    let server = asking(&app, &[]);
+    let server = serve_with_webhook(&app, &[]);
     let mut socket = Stream::new(server.connect());
     let request = |path: &str, user: &str| {
         let headers = if user.is_empty() { String::new() } else { session(user) };
@@ -236,34 +236,34 @@ fn a_token_says_who_it_is_and_the_application_gets_no_request() {
     let app = Application::replying(sessions);
     for required in ["true", "false"] {
         let settings = [("THRONG_AUTH_HMAC_KEY", KEY), ("THRONG_AUTH_REQUIRED", required)];
-        let server = asking(&app, &settings);
+        let server = serve_with_webhook(&app, &settings);
         let events = app.events().len();
-        for way in ALL {
+        for transport in ALL {
             let query = format!("token={}", token(everything("al")));
-            let topics = if way.is_phoenix() { "" } else { "&topic=room:1" };
-            let client = Client::open(&server, way, &format!("{query}{topics}"), "");
-            assert!(client.is_ok(), "{way:?}");
+            let topics = if transport.is_phoenix() { "" } else { "&topic=room:1" };
+            let client = Client::open(&server, transport, &format!("{query}{topics}"), "");
+            assert!(client.is_ok(), "{transport:?}");
             let query = query.replace("token=", "token=x");
-            let (status, code) = refused(&server, way, &query, &session("al"));
-            assert!(status >= 400 && code == "invalid_token", "{way:?} {status} {code}");
+            let (status, code) = refused(&server, transport, &query, &session("al"));
+            assert!(status >= 400 && code == "invalid_token", "{transport:?} {status} {code}");
         }
         assert_eq!(app.events().len(), events);
         // Without one, the application's word is as good.
-        let client = Client::open(&server, Way::Sse, "topic=room:al", &session("al"));
+        let client = Client::open(&server, Transport::Sse, "topic=room:al", &session("al"));
         assert!(client.is_ok());
-        assert_eq!(refused(&server, Way::Sse, "topic=room:al", "").0, 401);
+        assert_eq!(refused(&server, Transport::Sse, "topic=room:al", "").0, 401);
         // A client of /ws that should say who it is may do so by a token; others are turned away.
-        let client = Client::open(&server, Way::Ws, "", "");
+        let client = Client::open(&server, Transport::Ws, "", "");
         match required {
             "true" => {
                 let mut client = client.ok().unwrap();
                 let token = token(everything("dora"));
-                let ok = client.ask(json!({"type": "connect", "token": token}));
+                let ok = client.command(json!({"type": "connect", "token": token}));
                 assert_eq!(ok["users"], json!(["dora"]), "{ok}");
             }
             _ => assert_eq!(client.err().unwrap().error(), (4401, "unauthorized")),
         }
-        assert_eq!(refused(&server, Way::Ws, "", &session("bad")), (4403, "banned".into()));
+        assert_eq!(refused(&server, Transport::Ws, "", &session("bad")), (4403, "banned".into()));
     }
 }
 
@@ -275,19 +275,19 @@ fn no_client_becomes_another_user_by_a_token() {
         None => json!({}),
     });
     let settings = [("THRONG_AUTH_HMAC_KEY", KEY), ("THRONG_AUTH_ANONYMOUS_GRANTS", "subscribe:a")];
-    let server = asking(&app, &settings);
+    let server = serve_with_webhook(&app, &settings);
     let token = token(everything("dora"));
-    let mut client = Client::open(&server, Way::Ws, "topic=a", "").ok().unwrap();
+    let mut client = Client::open(&server, Transport::Ws, "topic=a", "").ok().unwrap();
     // What nobody is granted is denied: the application has granted nothing.
-    assert_eq!(client.ask(json!({"type": "subscribe", "topic": "b"})), "not_granted");
-    let ok = client.ask(json!({"type": "connect", "token": token}));
+    assert_eq!(client.command(json!({"type": "subscribe", "topic": "b"})), "not_granted");
+    let ok = client.command(json!({"type": "connect", "token": token}));
     assert_eq!(ok["users"], json!(["dora"]), "{ok}");
-    assert_eq!(client.ask(json!({"type": "subscribe", "topic": "b"}))["topic"], "b");
-    let mut client = Client::open(&server, Way::Ws, "as=al", "").ok().unwrap();
+    assert_eq!(client.command(json!({"type": "subscribe", "topic": "b"}))["topic"], "b");
+    let mut client = Client::open(&server, Transport::Ws, "as=al", "").ok().unwrap();
     let connect = json!({"type": "connect", "token": token});
-    assert_eq!(client.ask(connect), "already_connected");
+    assert_eq!(client.command(connect), "already_connected");
     // Whom the request names, the application has let in.
-    let client = Client::open(&server, Way::Sse, "user=bo", "");
+    let client = Client::open(&server, Transport::Sse, "user=bo", "");
     assert!(client.is_ok());
     assert_eq!(members(&server, "@bo"), 1);
 }
@@ -295,19 +295,22 @@ fn no_client_becomes_another_user_by_a_token() {
 #[test]
 fn a_revocation_ends_what_the_application_let_in() {
     let app = Application::replying(sessions);
-    let server = asking(&app, &[("THRONG_AUTH_HMAC_KEY", KEY)]);
+    let server = serve_with_webhook(&app, &[("THRONG_AUTH_HMAC_KEY", KEY)]);
     let mut clients: Vec<Client> = LASTING
         .iter()
-        .map(|way| Client::open(&server, *way, "", &session("al")).ok().unwrap())
+        .map(|transport| Client::open(&server, *transport, "", &session("al")).ok().unwrap())
         .collect();
-    let mut other = Client::open(&server, Way::Sse, "", &session("bo")).ok().unwrap();
+    let mut other = Client::open(&server, Transport::Sse, "", &session("bo")).ok().unwrap();
     let before = json!({"user": "al", "issued_before": now_s() - 60});
     assert_eq!(server.post("/api/revoke", before)["closed"], 0);
     let revoked = server.post("/api/revoke", json!({"user": "al"}));
     assert_eq!(revoked["closed"], LASTING.len(), "{revoked}");
-    for (client, way) in clients.iter_mut().zip(LASTING) {
+    for (client, transport) in clients.iter_mut().zip(LASTING) {
         let reason = client.closed();
-        assert!(way == Way::Longpoll || reason == "token_revoked", "{way:?} {reason}");
+        assert!(
+            transport == Transport::Longpoll || reason == "token_revoked",
+            "{transport:?} {reason}"
+        );
     }
     server.publish("news:bo", json!(1));
     assert_eq!(other.until("message"), 1);
@@ -317,33 +320,33 @@ fn a_revocation_ends_what_the_application_let_in() {
 #[test]
 fn a_client_named_by_the_application_stays_that_user() {
     let app = Application::replying(|_| json!({"user": "al"}));
-    let server = asking(&app, &[]);
-    let mut client = Client::open(&server, Way::Ws, "", "").ok().unwrap();
-    assert_eq!(client.ask(json!({"type": "login", "user": "bo"})), "not_granted");
-    assert_eq!(client.ask(json!({"type": "subscribe", "topic": "@bo"})), "bad_topic");
-    assert_eq!(client.ask(json!({"type": "subscribe", "topic": "free"}))["topic"], "free");
+    let server = serve_with_webhook(&app, &[]);
+    let mut client = Client::open(&server, Transport::Ws, "", "").ok().unwrap();
+    assert_eq!(client.command(json!({"type": "login", "user": "bo"})), "not_granted");
+    assert_eq!(client.command(json!({"type": "subscribe", "topic": "@bo"})), "bad_topic");
+    assert_eq!(client.command(json!({"type": "subscribe", "topic": "free"}))["topic"], "free");
     assert_eq!(members(&server, "@bo"), 0);
     assert_eq!(server.post("/api/revoke", json!({"user": "al"}))["closed"], 1);
     assert_eq!(client.closed(), "token_revoked");
     // As always, where nobody is asked.
     let server = serve_with(&[]);
-    let mut client = Client::open(&server, Way::Ws, "user=al", "").ok().unwrap();
-    assert!(client.ask(json!({"type": "login", "user": "bo"})).is_object());
+    let mut client = Client::open(&server, Transport::Ws, "user=al", "").ok().unwrap();
+    assert!(client.command(json!({"type": "login", "user": "bo"})).is_object());
 }
 
 /// What a page of somebody else makes a browser send is not the user's will.
 #[test]
 fn cookies_of_foreign_pages_are_not_passed_on() {
     let app = Application::replying(sessions);
-    let server = asking(&app, &[("THRONG_CLIENT_CORS_ORIGINS", "*")]);
+    let server = serve_with_webhook(&app, &[("THRONG_CLIENT_CORS_ORIGINS", "*")]);
     let own = format!("{}Origin: http://{}\r\n", session("al"), server.client);
     let foreign = format!("{}Origin: http://evil.example\r\n", session("al"));
-    for way in ALL {
-        let topic = if way.is_phoenix() { "" } else { "topic=room:al&timeout=0" };
-        let got = refused(&server, way, topic, &foreign);
-        assert_eq!(got.1, "unauthorized", "{way:?}");
+    for transport in ALL {
+        let topic = if transport.is_phoenix() { "" } else { "topic=room:al&timeout=0" };
+        let got = refused(&server, transport, topic, &foreign);
+        assert_eq!(got.1, "unauthorized", "{transport:?}");
         // The event of a poll that is let in may come after these.
-        let path = way.path().split('?').next().unwrap();
+        let path = transport.path().split('?').next().unwrap();
         let of = |origin: &str| {
             let mut events = app.events();
             events.retain(|it| it["path"] == path && it["headers"]["origin"] == origin);
@@ -351,8 +354,8 @@ fn cookies_of_foreign_pages_are_not_passed_on() {
         };
         let event = of("http://evil.example").pop().unwrap();
         assert!(event["headers"].get("cookie").is_none(), "{event}");
-        let client = Client::open(&server, way, topic, &own);
-        assert!(client.is_ok(), "{way:?}");
+        let client = Client::open(&server, transport, topic, &own);
+        assert!(client.is_ok(), "{transport:?}");
         server.until("its own page's cookies come", |server| {
             let events = of(&format!("http://{}", server.client));
             events.iter().any(|it| it["headers"]["cookie"].is_string())
@@ -422,7 +425,7 @@ fn the_application_gets_the_events_that_the_configuration_names() {
         ("THRONG_WEBHOOK_HEADERS", "x-secret,x-tenant"),
         ("THRONG_CLIENT_TRUSTED_PROXIES", "127.0.0.1"),
     ];
-    let server = asking(&app, &settings);
+    let server = serve_with_webhook(&app, &settings);
     let headers =
         "Cookie: a=b\r\nX-Secret: one\r\nX-Secret: two\r\nX-Forwarded-For: 203.0.113.9\r\n";
     let target = "/history?topic=room:1&token=own&topic_token=t&x=%20";
@@ -433,7 +436,7 @@ fn the_application_gets_the_events_that_the_configuration_names() {
     // Without [auth] a token is the application's own.
     let query = json!({"topic": ["room:1"], "token": ["own"], "topic_token": ["t"], "x": [" "]});
     assert_eq!(event["query"], query);
-    let server = asking(&app, &[("THRONG_AUTH_HMAC_KEY", KEY)]);
+    let server = serve_with_webhook(&app, &[("THRONG_AUTH_HMAC_KEY", KEY)]);
     let query =
         format!("/history?topic=room:1&topic_token={}", token(json!({"sub": "a", "topic": "b"})));
     let _ = get(&server, &query);

@@ -572,16 +572,16 @@ fn one_client_can_not_use_up_the_long_poll_sessions() {
 fn health_checks_pass_while_their_address_is_at_its_limit() {
     let server = Server::with(&[], &[("THRONG_LIMITS_CONNECTIONS_PER_ADDRESS_MAX", "3")]);
     let opened_before: Vec<_> = (0..3).map(|_| server.listen("/sse")).collect();
-    let ask = |text: &str| server.exchange(text.as_bytes());
+    let send_request = |text: &str| server.exchange(text.as_bytes());
     for _ in 0..20 {
-        assert!(ask(HEALTH).starts_with("HTTP/1.1 200 "), "the health check");
+        assert!(send_request(HEALTH).starts_with("HTTP/1.1 200 "), "the health check");
         // The request comes later than its connection.
         let mut late = Stream::new(server.connect());
         std::thread::sleep(Duration::from_millis(20));
         late.send(HEALTH);
         assert_eq!(late.read_reply(), (200, r#"{"status":"ok"}"#.into()));
         assert_eq!(late.rest(), "", "the connection is not reused");
-        let refused = ask("GET /sse HTTP/1.1\r\nHost: t\r\n\r\n");
+        let refused = send_request("GET /sse HTTP/1.1\r\nHost: t\r\n\r\n");
         assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("your address"));
     }
     let refused = "throng_connections_refused_total{reason=\"address\"}";
@@ -594,7 +594,7 @@ fn health_checks_pass_while_their_address_is_at_its_limit() {
         let _ = socket.read_to_string(&mut outcome);
         assert!(outcome.starts_with("HTTP/1.1 503 "), "{outcome:?}");
     }
-    assert!(ask(HEALTH).starts_with("HTTP/1.1 200 "));
+    assert!(send_request(HEALTH).starts_with("HTTP/1.1 200 "));
     drop(opened_before);
 }
 

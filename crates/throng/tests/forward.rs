@@ -182,12 +182,12 @@ fn replies_go_to_response_topics_users_and_topics() {
     bob.next_object();
     let mut client = Connect::new(V5, "pump").user("alice").open(server.client);
     client.subscribe(&[filter("answers/7", 1), filter("@alice", 1)]);
-    let ask = |topic: &'static str| {
+    let send_request = |topic: &'static str| {
         Publish::new("requests/1", "what?", 1)
             .with((id::RESPONSE_TOPIC, Property::Text(topic)))
             .with((id::CORRELATION_DATA, Property::Binary(b"c-7")))
     };
-    client.publish_all(ask("answers/7"));
+    client.publish_all(send_request("answers/7"));
     let reply = client.message();
     assert_eq!((&*reply.topic, &*reply.payload), ("answers/7", r#"{"got":"what?"}"#));
     assert_eq!(reply.property(id::CORRELATION_DATA), Some("c-7"));
@@ -202,7 +202,7 @@ fn replies_go_to_response_topics_users_and_topics() {
     // Without a topic for answers, the answer goes to the user; so it does where the client may not hear
     // what is published to the topic that it names.
     for topic in ["closed/1", "*", "@bob"] {
-        client.publish_all(ask(topic));
+        client.publish_all(send_request(topic));
         let own = client.message();
         assert_eq!(own.payload, r#"{"got":"what?"}"#, "{topic}");
         let event = app.events().pop().unwrap();
@@ -228,8 +228,8 @@ fn a_response_topic_is_one_that_the_client_may_use() {
     let server = file.serve();
     let mut client = Connect::new(V5, "pump").user("alice").open(server.client);
     let named = |client: &mut Client, topic: &'static str| {
-        let ask = Publish::new("requests/1", "what?", 1);
-        client.publish_all(ask.with((id::RESPONSE_TOPIC, Property::Text(topic))));
+        let send_request = Publish::new("requests/1", "what?", 1);
+        client.publish_all(send_request.with((id::RESPONSE_TOPIC, Property::Text(topic))));
         app.events().pop().unwrap()["mqtt"]["response_topic"] == topic
     };
     for (topic, is_passed_on) in [

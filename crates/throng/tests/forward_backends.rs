@@ -28,7 +28,7 @@ fn replies_requests(backend: &Backend, of: &str) {
     shop.subscribe(&[filter("orders", 1), filter("requests/#", 1)]);
     let mut pump = Connect::new(V5, "pump-7").user("alice").open(server.client);
     pump.subscribe(&[filter("answers/7", 1), filter("@alice", 1)]);
-    let ask = |topic: &'static str, item: &'static str| {
+    let send_request = |topic: &'static str, item: &'static str| {
         Publish::new(topic, item, 1)
             .with((id::RESPONSE_TOPIC, Property::Text("answers/7")))
             .with((id::CORRELATION_DATA, Property::Binary(b"42")))
@@ -38,7 +38,7 @@ fn replies_requests(backend: &Backend, of: &str) {
         ("tea", json!({"item": "tea", "price": 3})),
         ("gold", json!({"error": "there is tea and cake"})),
     ] {
-        pump.publish_all(ask("requests/price", item));
+        pump.publish_all(send_request("requests/price", item));
         let reply = pump.message();
         assert_eq!((&*reply.topic, said(&reply.payload)), ("answers/7", want));
         assert_eq!(reply.property(id::CORRELATION_DATA), Some("42"));

@@ -117,15 +117,15 @@ fn head_is_judged_as_get_is_and_has_no_body() {
 fn unlisted_origins_are_rejected() {
     let settings = [("THRONG_CLIENT_CORS_ORIGINS", "http://good.example,http://fine.example:81")];
     let server = Server::with(&[], &settings);
-    let ask = |origin: &str| {
+    let send_request = |origin: &str| {
         let request = format!(
             "GET /healthz HTTP/1.1\r\nHost: t\r\nOrigin: {origin}\r\nConnection: close\r\n\r\n"
         );
         let reply = status(&server, request.as_bytes()).1;
         header(&reply, "access-control-allow-origin").map(str::to_string)
     };
-    assert_eq!(ask("http://good.example").as_deref(), Some("http://good.example"));
-    assert_eq!(ask("http://fine.example"), None);
+    assert_eq!(send_request("http://good.example").as_deref(), Some("http://good.example"));
+    assert_eq!(send_request("http://fine.example"), None);
     let upgrade = "GET /ws HTTP/1.1\r\nHost: t\r\nOrigin: http://evil.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
     let mut stream = Stream::new(server.connect());
     stream.send(upgrade);

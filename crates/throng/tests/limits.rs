@@ -30,19 +30,19 @@ fn connections_per_address_and_connect_rates_are_limited() {
         [("THRONG_LIMITS_CONNECTIONS_PER_ADDRESS_MAX", "3"), ("THRONG_CLIENT_STATUS_PAGE", "true")];
     let server = Server::with(&[], &settings);
     let open: Vec<_> = (0..3).map(|_| server.listen("/sse")).collect();
-    let ask = b"GET /status HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
-    assert!(server.exchange(ask).starts_with("HTTP/1.1 503"));
+    let request = b"GET /status HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
+    assert!(server.exchange(request).starts_with("HTTP/1.1 503"));
     drop(open);
     server.until("the address is welcome again", |server| {
-        server.exchange(ask).starts_with("HTTP/1.1 200")
+        server.exchange(request).starts_with("HTTP/1.1 200")
     });
-    let ask = b"GET /healthz HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
+    let request = b"GET /healthz HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
     let server = Server::with(&["--shards", "1"], &[("THRONG_LIMITS_ACCEPT_PER_SECOND_MAX", "2")]);
     // All connect at once, so that a slow machine does not spread them over time.
     let sockets: Vec<_> = (0..60).map(|_| server.connect()).collect();
     let replies = sockets.into_iter().map(|mut socket| {
         // The server may have closed already.
-        let _ = socket.write_all(ask);
+        let _ = socket.write_all(request);
         Stream::new(socket).rest()
     });
     let (served, refused): (Vec<_>, Vec<_>) =

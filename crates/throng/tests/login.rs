@@ -20,7 +20,7 @@ fn send(server: &Server, user: &str, data: &str) {
 }
 
 /// A command with an id of its own, and its answer without what all answers have.
-fn ask(socket: &mut WebSocket, kind: &str, user: &str) -> Value {
+fn request(socket: &mut WebSocket, kind: &str, user: &str) -> Value {
     let reply = command(socket, json!({"type": kind, "id": user, "user": user}));
     assert_eq!(reply["id"], user);
     match reply.get("ok") {
@@ -54,10 +54,10 @@ fn a_websocket_client_becomes_users_and_ceases_to_be() {
     let server = serve(&[]);
     let mut socket = websocket(&server, "");
     let want = |users, already| json!({"user": "al", "users": users, "already": already});
-    assert_eq!(ask(&mut socket, "login", "al"), want(1, false));
-    assert_eq!(ask(&mut socket, "login", "al"), want(1, true));
+    assert_eq!(request(&mut socket, "login", "al"), want(1, false));
+    assert_eq!(request(&mut socket, "login", "al"), want(1, true));
     let bo = json!({"user": "bo", "users": 2, "already": false});
-    assert_eq!(ask(&mut socket, "login", "bo"), bo);
+    assert_eq!(request(&mut socket, "login", "bo"), bo);
     send(&server, "al", "to al");
     assert_eq!(data(&mut socket), "to al");
     send(&server, "bo", "to bo");
@@ -65,17 +65,17 @@ fn a_websocket_client_becomes_users_and_ceases_to_be() {
     let users = &server.api("GET", "/api/users/al", None).1["connections"][0]["users"];
     assert_eq!(*users, json!(["al", "bo"]));
 
-    assert_eq!(ask(&mut socket, "logout", "al"), json!({"user": "al", "users": 1}));
-    assert_eq!(ask(&mut socket, "logout", "al"), "not_logged_in");
+    assert_eq!(request(&mut socket, "logout", "al"), json!({"user": "al", "users": 1}));
+    assert_eq!(request(&mut socket, "logout", "al"), "not_logged_in");
     send(&server, "al", "lost");
     send(&server, "bo", "bo stays");
     assert_eq!(data(&mut socket), "bo stays");
     assert!(!is_here(&server, "al") && is_here(&server, "bo"));
     // What waited meanwhile comes with the next login.
-    assert_eq!(ask(&mut socket, "login", "al")["users"], 2);
+    assert_eq!(request(&mut socket, "login", "al")["users"], 2);
     assert_eq!([data(&mut socket), data(&mut socket)], ["to al", "lost"]);
-    assert_eq!(ask(&mut socket, "logout", "bo")["users"], 1);
-    assert_eq!(ask(&mut socket, "logout", "al")["users"], 0);
+    assert_eq!(request(&mut socket, "logout", "bo")["users"], 1);
+    assert_eq!(request(&mut socket, "logout", "al")["users"], 0);
     assert!(!is_here(&server, "al") && !is_here(&server, "bo"));
 }
 
@@ -98,7 +98,7 @@ fn what_is_wrong_with_a_command_is_named() {
     }
     // A user may be called as it likes.
     for user in ["*", "@al", "a}", "é \"x\""] {
-        assert_eq!(ask(&mut socket, "login", user)["user"], user);
+        assert_eq!(request(&mut socket, "login", user)["user"], user);
         send(&server, user, user);
         assert_eq!(data(&mut socket), user);
     }
@@ -107,51 +107,59 @@ fn what_is_wrong_with_a_command_is_named() {
 #[test]
 fn the_application_logs_users_in_and_out_on_every_transport() {
     let server = serve(&[]);
-    for (at, way) in ALL.into_iter().enumerate() {
+    for (at, transport) in ALL.into_iter().enumerate() {
         let (base, user) = (format!("base{at}"), format!("al{at}"));
-        let mut client = Client::new(&server, way, &base);
+        let mut client = Client::new(&server, transport, &base);
         let want = |already| json!({"user": user, "users": 2, "already": already});
-        assert_eq!(client.login(&server, &user), want(false), "{way:?}");
-        assert_eq!(client.login(&server, &user), want(true), "{way:?}");
+        assert_eq!(client.login(&server, &user), want(false), "{transport:?}");
+        assert_eq!(client.login(&server, &user), want(true), "{transport:?}");
         send(&server, &user, "to the new one");
-        assert_eq!(client.data(&server), "to the new one", "{way:?}");
+        assert_eq!(client.data(&server), "to the new one", "{transport:?}");
         send(&server, &base, "to the old one");
-        assert_eq!(client.data(&server), "to the old one", "{way:?}");
-        assert_eq!(client.logout(&server, &user), json!({"user": user, "users": 1}), "{way:?}");
+        assert_eq!(client.data(&server), "to the old one", "{transport:?}");
+        assert_eq!(
+            client.logout(&server, &user),
+            json!({"user": user, "users": 1}),
+            "{transport:?}"
+        );
         send(&server, &user, "lost");
         send(&server, &base, "the other stays");
-        assert_eq!(client.data(&server), "the other stays", "{way:?}");
-        assert!(!is_here(&server, &user) && is_here(&server, &base), "{way:?}");
+        assert_eq!(client.data(&server), "the other stays", "{transport:?}");
+        assert!(!is_here(&server, &user) && is_here(&server, &base), "{transport:?}");
         let again = json!({"connection": client.id, "user": user});
         let (status, reply) = server.api("POST", "/api/logout", Some(again));
-        assert_eq!((status, &reply["error"]["code"]), (409, &json!("not_logged_in")), "{way:?}");
+        assert_eq!(
+            (status, &reply["error"]["code"]),
+            (409, &json!("not_logged_in")),
+            "{transport:?}"
+        );
         // The one that it came with may go as well.
-        assert_eq!(client.logout(&server, &base)["users"], 0, "{way:?}");
+        assert_eq!(client.logout(&server, &base)["users"], 0, "{transport:?}");
         server.post("/api/broadcast", json!({"data": "to all"}));
-        assert_eq!(client.data(&server), "to all", "{way:?}");
+        assert_eq!(client.data(&server), "to all", "{transport:?}");
     }
 }
 
 #[test]
 fn an_inbox_is_delivered_at_the_login() {
     let server = serve(&[]);
-    for (at, way) in ALL.into_iter().enumerate() {
+    for (at, transport) in ALL.into_iter().enumerate() {
         let (base, user) = (format!("base{at}"), format!("al{at}"));
-        let mut client = Client::new(&server, way, &base);
+        let mut client = Client::new(&server, transport, &base);
         for number in 0..20 {
             send(&server, &user, &number.to_string());
         }
         client.login(&server, &user);
-        if matches!(way, Way::Phoenix | Way::Longpoll) {
+        if matches!(transport, Transport::Phoenix | Transport::Longpoll) {
             // It follows what it joins.
             let topic = format!("@{user}");
             client.push(&server, json!(["1", "1", topic, "phx_join", {}]));
         }
         for number in 0..20 {
-            assert_eq!(client.data(&server), number.to_string(), "{way:?}");
+            assert_eq!(client.data(&server), number.to_string(), "{transport:?}");
         }
         send(&server, &user, "live");
-        assert_eq!(client.data(&server), "live", "{way:?}");
+        assert_eq!(client.data(&server), "live", "{transport:?}");
     }
 }
 
@@ -161,14 +169,14 @@ fn presence_follows_the_users() {
     let mut socket = websocket(&server, "topic=room:1");
     command(&mut socket, json!({"type": "subscribe", "id": 1, "topic": "room:2"}));
     assert!(present(&server, "room:1").is_empty());
-    ask(&mut socket, "login", "al");
+    request(&mut socket, "login", "al");
     until_present(&server, "room:1", &["al"]);
     until_present(&server, "room:2", &["al"]);
-    ask(&mut socket, "login", "bo");
+    request(&mut socket, "login", "bo");
     until_present(&server, "room:1", &["al", "bo"]);
     command(&mut socket, json!({"type": "subscribe", "id": 2, "topic": "room:3"}));
     until_present(&server, "room:3", &["al", "bo"]);
-    ask(&mut socket, "logout", "al");
+    request(&mut socket, "logout", "al");
     for chat in ["room:1", "room:2", "room:3"] {
         until_present(&server, chat, &["bo"]);
     }
@@ -176,7 +184,7 @@ fn presence_follows_the_users() {
     until_present(&server, "room:1", &[]);
 
     // The same by the application, also for those who joined by Phoenix.
-    let mut client = Client::new(&server, Way::Phoenix, "cy");
+    let mut client = Client::new(&server, Transport::Phoenix, "cy");
     client.push(&server, json!(["1", "1", "room:1", "phx_join", {"meta": {"mood": "curious"}}]));
     until_present(&server, "room:1", &["cy"]);
     client.login(&server, "dora");
@@ -201,9 +209,9 @@ fn stored_subscriptions_come_and_go_with_their_user() {
         command(socket, json!({"type": "subscribe", "id": 1, "topic": topic}));
     };
     subscribe(&mut socket, "feed:before");
-    ask(&mut socket, "login", "al");
+    request(&mut socket, "login", "al");
     subscribe(&mut socket, "feed:after");
-    ask(&mut socket, "login", "bo");
+    request(&mut socket, "login", "bo");
     let topics = |user: &str| -> Vec<String> {
         let found = &server.api("GET", &format!("/api/users/{user}"), None).1["connections"][0];
         let mut topics: Vec<String> = serde_json::from_value(found["topics"].clone()).unwrap();
@@ -213,21 +221,21 @@ fn stored_subscriptions_come_and_go_with_their_user() {
     let all = ["feed:after", "feed:al", "feed:before", "feed:bo", "feed:both", "feed:named"];
     assert_eq!(topics("bo"), all);
     // What the client entered itself stays, and what the other user has as well.
-    ask(&mut socket, "logout", "al");
+    request(&mut socket, "logout", "al");
     assert_eq!(topics("bo"), ["feed:after", "feed:before", "feed:bo", "feed:both", "feed:named"]);
     server.publish("feed:al", json!("lost"));
     server.publish("feed:both", json!("both"));
     assert_eq!(data(&mut socket), "both");
-    ask(&mut socket, "login", "cy");
-    ask(&mut socket, "logout", "bo");
+    request(&mut socket, "login", "cy");
+    request(&mut socket, "logout", "bo");
     assert_eq!(topics("cy"), ["feed:after", "feed:before", "feed:named"]);
     // What it leaves itself is a user's alone the next time.
     for topic in ["feed:after", "feed:before", "feed:named"] {
         command(&mut socket, json!({"type": "unsubscribe", "id": 2, "topic": topic}));
     }
-    ask(&mut socket, "login", "al");
+    request(&mut socket, "login", "al");
     assert_eq!(topics("cy").len(), 5);
-    ask(&mut socket, "logout", "al");
+    request(&mut socket, "logout", "al");
     assert!(topics("cy").is_empty());
 
     // A user of the connect: the topic that its URL names is the client's own.
@@ -240,7 +248,7 @@ fn stored_subscriptions_come_and_go_with_their_user() {
     drop(client);
 
     // What a Phoenix client has joined is its own as well.
-    let mut client = Client::new(&server, Way::Phoenix, "dora");
+    let mut client = Client::new(&server, Transport::Phoenix, "dora");
     client.push(&server, json!(["1", "1", "feed:al", "phx_join", {}]));
     server.until_members("feed:al", 1);
     client.login(&server, "al");
@@ -257,21 +265,21 @@ fn users_count_against_the_limits_of_a_connection() {
     ];
     let server = serve(&few);
     let mut socket = websocket(&server, "user=al&topic=news");
-    assert_eq!(ask(&mut socket, "login", "bo"), "too_many_topics");
-    assert_eq!(ask(&mut socket, "login", "al")["already"], true);
+    assert_eq!(request(&mut socket, "login", "bo"), "too_many_topics");
+    assert_eq!(request(&mut socket, "login", "al")["already"], true);
     let id = server.api("GET", "/api/users/al", None).1["connections"][0]["id"].clone();
     let bo = json!({"connection": id, "user": "bo"});
     let (status, reply) = server.api("POST", "/api/login", Some(bo));
     assert_eq!((status, &reply["error"]["code"]), (409, &json!("too_many_topics")));
-    assert_eq!(ask(&mut socket, "logout", "al")["users"], 0);
-    assert_eq!(ask(&mut socket, "login", "bo")["users"], 1);
+    assert_eq!(request(&mut socket, "logout", "al")["users"], 0);
+    assert_eq!(request(&mut socket, "login", "bo")["users"], 1);
     // Who comes and goes all the time is slowed.
     let begun = Instant::now();
     for _ in 0..20 {
-        ask(&mut socket, "login", "cy");
-        ask(&mut socket, "logout", "bo");
-        ask(&mut socket, "login", "bo");
-        ask(&mut socket, "logout", "cy");
+        request(&mut socket, "login", "cy");
+        request(&mut socket, "logout", "bo");
+        request(&mut socket, "login", "bo");
+        request(&mut socket, "logout", "cy");
     }
     assert!(begun.elapsed() > Duration::from_millis(1_500), "{:?}", begun.elapsed());
 }
@@ -283,7 +291,7 @@ fn where_clients_may_not_the_application_still_may() {
     let reply = command(&mut socket, json!({"type": "login", "id": 1, "user": "bo"}));
     assert_eq!(reply["error"]["code"], "forbidden");
     assert!(reply["error"]["message"].as_str().unwrap().contains("client.login"), "{reply}");
-    assert_eq!(ask(&mut socket, "logout", "al"), "forbidden");
+    assert_eq!(request(&mut socket, "logout", "al"), "forbidden");
     let id = server.api("GET", "/api/users/al", None).1["connections"][0]["id"].clone();
     server.post("/api/login", json!({"connection": id, "user": "bo"}));
     send(&server, "bo", "to bo");
@@ -293,7 +301,7 @@ fn where_clients_may_not_the_application_still_may() {
 #[test]
 fn a_call_for_no_connection_or_no_user_is_refused() {
     let server = serve(&[]);
-    let client = Client::new(&server, Way::Sse, "al");
+    let client = Client::new(&server, Transport::Sse, "al");
     let id = client.id.clone();
     let mut calls = vec![
         (400, "bad_user", json!({"connection": id, "user": ""})),
@@ -305,7 +313,7 @@ fn a_call_for_no_connection_or_no_user_is_refused() {
     // One that was: whoever has its place now is somebody else.
     drop(client);
     server.until("al has gone", |server| !is_here(server, "al"));
-    let _other = Client::new(&server, Way::Sse, "cy");
+    let _other = Client::new(&server, Transport::Sse, "cy");
     calls.push((404, "no_connection", json!({"connection": id, "user": "bo"})));
     for (status, code, body) in calls {
         for call in ["/api/login", "/api/logout"] {
@@ -326,8 +334,8 @@ fn a_call_for_no_connection_or_no_user_is_refused() {
 fn a_user_of_a_login_acknowledges_until_the_logout() {
     let server = serve(&[]);
     let mut socket = websocket(&server, "");
-    ask(&mut socket, "login", "al");
-    ask(&mut socket, "login", "bo");
+    request(&mut socket, "login", "al");
+    request(&mut socket, "login", "bo");
     command(&mut socket, json!({"type": "subscribe", "id": 1, "topic": "work:1"}));
     server.publish("work:1", json!("first"));
     let first = loop {
@@ -344,11 +352,11 @@ fn a_user_of_a_login_acknowledges_until_the_logout() {
     assert_eq!(ack(&mut socket, "al")["ok"]["topic"], "work:1");
     assert_eq!(ack(&mut socket, "eve")["error"]["code"], "no_user");
     // The topic goes on as the other's, who was never here and begins now; and then as nobody's.
-    ask(&mut socket, "logout", "al");
+    request(&mut socket, "logout", "al");
     assert_eq!(ack(&mut socket, "al")["error"]["code"], "no_user");
     server.publish("work:1", json!("second"));
     assert_eq!(data(&mut socket), "second");
-    ask(&mut socket, "logout", "bo");
+    request(&mut socket, "logout", "bo");
     server.publish("work:1", json!("third"));
     assert_eq!(data(&mut socket), "third");
 }
@@ -368,7 +376,7 @@ fn nothing_is_lost_between_logins() {
         });
         let mut logins = 0;
         while next < COUNT {
-            assert_eq!(ask(&mut socket, "login", "al")["users"], 2);
+            assert_eq!(request(&mut socket, "login", "al")["users"], 2);
             logins += 1;
             for _ in 0..5 {
                 let message = loop {

@@ -77,7 +77,7 @@ impl Protocol for Packets {
             tags: Vec::new(),
             stranger: false,
         });
-        Read { taken: 2 + length, request: Some(request), ..Read::MORE }
+        Read { consumed: 2 + length, request: Some(request), ..Read::MORE }
     }
 
     fn encode(&self, message: &Message, _: &mut Codecs, out: &mut Vec<u8>) {

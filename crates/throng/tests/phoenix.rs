@@ -393,7 +393,7 @@ fn missed_messages_arrive_after_a_restart() {
 }
 
 /// Runs a scenario that is also the application to which the server sends webhooks.
-fn ask(scenario: &str, settings: &[(&str, &str)]) {
+fn send_request(scenario: &str, settings: &[(&str, &str)]) {
     let mut script = Script::start("webhook.cjs", scenario, &json!({}));
     let url = format!("http://127.0.0.1:{}/hook/a", script.read()["port"]);
     let server = serve(&[&[("THRONG_WEBHOOK_URL", url.as_str())], settings].concat());
@@ -404,22 +404,22 @@ fn ask(scenario: &str, settings: &[(&str, &str)]) {
 #[test]
 fn webhooks_decide_about_joins_and_events() {
     let secret = ("THRONG_WEBHOOK_SECRET", "0123456789abcdef");
-    ask("joins_and_events", &[secret, SHORT_POLLS]);
+    send_request("joins_and_events", &[secret, SHORT_POLLS]);
 }
 
 #[test]
 fn what_is_published_is_allowed_refused_or_changed_by_webhooks() {
-    ask("publishes", &[SHORT_POLLS]);
+    send_request("publishes", &[SHORT_POLLS]);
 }
 
 #[test]
 fn a_failing_webhook_is_an_error_to_the_client() {
-    ask("failures", &[("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "4000")]);
+    send_request("failures", &[("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "4000")]);
 }
 
 #[test]
 fn a_client_may_leave_while_its_join_webhook_is_pending() {
-    ask("leave_while_a_join_waits", &[]);
+    send_request("leave_while_a_join_waits", &[]);
 }
 
 /// A rule against joins applies to the clients of all transports.

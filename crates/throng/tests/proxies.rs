@@ -127,18 +127,18 @@ fn connections_count_for_the_address_behind_the_proxy() {
 #[test]
 fn a_connection_of_a_proxy_may_carry_requests_of_several_clients() {
     let server = through("x-forwarded-for", &[("THRONG_LIMITS_CONNECTIONS_PER_ADDRESS_MAX", "1")]);
-    let ask = |stream: &mut Stream, client: &str| {
+    let send_request = |stream: &mut Stream, client: &str| {
         let head = format!("GET /healthz HTTP/1.1\r\nHost: t\r\nX-Forwarded-For: {client}\r\n\r\n");
         stream.send(&head);
         stream.read_reply().0
     };
     let (mut one, mut two) = (Stream::new(server.connect()), Stream::new(server.connect()));
-    assert_eq!(ask(&mut one, "192.0.2.1"), 200);
-    assert_eq!(ask(&mut two, "192.0.2.2"), 200);
+    assert_eq!(send_request(&mut one, "192.0.2.1"), 200);
+    assert_eq!(send_request(&mut two, "192.0.2.2"), 200);
     // The first connection is another client's now.
-    assert_eq!(ask(&mut one, "192.0.2.3"), 200);
-    assert_eq!(ask(&mut two, "192.0.2.1"), 200);
-    assert_eq!(ask(&mut one, "192.0.2.1"), 503);
+    assert_eq!(send_request(&mut one, "192.0.2.3"), 200);
+    assert_eq!(send_request(&mut two, "192.0.2.1"), 200);
+    assert_eq!(send_request(&mut one, "192.0.2.1"), 503);
 }
 
 #[test]

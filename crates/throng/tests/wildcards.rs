@@ -104,24 +104,24 @@ fn each_of_many_messages_comes_once_however_many_filters_match_it() {
 fn a_websocket_subscribes_and_unsubscribes_by_filter() {
     let server = server();
     let mut socket = websocket(&server, "topic=done");
-    let mut ask = |kind: &str, topic: &str, more: Value| {
+    let mut send_request = |kind: &str, topic: &str, more: Value| {
         let mut object = json!({"type": kind, "id": 1, "topic": topic, "filter": "mqtt"});
         object.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         command(&mut socket, object)
     };
     let none = json!({});
-    assert_eq!(ask("subscribe", "a/+", none.clone())["ok"], json!({"topic": "a/+"}));
-    assert_eq!(ask("subscribe", "a/+", none.clone())["ok"], json!({"topic": "a/+"}));
+    assert_eq!(send_request("subscribe", "a/+", none.clone())["ok"], json!({"topic": "a/+"}));
+    assert_eq!(send_request("subscribe", "a/+", none.clone())["ok"], json!({"topic": "a/+"}));
     let code = |outcome: Value| outcome["error"]["code"].as_str().unwrap_or("none").to_string();
-    assert_eq!(code(ask("subscribe", "a/b+", none.clone())), "bad_filter");
-    assert_eq!(code(ask("subscribe", "$share/g/a", none.clone())), "bad_filter");
-    assert_eq!(code(ask("subscribe", "a/#", json!({"filter": "glob"}))), "bad_filter");
-    assert_eq!(code(ask("subscribe", "a/#", json!({"tags": ["x"]}))), "bad_filter");
-    assert_eq!(code(ask("subscribe", "@alice", none.clone())), "bad_topic");
-    assert_eq!(code(ask("unsubscribe", "a/#", none.clone())), "not_subscribed");
-    assert_eq!(code(ask("subscribe", "b/#", json!({"since": "start"}))), "bad_since");
+    assert_eq!(code(send_request("subscribe", "a/b+", none.clone())), "bad_filter");
+    assert_eq!(code(send_request("subscribe", "$share/g/a", none.clone())), "bad_filter");
+    assert_eq!(code(send_request("subscribe", "a/#", json!({"filter": "glob"}))), "bad_filter");
+    assert_eq!(code(send_request("subscribe", "a/#", json!({"tags": ["x"]}))), "bad_filter");
+    assert_eq!(code(send_request("subscribe", "@alice", none.clone())), "bad_topic");
+    assert_eq!(code(send_request("unsubscribe", "a/#", none.clone())), "not_subscribed");
+    assert_eq!(code(send_request("subscribe", "b/#", json!({"since": "start"}))), "bad_since");
     // What was missed is not recovered, and the client is told so.
-    let again = ask("subscribe", "b/#", json!({"since": "5f3a91c2:7"}));
+    let again = send_request("subscribe", "b/#", json!({"since": "5f3a91c2:7"}));
     assert_eq!(again["ok"]["recovered"], false, "{again}");
     server.publish("a/1", json!(1));
     assert_eq!(receive(&mut socket)["data"], 1);
@@ -215,8 +215,8 @@ fn wildcards_are_off_until_they_are_on() {
         );
     }
     let mut socket = websocket(&server, "topic=a");
-    let ask = json!({"type": "subscribe", "id": 1, "topic": "a/#", "filter": "mqtt"});
-    assert_eq!(command(&mut socket, ask)["error"]["code"], "wildcards_off");
+    let send_request = json!({"type": "subscribe", "id": 1, "topic": "a/#", "filter": "mqtt"});
+    assert_eq!(command(&mut socket, send_request)["error"]["code"], "wildcards_off");
     let mut socket = phoenix(&server);
     let reply = push(&mut socket, json!(["1", "1", "a/#", "phx_join", {"filter": "mqtt"}]));
     let reason = reply[4]["response"]["reason"].as_str().unwrap();

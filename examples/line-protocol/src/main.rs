@@ -62,8 +62,8 @@ impl Protocol for Line {
                 out.extend_from_slice(b"ERR too_long a line must end\n");
                 Request::Close(CloseReason::TooBig)
             });
-            let taken = if request.is_some() { bytes.len() } else { 0 };
-            return Read { taken, request, ..Read::MORE };
+            let consumed = if request.is_some() { bytes.len() } else { 0 };
+            return Read { consumed, request, ..Read::MORE };
         };
         let line = String::from_utf8_lossy(&bytes[..end]);
         let (command, rest) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
@@ -71,7 +71,7 @@ impl Protocol for Line {
             outcome(reader, command, rest.trim(), out).map_err(|CodedError { code, message }| {
                 out.extend_from_slice(format!("ERR {command} {code} {message}\n").as_bytes());
             });
-        Read { taken: end + 1, request: request.ok(), ..Read::MORE }
+        Read { consumed: end + 1, request: request.ok(), ..Read::MORE }
     }
 
     fn encode(&self, message: &Message, _codecs: &mut Codecs, out: &mut Vec<u8>) {

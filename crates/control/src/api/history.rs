@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ::history::{Asker, Completion, HistoryError, HistoryReply, Page, PageFrom, PageQuery};
+use ::history::{Completion, HistoryError, HistoryReply, Page, PageFrom, PageQuery, Requester};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -225,8 +225,8 @@ async fn reply<T: Send + 'static>(
 ) -> Result<T, HistoryReplyError> {
     let (sender, receiver) = oneshot::channel();
     // If nobody waits any more, the caller went away.
-    let asker = Asker::default();
-    let completion = Completion::of(&asker, move |reply| _ = sender.send(reply));
+    let requester = Requester::default();
+    let completion = Completion::of(&requester, move |reply| _ = sender.send(reply));
     if let HistoryReply::Now(now) = request(completion).map_err(HistoryReplyError::NotTaken)? {
         return Ok(now);
     }

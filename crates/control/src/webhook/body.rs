@@ -1,4 +1,4 @@
-//! What is written to the application: JSON, no I/O.
+//! The bodies of HTTP requests to the application: JSON, no I/O.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,17 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use model::{ConnectionId, Data, Name};
 use protocol::request::Credentials;
-use shard::{Connecting, WebhookRequest, Whose};
+use shard::{Connecting, EventSource, WebhookRequest};
 
-/// What an event takes besides its payload and names, in bytes, roughly.
+/// The rough number of bytes of an event besides its payload and names.
 const EVENT_BYTES: usize = 128;
 
-/// What an event takes in a request, in bytes, roughly.
+/// The rough number of bytes of an event in a request.
 pub(super) fn event_bytes(hook_request: &WebhookRequest) -> usize {
     EVENT_BYTES + memory_bytes(hook_request)
 }
 
-/// What a client makes a request hold in memory, in bytes: its payload and the names in it.
+/// The memory of a request that its client decides about, in bytes: its payload and names.
 pub(super) fn memory_bytes(hook_request: &WebhookRequest) -> usize {
     let hook_request = &hook_request.details;
     let users: usize = hook_request.users.iter().map(|user| user.len()).sum();
@@ -81,7 +81,7 @@ fn event(out: &mut Vec<u8>, hook_request: &WebhookRequest) {
     out.push(b'}');
 }
 
-/// Somebody who comes without a token. A parameter may stand several times in a query: each has a list.
+/// A client without a token. A parameter may stand several times in a query: each has a list.
 fn connecting(out: &mut Vec<u8>, Connecting { address, request, .. }: &Connecting) {
     out.extend_from_slice(br#","address":"#);
     match address {
@@ -114,8 +114,8 @@ fn connecting(out: &mut Vec<u8>, Connecting { address, request, .. }: &Connectin
     }
 }
 
-/// The body of the HTTP request that carries these events, which the application is told; `lost` is how
-/// many were dropped since it last took some.
+/// The body of the HTTP request with these events. `lost` is how many were dropped since the application last took
+/// some.
 pub(super) fn events_body<'a>(events: impl Iterator<Item = &'a [u8]>, lost: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(1024);
     out.extend_from_slice(br#"{"events":["#);
@@ -160,7 +160,7 @@ pub(super) fn about_connection(
     number: u64,
     at_ms: u64,
     kind: &str,
-    whose: &Whose,
+    source: &EventSource,
     topic: Option<&Name>,
     end: Option<(&str, u32)>,
 ) -> Vec<u8> {
@@ -172,12 +172,12 @@ pub(super) fn about_connection(
     if let Some((reason, seconds)) = end {
         out.extend_from_slice(format!(r#","reason":"{reason}","seconds":{seconds}"#).as_bytes());
     }
-    who(&mut out, &whose.users, whose.connection, whose.transport);
+    who(&mut out, &source.users, source.connection, source.transport);
     out.push(b'}');
     out
 }
 
-/// Whose it is, and where from.
+/// Appends users, connection and transport.
 fn who(out: &mut Vec<u8>, users: &[Name], connection: ConnectionId, transport: &str) {
     out.extend_from_slice(br#","user":"#);
     match users.first() {

@@ -17,39 +17,39 @@ use super::signature::{self, RequestId, SigningKey};
 use crate::outgoing::{AGENT, Authorities, Connector, chain, connector};
 use crate::spans::{TRACEPARENT, Tracer};
 
-/// An unused connection is closed after this time. Servers do so after 2 seconds and more, and a
-/// request that meets their closing would fail.
+/// An unused connection is closed after this time. Servers close it after 2 seconds or more, and a request that meets
+/// their close would fail.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 
-/// The largest answer in bytes: so much, and [`RESPONSE_BYTES_PER_EVENT`] for each event.
+/// The limit on a response in bytes, and [`RESPONSE_BYTES_PER_EVENT`] more for each event.
 const RESPONSE_BYTES: usize = 1 << 20;
 
 /// See [`RESPONSE_BYTES`].
 const RESPONSE_BYTES_PER_EVENT: usize = 16 << 10;
 
-/// What proves to the application who sends.
+/// Proves to the application that this server sends.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Proof {
-    /// Goes as bearer token.
+    /// A bearer token.
     pub secret: Option<String>,
-    /// Signs.
+    /// A key that signs each request.
     pub key: Option<SigningKey>,
 }
 
-/// The body of an answer that took what was sent, or why there is none to read.
+/// The body of a response that took the request, or why it can't be read.
 pub(super) type Taken = Result<Vec<u8>, RequestError>;
 
-/// A client that is made for the first request: a node that sends nothing needs no certificates in memory.
+/// A client that is created for the first request: a node that sends nothing needs no certificates in memory.
 pub(super) struct LazyClient {
     client: Option<Client>,
     idle_connections_max: usize,
     clients: Clients,
 }
 
-/// What all clients of a node share.
+/// The state that all clients of a node share.
 #[derive(Clone)]
 pub(super) struct Clients {
-    /// Which applications are trusted.
+    /// Which certificates of servers are trusted.
     pub authorities: Authorities,
     /// Begins a span of each request, where a collector is configured.
     pub tracer: Option<Arc<Tracer>>,
@@ -83,7 +83,7 @@ impl Client {
     /// A client. Holds at most so many unused connections to a host.
     ///
     /// # Errors
-    /// When TLS can't be set up.
+    /// If TLS can't be set up.
     pub fn new(idle_connections_max: usize, clients: &Clients) -> io::Result<Self> {
         let pool = Pool::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
@@ -93,7 +93,7 @@ impl Client {
         Ok(Client { pool, tracer: clients.tracer.clone() })
     }
 
-    /// Sends a body and returns the answer's, empty for 204. Takes as long as the application does.
+    /// Sends a body and returns the body of the response, empty for 204. Takes as long as the application does.
     pub async fn post(
         &self,
         url: &str,
@@ -109,7 +109,7 @@ impl Client {
 }
 
 impl Client {
-    /// Sends a body that needs no answer but that it was taken: a status of 200 to 299.
+    /// Sends a body. A status of 200 to 299 takes it, and the body of the response is ignored.
     pub async fn send_events(
         &self,
         url: &str,
@@ -124,7 +124,7 @@ impl Client {
 }
 
 impl Client {
-    /// Sends a body that a status of 200 to 299 takes, whether its answer can be read or not.
+    /// Sends a body. A status of 200 to 299 takes it, even if the body of the response can't be read.
     pub async fn forward(
         &self,
         url: &str,
@@ -144,7 +144,8 @@ impl Client {
 }
 
 impl Client {
-    /// Sends a request, and a `traceparent` where the request is recorded: what the application does then continues the trace.
+    /// Sends a request, and a `traceparent` where the request is recorded: what the application does then continues the
+    /// trace.
     async fn send(
         &self,
         name: &'static str,
@@ -217,7 +218,7 @@ async fn read(
     if !status.is_success() || must_be_ok && status != StatusCode::OK {
         let hint = if status.is_redirection() { "; redirects are not followed" } else { "" };
         let error = RequestError::new(ErrorKind::Status, format!("status {status}{hint}"));
-        // What a proxy says while the application behind it starts anew.
+        // A proxy responds so while the application behind it restarts.
         let is_passing = matches!(status.as_u16(), 429 | 502..=504);
         let is_final = status.is_client_error() && !matches!(status.as_u16(), 408 | 429);
         return Err(RequestError { is_passing, is_final, ..error });

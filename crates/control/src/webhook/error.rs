@@ -13,24 +13,24 @@ const LOG_EVERY_US: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ErrorKind {
-    /// No whole answer within the time, be it that the request did not go out before.
+    /// No whole response within the time. The request may not have been sent.
     Timeout,
-    /// No connection, or it broke before the whole answer was there.
+    /// No connection, or it broke before the whole response was received.
     Unreachable,
     /// A status other than 200 and 204.
     Status,
-    /// An answer that can't be read: not HTTP, not JSON, too large, or not one reply per event.
+    /// An invalid response: not HTTP, not JSON, too large, or not one reply for each event.
     Body,
-    /// Too many requests waited: it was rejected when it came.
+    /// The queue had no capacity for the request.
     Full,
-    /// There was no URL to send it to.
+    /// There is no URL for it.
     Nowhere,
     /// The node shut down first.
     Stopped,
 }
 
 impl ErrorKind {
-    /// All, in the order of their discriminants.
+    /// All kinds, in the order of their discriminants.
     pub const ALL: [ErrorKind; 7] = [
         ErrorKind::Timeout,
         ErrorKind::Unreachable,
@@ -54,7 +54,7 @@ impl ErrorKind {
         }
     }
 
-    /// What a client learns: nothing of how things are inside.
+    /// The message for the client, without details of the system behind.
     pub fn reason(self) -> &'static str {
         match self {
             ErrorKind::Timeout => "the application did not answer in time",
@@ -67,7 +67,7 @@ impl ErrorKind {
         }
     }
 
-    /// What takes the place of the application's response.
+    /// The response in place of the application's.
     pub fn response(self) -> WebhookResponse {
         WebhookResponse::Silent(self.reason())
     }
@@ -79,9 +79,9 @@ impl ErrorKind {
 pub(super) struct RequestError {
     pub kind: ErrorKind,
     pub cause: String,
-    /// The same request may be answered in a moment: a back end that starts anew, or one of several.
+    /// The same request may succeed soon: the back end restarts, or is one of several.
     pub is_passing: bool,
-    /// The same request will never be taken: a status of 400 to 499, but for those that ask for patience.
+    /// The same request will never succeed: a status of 400 to 499, but for 408 and 429.
     pub is_final: bool,
 }
 
@@ -106,7 +106,7 @@ impl Default for Log {
 }
 
 impl Log {
-    /// Warns of an error of so many events at this URL, unless it has just warned of one like it.
+    /// Logs an error of so many events at this URL, unless one of this kind was just logged.
     pub fn warn(&self, error: &RequestError, url: Option<&str>, events: u64) {
         let now_us = self.began.elapsed().as_micros() as u64;
         let Some(suppressed) = self.kinds[error.kind as usize].pass(now_us, events) else {

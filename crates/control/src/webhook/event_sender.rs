@@ -16,10 +16,10 @@ use super::{Dispatcher, Settings};
 /// The pause after a failure, in milliseconds: the first one, and the longest.
 const RETRY_MS: (u64, u64) = (250, 30_000);
 
-/// So long events are gathered: in a crowd that connects, to wake for each would cost as much as the crowd.
+/// How long events are gathered. When many clients connect, a wake-up for each event would cost as much as the clients.
 const GATHER: Duration = Duration::from_millis(10);
 
-/// At the end, what waits is sent for so long.
+/// How long the events that wait are still sent at the end.
 const END: Duration = Duration::from_secs(3);
 
 /// The events that the application has not taken yet. The event sender works on them, and a hand-over exports them.
@@ -35,21 +35,21 @@ impl SharedEventQueue {
     }
 }
 
-/// The control thread's side: tells the application what has happened.
+/// The side of the control thread: sends events to the application.
 pub struct EventSender {
     dispatcher: Arc<Dispatcher>,
     client: LazyClient,
     log: Log,
-    /// Tells that this has ended.
+    /// Completes when the sender has ended.
     _done: Option<tokio::sync::oneshot::Sender<()>>,
 }
 
-/// What the event sender begins with.
+/// The settings and the state with which the event sender begins.
 #[derive(Default)]
 pub struct EventStart {
-    /// Where events survive.
+    /// The store of events, if there is one.
     pub store: Option<Arc<dyn EventStore>>,
-    /// What the process before this one has left there: numbers, and what was written.
+    /// The events that the process before this one has left there, with their numbers.
     pub left: Vec<(u64, Box<[u8]>)>,
     /// The name of this node, with which the ids of its connections begin.
     pub node: String,
@@ -64,7 +64,7 @@ impl EventSender {
         EventSender { dispatcher, client, log: Log::default(), _done: Some(done) }
     }
 
-    /// Runs until [`Dispatcher::stop`], and a little longer to send what waits. Needs a tokio runtime with
+    /// Runs until [`Dispatcher::stop`], and a little longer to send the events that wait. Needs a tokio runtime with
     /// I/O and time.
     pub async fn run(mut self) {
         let mut backoff = Backoff::new(RETRY_MS.0, RETRY_MS.1);
@@ -75,7 +75,7 @@ impl EventSender {
             let settings = dispatcher.settings();
             let (due, now, batch) = {
                 let _turn = dispatcher.counts.gate.turn().await;
-                // What was put in before is collected below.
+                // Earlier events are collected below.
                 let is_over = dispatcher.events.is_closed();
                 let mut queue = dispatcher.event_queue.lock();
                 if !queue.begun && settings.has_events() {
@@ -127,7 +127,7 @@ impl EventSender {
         }
     }
 
-    /// Sends a batch, and takes over meanwhile what happens.
+    /// Sends a batch, and collects new events meanwhile.
     async fn send(
         &mut self,
         url: &str,
@@ -136,7 +136,7 @@ impl EventSender {
         end: Option<Instant>,
     ) -> Result<(), RequestError> {
         let client = self.client.get()?;
-        // What has not begun when all stands still is not begun.
+        // While the gate is closed, no request begins.
         drop(self.dispatcher.counts.gate.turn().await);
         let (id, proof) = (RequestId::of(batch.first, batch.last), settings.proof());
         let request = client.send_events(url, &id, &proof, batch.body.clone());

@@ -1,13 +1,12 @@
-//! Events for the application: in one order, each at least once.
+//! Events for the application, in one order, each at least once.
 //!
-//! Shards put what has happened into the outbox. The control thread gives each event a number and a
-//! time, writes it into the store if there is one, and sends it behind all others: one request at a
-//! time, again and again until the application has taken it, with ever longer pauses. So events are in
-//! order for all users and connections. What waits is bounded; what does not fit is dropped, and the
-//! application is told how many were.
+//! Shards put events into a queue. The control thread gives each event a number and a time, writes it to the store if
+//! there is one, and sends it behind all earlier events. One request is under way at a time. It is sent again, after
+//! growing pauses, until the application has taken it. So events are in order over all users and connections. The queue
+//! is bounded: events without capacity are dropped, and the next request says how many.
 //!
-//! Whether a topic is occupied is known here: each shard says when it has the first member and when the
-//! last one has gone, and it is told when it has stayed so for a while.
+//! This queue also decides whether a topic is occupied. Each shard reports its first member and that its last member
+//! has left. An event follows when the topic has stayed occupied or vacated for a while.
 
 mod handover;
 #[cfg(test)]
@@ -19,47 +18,47 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use model::Name;
-use shard::{HookEvent, HookEvents, Whose};
+use shard::{EventSource, HookEvent, HookEvents};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 pub(super) use self::handover::{QueueState, TopicState};
 use super::body;
 
-/// Bytes of a request's events, unless one has more.
+/// The limit on bytes of a request's events, unless one event has more.
 const BATCH_BYTES_MAX: usize = 512 << 10;
 
-/// Where events survive the process.
+/// A store in which events survive the process.
 pub trait EventStore: Send + Sync {
-    /// Writes events, by numbers that grow, and deletes those up to a number. False when it can't.
+    /// Writes events, by growing numbers, and deletes those up to a number. Returns false if it can't.
     fn change(&self, puts: Vec<(u64, Box<[u8]>)>, through: Option<u64>) -> bool;
 }
 
-/// What stays as it is while the node runs.
+/// Settings that do not change while the node runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventLimits {
-    /// Events that may wait.
+    /// The limit on events that wait.
     pub events_max: usize,
-    /// What they may hold.
+    /// The limit on their bytes.
     pub bytes_max: usize,
 }
 
-/// What was counted so far.
+/// The counters and gauges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventStats {
     /// Gauge: events that wait.
     pub waiting: u64,
     /// Gauge: their bytes.
     pub waiting_bytes: u64,
-    /// Gauge: how old the oldest of them is, in seconds.
+    /// Gauge: the age of the oldest of them, in seconds.
     pub oldest_seconds: u64,
     /// Events that the application has taken.
     pub taken: u64,
-    /// Requests that it has not taken.
+    /// Requests that the application has not taken.
     pub failed: u64,
-    /// Events that were dropped because too many waited.
+    /// Events that were dropped because the queue had no capacity.
     pub full: u64,
-    /// Events that were dropped because nobody had taken them for too long.
+    /// Events that were dropped because the application had not taken them in time.
     pub expired: u64,
     /// Events that the store could not write: they are lost if the process ends now.
     pub unwritten: u64,
@@ -68,33 +67,33 @@ pub struct EventStats {
 /// An event that waits.
 pub(super) struct Waiting {
     pub number: u64,
-    /// When it was, in milliseconds since 1970.
+    /// When it happened, in milliseconds since 1970.
     pub at_ms: u64,
     pub json: Box<[u8]>,
 }
 
-/// What shards have said of a topic.
+/// What shards have reported about a topic.
 #[derive(Default)]
 struct Topic {
     /// The shards on which it has members.
     shards: Vec<u16>,
     /// The state that the application knows.
     is_occupied: bool,
-    /// When an event says otherwise, if it stays so.
+    /// When the next event about it is due, if its state stays the same until then.
     due: Option<Instant>,
 }
 
-/// What shards have put in, and nobody has taken out.
+/// Events that shards have put in and that have no number yet.
 struct Inbox {
     open: bool,
     events: Vec<(u64, HookEvent)>,
     topics: BTreeMap<Name, Topic>,
-    /// Topics whose time comes, the first one first.
+    /// Topics with an event that is due later, the earliest first.
     due: VecDeque<(Instant, Name)>,
     occupancy: Duration,
 }
 
-/// Events on their way to the application.
+/// The queue between shards and the event sender.
 pub(super) struct Events {
     limits: EventLimits,
     inbox: Mutex<Inbox>,
@@ -135,7 +134,7 @@ impl Events {
         }
     }
 
-    /// What was counted so far.
+    /// The counters and gauges.
     pub fn stats(&self) -> EventStats {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let oldest_ms = get(&self.oldest_ms);
@@ -157,7 +156,7 @@ impl Events {
         self.lock().occupancy = occupancy;
     }
 
-    /// Takes what has happened on a shard.
+    /// Puts in events of a shard.
     pub fn put(&self, shard: u16, events: Vec<HookEvent>) {
         let (at_ms, now) = (now_ms(), Instant::now());
         let mut inbox = self.lock();
@@ -183,13 +182,13 @@ impl Events {
                 event => inbox.events.push((at_ms, event)),
             }
         }
-        // Whoever takes what is there takes all: a wake-up is a system call.
+        // One wake-up is enough for all events, and is a system call.
         if was_empty || inbox.due.len() > due_before {
             self.ready.notify_one();
         }
     }
 
-    /// No more is put in. What shards have said of topics counts at once.
+    /// Ends the queue: no more events are put in. Reports about topics take effect at once.
     pub fn close(&self) {
         let mut inbox = self.lock();
         inbox.open = false;
@@ -206,7 +205,7 @@ impl Events {
         self.ready.notify_one();
     }
 
-    /// Whether nothing more is put in.
+    /// Returns whether the queue has ended.
     pub fn is_closed(&self) -> bool {
         !self.lock().open
     }
@@ -232,7 +231,7 @@ impl Inbox {
         }
     }
 
-    /// Waits for the time to pass, or no longer, when all is as the application knows it.
+    /// Sets or cancels the time of a topic's event: it is cancelled if the application knows the state already.
     fn changed(&mut self, name: Name, now: Instant) {
         let Some(topic) = self.topics.get_mut(&name) else {
             return;
@@ -250,13 +249,13 @@ impl Inbox {
         }
     }
 
-    /// The topics that have stayed so for long enough, and whether they are occupied.
+    /// Returns the topics that have stayed the same for long enough, and whether they are occupied.
     fn take_due(&mut self, now: Instant) -> Vec<(Name, bool)> {
         let mut notified = Vec::new();
         while self.due.front().is_some_and(|(due, _)| *due <= now) {
             let Some((due, name)) = self.due.pop_front() else { break };
             let Some(topic) = self.topics.get_mut(&name) else { continue };
-            // It was otherwise meanwhile.
+            // The state has changed back meanwhile.
             if topic.due != Some(due) {
                 continue;
             }
@@ -278,11 +277,11 @@ pub(super) struct Batch {
     pub last: u64,
     pub events: usize,
     pub body: Vec<u8>,
-    /// How many events were dropped before it, as it says.
+    /// The number of dropped events that the batch reports.
     lost: u64,
 }
 
-/// The control thread's side.
+/// The side of the control thread.
 pub(super) struct Queue {
     events: Arc<Events>,
     store: Option<Arc<dyn EventStore>>,
@@ -292,24 +291,24 @@ pub(super) struct Queue {
     bytes: usize,
     /// The number of the next event.
     next: u64,
-    /// Events that were dropped since the application was last told.
+    /// Events that were dropped since the last batch.
     lost: u64,
     full_seen: u64,
-    /// What was sent and not taken: it is sent again as it was.
+    /// The batch that was sent and not taken. It is sent again unchanged.
     again: Option<Batch>,
-    /// The application is told that this node has begun, or another process has told it.
+    /// The event that this node has begun was added, or another process has added it.
     pub begun: bool,
 }
 
 impl Queue {
-    /// What the process before this one has left comes first.
+    /// Begins with the events that the process before this one has left.
     pub fn new(
         events: Arc<Events>,
         store: Option<Arc<dyn EventStore>>,
         left: Vec<(u64, Box<[u8]>)>,
         node: String,
     ) -> Self {
-        // Numbers go on with the time, also where nothing was left.
+        // Numbers grow with the time, also if no events were left.
         let mut next = now_ms().saturating_mul(1_000);
         let (mut waiting, mut bytes) = (VecDeque::new(), 0);
         for (number, row) in left {
@@ -335,7 +334,7 @@ impl Queue {
         queue
     }
 
-    /// The application is told that a node begins: connections of earlier ones are gone.
+    /// Adds the event that this node has begun: connections of an earlier process have ended.
     pub fn begin(&mut self) {
         self.begun = true;
         let json = body::started(self.next, now_ms(), &self.node);
@@ -343,8 +342,7 @@ impl Queue {
         self.write(self.waiting.len() - 1);
     }
 
-    /// Takes over what shards have put in. Gives when it is to be called again, if nothing is put in
-    /// before.
+    /// Collects the events that shards have put in. Returns when to call it again, if no event is put in before.
     pub fn collect(&mut self, wants: HookEvents) -> Option<Instant> {
         let now = Instant::now();
         let (events, topics, due) = {
@@ -355,15 +353,17 @@ impl Queue {
         let from = self.waiting.len();
         for (at_ms, event) in events {
             let json = match &event {
-                HookEvent::Connected(whose) => self.json(at_ms, "connected", whose, None, None),
-                HookEvent::Disconnected { whose, reason, seconds } => {
+                HookEvent::Connected(source) => self.json(at_ms, "connected", source, None, None),
+                HookEvent::Disconnected { source, reason, seconds } => {
                     let end = Some((reason.name(), *seconds));
-                    self.json(at_ms, "disconnected", whose, None, end)
+                    self.json(at_ms, "disconnected", source, None, end)
                 }
-                HookEvent::Joined(whose, topic) => {
-                    self.json(at_ms, "joined", whose, Some(topic), None)
+                HookEvent::Joined(source, topic) => {
+                    self.json(at_ms, "joined", source, Some(topic), None)
                 }
-                HookEvent::Left(whose, topic) => self.json(at_ms, "left", whose, Some(topic), None),
+                HookEvent::Left(source, topic) => {
+                    self.json(at_ms, "left", source, Some(topic), None)
+                }
                 HookEvent::Occupied(_) | HookEvent::Vacated(_) => continue,
             };
             self.push(at_ms, json);
@@ -384,11 +384,11 @@ impl Queue {
         &self,
         at_ms: u64,
         kind: &str,
-        whose: &Whose,
+        source: &EventSource,
         topic: Option<&Name>,
         end: Option<(&str, u32)>,
     ) -> Vec<u8> {
-        body::about_connection(self.next, at_ms, kind, whose, topic, end)
+        body::about_connection(self.next, at_ms, kind, source, topic, end)
     }
 
     fn push(&mut self, at_ms: u64, json: Vec<u8>) {
@@ -403,7 +403,7 @@ impl Queue {
         self.next += 1;
     }
 
-    /// Writes what was added into the store.
+    /// Writes new events to the store.
     fn write(&mut self, from: usize) {
         self.show();
         let Some(store) = &self.store else { return };
@@ -418,7 +418,7 @@ impl Queue {
         }
     }
 
-    /// The next batch; nothing while nothing waits. What nobody has taken for so long is dropped first.
+    /// Returns the next batch, if there are events. Events that are too old are dropped first.
     pub fn batch(&mut self, events_max: usize, retry: Duration) -> Option<Batch> {
         self.expire(retry);
         if self.again.is_some() {
@@ -437,7 +437,7 @@ impl Queue {
         self.again.clone()
     }
 
-    /// A batch of the first events; nothing where there are fewer, or none.
+    /// Returns a batch of the first events. `None` if there are fewer, or none.
     fn batch_of(&self, count: usize, lost: u64) -> Option<Batch> {
         let last = self.waiting.get(count.checked_sub(1)?)?.number;
         let first = self.waiting.front()?.number;
@@ -469,7 +469,7 @@ impl Queue {
         self.remove(count);
     }
 
-    /// It has not: the same batch is sent again.
+    /// The application has not taken the batch: it is sent again.
     pub fn failed(&self) {
         self.events.failed.fetch_add(1, Ordering::Relaxed);
     }
@@ -483,7 +483,7 @@ impl Queue {
         self.again = None;
         self.show();
         if let (Some(store), Some(_)) = (&self.store, through) {
-            // What is not deleted is sent once more after the next start.
+            // Events that are not deleted are sent once more after the next start.
             store.change(Vec::new(), through);
         }
     }

@@ -1,4 +1,4 @@
-//! Lets everything that goes on with the application stand still, so that another process can go on with it.
+//! Pauses all work with the application, so that another process can go on with it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Workers do each thing in a turn, which doesn't wait for anything. While the gate is closed there are no turns.
+/// Workers do each step in a turn, which does not wait. While the gate is closed there are no turns.
 #[derive(Default)]
 pub(super) struct Gate {
     state: Mutex<State>,
-    /// The same as in the state: for those who are asked in a turn, too.
+    /// The same as in the state, readable in a turn.
     is_closed: AtomicBool,
     opened: Notify,
 }
@@ -19,25 +19,25 @@ pub(super) struct Gate {
 #[derive(Default)]
 struct State {
     closed_at: Option<Instant>,
-    /// For how long it was closed, altogether.
+    /// How long the gate was closed in all.
     closed_for: Duration,
 }
 
-/// As long as somebody has it, the gate is not closed.
+/// While a turn exists, the gate does not close.
 pub(super) struct Turn<'a>(MutexGuard<'a, State>);
 
 impl Turn<'_> {
-    /// For how long the gate was closed so far, altogether: time that counts for nothing.
+    /// Returns how long the gate was closed so far. This time does not count for time limits.
     pub fn closed_for(&self) -> Duration {
         self.0.closed_for
     }
 }
 
 impl Gate {
-    /// A turn, as soon as the gate is open. Not to be kept while waiting for something.
+    /// Returns a turn as soon as the gate is open. The caller must not wait while it has the turn.
     pub async fn turn(&self) -> Turn<'_> {
         loop {
-            // From here on it is told that the gate opens.
+            // From here on, the opening of the gate is notified.
             let opened = self.opened.notified();
             if let Some(turn) = self.turn_now() {
                 return turn;
@@ -51,14 +51,14 @@ impl Gate {
         state.closed_at.is_none().then_some(Turn(state))
     }
 
-    /// Closes it; waits for the turn that somebody has.
+    /// Closes the gate. Waits for turns that exist.
     pub fn close(&self) {
         let mut state = self.lock();
         state.closed_at.get_or_insert_with(Instant::now);
         self.is_closed.store(true, Ordering::Relaxed);
     }
 
-    /// Opens it again.
+    /// Opens the gate again.
     pub fn open(&self) {
         let mut state = self.lock();
         if let Some(closed_at) = state.closed_at.take() {
@@ -69,7 +69,7 @@ impl Gate {
         self.opened.notify_waiters();
     }
 
-    /// Whether it is closed.
+    /// Returns whether the gate is closed.
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Relaxed)
     }
@@ -79,7 +79,7 @@ impl Gate {
     }
 }
 
-/// When something came, where time of this length counted for nothing since then or earlier.
+/// Moves the time of an arrival, for the time that the gate was closed since then.
 pub(super) fn later(came: Instant, by: Duration, now: Instant) -> Instant {
     came.checked_add(by).map_or(now, |later| later.min(now).max(came))
 }

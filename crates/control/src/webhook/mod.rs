@@ -1,25 +1,23 @@
-//! Carries clients' events to the application and its responses back, by HTTP.
+//! Sends the requests of shards to the application by HTTP, and returns its responses.
 //!
-//! A shard hands over each event as a request and gets one response for it. The request waits in the
-//! request queue until the control thread puts it into one of the `requests_max` queues of its URL, which
-//! exist while something is in them. Each queue has one HTTP request under way at a time, a batch;
-//! what waits in the queue goes out together in the next batch. All requests of a connection for a
-//! URL are in one queue, and so stay in order, while a slow answer holds up one queue only, and a URL
-//! where nobody answers none of the others.
+//! A shard gets one response for each request. A request waits in the request queue until the control thread puts it
+//! into one of the `requests_max` queues of its URL. These queues exist while they have requests. Each queue has one
+//! HTTP request under way at a time, a batch; what waits meanwhile goes into the next batch. All requests of a
+//! connection to a URL are in one queue, which keeps their order. A slow response holds up one queue only, and a URL
+//! that does not respond holds up no other URL.
 //!
-//! All URLs share one bound. Of three quarters of it, a URL may have as many requests as there is
-//! room for yet. So however many wait for one that does not answer, as many can wait for the others.
-//! The last quarter is for those that have little: 64 requests of 256 KiB each.
+//! All URLs share one limit. In three quarters of it, a URL may have at most as many requests as are still free. So a
+//! URL that does not respond leaves as much to the others as it takes. The last quarter is for URLs with few requests:
+//! 64 requests of 256 KiB each.
 //!
-//! The timeout is from the request to its response, waiting included: a request whose time is over
-//! fails, whether it was sent or not, and a batch is aborted when all of its requests failed.
-//! Those that came later go on with it.
+//! The timeout is from the request to its response, and includes the time in queues. A request whose time is over
+//! fails, whether it was sent or not. A batch is aborted when all of its requests have failed.
 //!
-//! What is told (`event_sender.rs`) and what is forwarded (`forward/`) go other ways, with the same client.
+//! Events (`event_sender.rs`) and forwarded messages (`forward/`) have queues of their own, and the same client.
 //!
-//! Bounds, besides those of the configuration: no event joins a batch that has 512 KiB; an answer
-//! may have 1 MiB, and 16 KiB more for each event it answers; unused connections are closed after a
-//! second. A status of 200 or 204 is an answer, any other an error.
+//! Limits besides those of the configuration: no request is added to a batch of 512 KiB; a response may have 1 MiB, and
+//! 16 KiB more for each request of its batch; unused connections are closed after a second. A status of 200 or 204 is a
+//! response, any other status is an error.
 
 mod body;
 mod client;
@@ -69,23 +67,21 @@ pub use request_queue::UrlStats;
 pub use signature::SigningKey;
 pub use worker::Worker;
 
-/// What stays as it is while the node runs.
+/// Settings that do not change while the node runs.
 #[derive(Clone, Debug)]
 pub struct Fixed {
-    /// Whose servers are trusted.
+    /// Which certificates of servers are trusted.
     pub authorities: Authorities,
-    /// How many requests may be without a response at a time, those included that are under way;
-    /// more are rejected. Of one URL no more than there is capacity for yet in three quarters of
-    /// this, so that one which does not answer leaves as much to the others; the rest is for URLs
-    /// with fewer than 64.
+    /// The limit on requests without a response, those under way included. More are rejected. In three quarters of
+    /// this, a URL may have at most as many as are still free, so that a URL which does not respond leaves as much to
+    /// the others. The rest is for URLs with fewer than 64 requests.
     pub queue_events_max: usize,
-    /// How many of them may be of one URL.
+    /// The limit on those of one URL.
     pub queue_events_per_url_max: usize,
-    /// How many bytes their payloads and names may have together, of one URL no more than there is
-    /// room for yet in three quarters of this; the rest is for URLs with less than 256 KiB. More
-    /// are rejected, but for a request that is alone.
+    /// The limit on bytes of their payloads and names. In three quarters of this, a URL may have at most as much as is
+    /// still free; the rest is for URLs with less than 256 KiB. More are rejected, but for a request that is alone.
     pub queue_bytes_max: usize,
-    /// How many HTTP requests are under way at a time to each URL; at least one.
+    /// The limit on HTTP requests under way to each URL; at least one.
     pub requests_max: usize,
     /// The bounds of the queue of events.
     pub events: EventLimits,
@@ -93,27 +89,27 @@ pub struct Fixed {
     pub tracer: Option<Arc<Tracer>>,
 }
 
-/// What may change while the node runs: the URL for the requests that come after, the timeout for
-/// all, and the others for the batches that begin after.
+/// Settings that may change while the node runs. A new URL holds for later requests, a new timeout for all, and the
+/// others for batches that begin later.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Where to send events of topics whose rule names no URL: `http://` or `https://`.
+    /// The URL for topics whose rule names none: `http://` or `https://`.
     pub url: Option<Arc<str>>,
-    /// What proves to the application who sends; goes as bearer token.
+    /// A bearer token that proves to the application that this server sends.
     pub secret: Option<String>,
-    /// Signs each request.
+    /// The key that signs each request.
     pub signing_key: Option<SigningKey>,
-    /// How long a request may take, from the shard that makes it to the last byte of the answer.
+    /// The time limit of a request, from the shard that makes it to the last byte of the response.
     pub timeout: Duration,
-    /// How many events an HTTP request may carry.
+    /// The limit on requests in one HTTP request.
     pub batch_events_max: usize,
     /// The events that the application gets.
     pub events: HookEvents,
-    /// How long an event is offered.
+    /// How long an event is sent again before it is dropped.
     pub event_retry: Duration,
     /// How long a topic must stay occupied or vacated before an event says so.
     pub occupancy: Duration,
-    /// Where messages of clients go.
+    /// The back ends of clients' messages.
     pub forwards: Vec<Forward>,
 }
 
@@ -144,7 +140,7 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// What was counted so far.
+/// The counters and gauges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Requests that were accepted.
@@ -164,11 +160,11 @@ pub struct Stats {
     pub waiting_bytes: u64,
 }
 
-/// The shards' side: accepts requests.
+/// The side of the shards: accepts requests.
 pub struct Dispatcher {
     counts: Arc<Counts>,
     request_queue: RequestQueue,
-    /// Those with something in them. The worker's; others look at what another process is to go on with.
+    /// The queues with requests. The worker changes them, and a hand-over reads them.
     queues: Mutex<HashMap<QueueKey, Queue>>,
     http_requests: AtomicU64,
     latency: Histogram,
@@ -176,17 +172,17 @@ pub struct Dispatcher {
     events: Arc<Events>,
     event_queue: SharedEventQueue,
     forwards: Arc<Forwards>,
-    /// Each completes when its queue has ended: that of events, and that of forwarded messages.
+    /// Complete when the queue of events and that of forwarded messages have ended.
     ends: Mutex<Option<[oneshot::Receiver<()>; 2]>>,
 }
 
-/// The control thread's side: what it runs.
+/// The side of the control thread: its workers.
 pub struct Workers {
-    /// Asks.
+    /// Sends requests.
     pub worker: Worker,
-    /// Tells.
+    /// Sends events.
     pub event_sender: EventSender,
-    /// Forwards.
+    /// Sends forwarded messages.
     pub forwarder: Forwarder,
 }
 
@@ -223,7 +219,7 @@ impl Dispatcher {
         (dispatcher, Workers { worker, event_sender, forwarder })
     }
 
-    /// Takes new settings.
+    /// Changes the settings.
     pub fn set(&self, settings: Settings) {
         self.events.set_occupancy(settings.occupancy);
         self.forwards.set(&settings.forwards, &settings.proof());
@@ -233,8 +229,8 @@ impl Dispatcher {
         self.events.ready.notify_one();
     }
 
-    /// Ends the workers: what waits gets an error as response, and nothing is accepted any more. Waits
-    /// some seconds for the events that wait; not to be called on the thread that runs the workers.
+    /// Ends the workers. Requests that wait get an error as response, and no more are accepted. Waits some seconds
+    /// until the events are sent. Must not be called on the thread that runs the workers.
     pub fn end(&self) {
         self.stop();
         if self.counts.gate.is_closed() {

@@ -36,9 +36,9 @@ const HOOK: u32 = 1 << 30;
 /// than half of its time.
 const REFRESH_SECONDS_MIN: u32 = 10;
 
-/// The application is tried to be asked for so long after a connection's end, in seconds; then the connection
-/// ends without an answer.
-const UNASKED_SECONDS: u32 = 10;
+/// How long requests to the application are retried after the time of a connection is over, in seconds. Then the
+/// connection ends without a reply.
+const REFRESH_RETRY_SECONDS: u32 = 10;
 
 /// The tokens of all connections.
 #[derive(Default)]
@@ -188,7 +188,7 @@ impl Credentials {
         let warned = found.grant_set.get() & WARNED != 0;
         let late_s = spread(slot, expiry.spread_s);
         if is_by_hook(found) && !warned {
-            if left_s <= -i64::from(late_s + UNASKED_SECONDS) {
+            if left_s <= -i64::from(late_s + REFRESH_RETRY_SECONDS) {
                 return Some(TokenDue::Expired);
             }
             // Half of its time is left for the answer, however short that is.

@@ -1,5 +1,4 @@
-//! Input that is not whole: what connections hold of it, alone and together, and when a socket is
-//! left unread.
+//! Incomplete input: how much of it connections buffer, and when a socket is not read.
 
 use std::cmp::Reverse;
 
@@ -13,14 +12,14 @@ use crate::core::metrics::{Limited, Metrics};
 use crate::core::output::Output;
 use crate::engine::Engine;
 
-/// Input that is read while a request waits for its answer, in bytes: so its client's end is seen.
-/// More stays in the socket, which holds its sender up.
+/// The limit on input that is read while a request waits for its reply, in bytes. It is read to see the client's end.
+/// More input stays in the socket, which slows the sender down.
 const AHEAD_BYTES: usize = 16 << 10;
 
-/// When all together hold too much, so large a part of what the shard holds is let go at once.
+/// The part of its buffered input that a shard frees at once when all shards together have reached the limit.
 const RELIEF_PART: u64 = 8;
 
-/// True while no request of the connection can be served.
+/// Returns true while no request of the connection can be processed.
 pub(crate) fn is_paused(table: &Table, slot: u32) -> bool {
     let Some(connection) = table.get(slot) else {
         return false;
@@ -29,15 +28,15 @@ pub(crate) fn is_paused(table: &Table, slot: u32) -> bool {
     match connection.phase() {
         Phase::Closing | Phase::HalfClosed => false,
         Phase::Waiting => true,
-        // A client that doesn't take the answers gets no further ones.
+        // While replies are not sent, no further requests are processed.
         Phase::Request | Phase::Idle => connection.is_backlogged() || waits(),
         Phase::Open => waits(),
     }
 }
 
 impl Engine {
-    /// Lets go of half-read input when all connections together hold too much: those that hold most
-    /// are refused.
+    /// Frees incomplete input when all connections together have reached the limit. Requests with the most input are
+    /// rejected.
     pub fn relieve_input(&mut self) {
         let used = |metrics: &Metrics| metrics.input_bytes.get();
         if !self.core.is_beyond(self.core.settings.input_bytes_max, used) {
@@ -52,14 +51,14 @@ impl Engine {
             if used(&self.core.metrics) <= enough {
                 return;
             }
-            // Such a request holds little.
+            // Such a request has little input.
             if !self.core.has_reply_soon(slot) {
                 self.refuse_input(slot);
             }
         }
     }
 
-    /// What a connection has sent so far is let go, and it is told to come back.
+    /// Drops the input of a connection, and rejects its request: the client should retry later.
     fn refuse_input(&mut self, slot: u32) {
         let Some(connection) = self.core.table.get(slot) else {
             return;
@@ -83,26 +82,26 @@ impl Engine {
 }
 
 impl Core {
-    /// Whether something has come of the connection that may be read without more bytes.
+    /// Returns whether buffered input of the connection may be processed without more bytes.
     pub(crate) fn has_gathered(&self, slot: u32) -> bool {
         let decoder = self.table.cold(slot).and_then(|cold| cold.decoder.as_ref());
         decoder.is_some_and(|decoder| decoder.has_gathered())
     }
 
-    /// Leaves a socket unread, until [`Core::resume`].
+    /// Stops reading a socket, until [`Core::resume`].
     pub fn pause(&mut self, slot: u32) {
         if let Some(cold) = self.table.cold_or_new(slot) {
             cold.paused = true;
         }
     }
 
-    /// True while the driver leaves the socket unread.
+    /// Returns true while the driver does not read the socket.
     pub fn is_paused(&self, slot: u32) -> bool {
         self.table.cold(slot).is_some_and(|cold| cold.paused)
     }
 
-    /// Goes on with a socket that was left unread, if its connection can be served now. Its events
-    /// were edges: it is read in the next turn without one.
+    /// Reads a paused socket again, if requests of its connection can be processed now. Events are edge-triggered: the
+    /// socket is read in the next turn without an event.
     pub(crate) fn resume(&mut self, slot: u32) {
         if !is_paused(&self.table, slot)
             && let Some(cold) = self.table.cold_mut(slot)
@@ -112,7 +111,7 @@ impl Core {
         }
     }
 
-    /// Keeps input that can't be served yet.
+    /// Buffers input that can't be processed yet.
     pub(crate) fn buffer_input(&mut self, slot: u32, bytes: &[u8]) {
         if let Some(cold) = self.table.cold_or_new(slot) {
             cold.input.extend_from_slice(bytes);
@@ -120,7 +119,7 @@ impl Core {
         }
     }
 
-    /// Counts what a connection holds of its input, as it is now.
+    /// Counts the buffered input of a connection anew.
     pub(crate) fn count_input(&mut self, slot: u32) {
         let Some(cold) = self.table.cold_mut(slot) else {
             return;
@@ -132,15 +131,15 @@ impl Core {
         self.metrics.input_bytes.sub(u64::from(before));
     }
 
-    /// True when all shards together hold more than they may, and this one more than its share: so
-    /// a shard asks the others only when it holds much itself.
+    /// Returns true if all shards together have reached a limit and this one has more than its share. A shard adds up
+    /// the others only if it has much itself.
     pub fn is_beyond(&self, max: usize, used: impl Fn(&Metrics) -> u64) -> bool {
         let max = max as u64;
         used(&self.metrics) > max / self.engines.len().max(1) as u64
             && self.engines.iter().map(|shard| used(&shard.metrics)).sum::<u64>() > max
     }
 
-    /// How much of a connection's input may be read now, in bytes, at most `whole`.
+    /// Returns how many bytes of a connection's input may be read now, at most `whole`.
     pub fn input_capacity(&self, slot: u32, whole: usize) -> usize {
         if !is_paused(&self.table, slot) {
             return whole;

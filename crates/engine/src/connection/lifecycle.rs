@@ -1,4 +1,4 @@
-//! The connections of an engine: how they are opened, enter topics, leave them and end.
+//! The lifecycle of connections: they open, join topics, leave them and end.
 
 use std::sync::atomic::Ordering;
 
@@ -14,17 +14,17 @@ use crate::core::{Core, Effect};
 use crate::engine::Engine;
 use crate::recovery::Recovery;
 
-/// How much of a connection is forgotten.
+/// Which state of a connection is removed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// Its topics, and what goes with them.
+    /// The state of its topics.
     Topics,
-    /// All of it.
+    /// All of its state.
     All,
 }
 
 impl Engine {
-    /// A connection was opened, by this listener; gives its slot.
+    /// Opens a connection of this listener. Returns its slot.
     pub fn open(&mut self, listener: Listener, arrival: Arrival) -> u32 {
         self.serial = self.serial.wrapping_add(1);
         let protocols = self.core.shared.protocols;
@@ -51,22 +51,22 @@ impl Engine {
         slot
     }
 
-    /// Begins to end a connection: nothing more is delivered to it or read from it. `last` is
-    /// sent, if it can be; then it is closed, at once where the peer is known to have said
-    /// everything, else when it has closed its side too.
+    /// Begins to end a connection: from now on nothing is delivered to it or read from it. `last` is sent, if possible.
+    /// Then the connection is closed: at once if the peer has sent everything, otherwise when the peer has closed its
+    /// side too.
     pub(crate) fn close(&mut self, slot: u32, close: CloseReason, last: &[u8]) {
         self.core.close_soon(slot, close, last.to_vec());
         self.perform_effects();
     }
 
-    /// Lets the recovery do something, and then the other parts what it caused.
+    /// Calls the recovery, and then handles what it caused in other parts.
     pub(crate) fn recover<R>(&mut self, act: impl FnOnce(&mut Recovery, &mut Core) -> R) -> R {
         let result = act(&mut self.recovery, &mut self.core);
         self.perform_effects();
         result
     }
 
-    /// Does what the part that has just returned caused in other parts.
+    /// Handles what the last call of a part caused in other parts.
     pub(crate) fn perform_effects(&mut self) {
         while !self.core.effects.is_empty() {
             for effect in std::mem::take(&mut self.core.effects) {
@@ -78,13 +78,13 @@ impl Engine {
         }
     }
 
-    /// Sends bytes to one connection, behind what it has waiting.
+    /// Sends bytes to one connection, behind those that wait.
     pub(crate) fn send(&mut self, slot: u32, bytes: &[u8], messages: u32) {
         self.core.send(slot, bytes, messages);
         self.perform_effects();
     }
 
-    /// The rest of a close, of a connection that counts as closing.
+    /// The rest of a close, after the connection is in the phase of closing.
     fn complete_close(&mut self, slot: u32, close: CloseReason, last: &[u8]) {
         let polled = self.core.is_gathered(slot);
         let now_s = self.core.now_wrapping_s();
@@ -116,7 +116,7 @@ impl Engine {
         self.leave_topics(slot);
         self.core.hook_events.extend(gone);
         if blocked && close == CloseReason::SlowConsumer {
-            // It wouldn't read the rest either.
+            // The peer would not read the rest either.
             return self.end(slot, close);
         }
         if !last.is_empty() {
@@ -128,7 +128,7 @@ impl Engine {
         self.core.outputs.push(Output::Close { slot, linger: lingers(close) });
     }
 
-    /// Takes a connection away, now. The kernel sends what it has taken.
+    /// Removes a connection at once. The kernel still sends what it has.
     pub(crate) fn end(&mut self, slot: u32, close: CloseReason) {
         if self.core.is_open(slot) {
             self.core.log_close(slot, close);
@@ -163,10 +163,10 @@ impl Engine {
         }
     }
 
-    /// Puts a connection into the topics of its users, its own, and those that its users have
-    /// subscribed to for good: the users are there.
+    /// Makes a connection a member of its users' personal topics, of its own topics, and of its users' stored
+    /// subscriptions.
     pub(crate) fn enter_hub(&mut self, slot: u32, principal: &Principal, entries: &[Entry]) {
-        // Nobody may stand in the hub under a number that is no connection's.
+        // The hub must have no member without a connection.
         if !self.core.is_open(slot) {
             return;
         }
@@ -190,13 +190,12 @@ impl Engine {
         }
     }
 
-    /// Enters a topic, of which the members know of each other where it has `presence`. False when
-    /// the connection is in it already.
+    /// Joins a topic; with `presence` its members see each other. Returns false if the connection is a member already.
     pub(crate) fn join(&mut self, slot: u32, topic: &str, presence: bool) -> bool {
         self.join_with(slot, topic, presence, "{}")
     }
 
-    /// The same with a meta, the text of a JSON object, for its presence.
+    /// The same with a presence meta, the text of a JSON object.
     pub(crate) fn join_with(&mut self, slot: u32, topic: &str, presence: bool, meta: &str) -> bool {
         if matches!(TopicKind::of(topic), TopicKind::Filter(_)) {
             return self.listen(slot, topic);
@@ -211,14 +210,14 @@ impl Engine {
             self.enter_presence(slot, topic, meta);
             self.core.owe_list(slot, topic);
         } else if !joined && meta != "{}" {
-            // The application had put it there, without one.
+            // The application had subscribed the connection, without a meta.
             let meta = self.core.presence_meta(slot, meta);
             self.core.entries.update(slot, hash, &meta, self.core.now_us);
         }
         joined
     }
 
-    /// Leaves a topic; false when the connection is not in it.
+    /// Leaves a topic. Returns false if the connection is no member.
     pub(crate) fn leave(&mut self, slot: u32, topic: &str) -> bool {
         if matches!(TopicKind::of(topic), TopicKind::Filter(_)) {
             return self.stop_listening(slot, topic);
@@ -236,8 +235,8 @@ impl Engine {
         left.is_some()
     }
 
-    /// Gives up what the client asked to enter by a command, and the application has not answered: that is
-    /// said in `out`. False when it asked for no such thing.
+    /// Cancels a subscription by a command that waits for the application. The reply is appended to `out`. Returns
+    /// false if there is no such subscription.
     pub(crate) fn give_up_subscribing(
         &mut self,
         slot: u32,
@@ -262,15 +261,15 @@ impl Engine {
         !given_up.is_empty()
     }
 
-    /// The connection leaves all of its topics, and stays open.
+    /// Makes the connection leave all of its topics and stay open.
     pub(crate) fn leave_topics(&mut self, slot: u32) {
         self.forget(slot, Extent::Topics);
     }
 
-    /// Takes a connection out of all parts: all that a [record](crate::handover::record::Record) lists, but what the
-    /// table has, which [`Engine::end`] removes. Tests check that nothing is left.
+    /// Removes a connection from all parts that a [record](crate::handover::record::Record) lists, but for the table,
+    /// from which [`Engine::end`] removes it. Tests check that nothing is left.
     fn forget(&mut self, slot: u32, extent: Extent) {
-        // What is owed to it goes with its session.
+        // Messages that are due to it belong to its session.
         self.mqtt_ended(slot);
         self.core.leave_filters(slot);
         self.core.entries.leave_all(slot, self.core.now_us);
@@ -281,7 +280,7 @@ impl Engine {
         }
     }
 
-    /// Takes a connection out of the parts that nobody outside hears of.
+    /// Removes a connection from the parts without events for others.
     pub(crate) fn forget_quietly(&mut self, slot: u32, extent: Extent) {
         self.rates.quota.uncount(&self.core, slot);
         self.recovery.forget(slot);
@@ -301,8 +300,8 @@ impl Engine {
         }
     }
 
-    /// Has the driver do again what it was about to do for a connection that came from another engine:
-    /// close it, or say where it is.
+    /// Repeats the outputs for an imported connection that the driver of the other engine had not performed: a close,
+    /// or a request for its address.
     pub(crate) fn close_again(&mut self, slot: u32) {
         let Some(cold) = self.core.table.cold(slot) else {
             return;
@@ -318,17 +317,15 @@ impl Engine {
         }
     }
 
-    /// Closes a connection with the last words to it: what was published to it before, and why it
-    /// ends.
+    /// Closes a connection with its last bytes: messages that were published before, and why the connection ends.
     pub(crate) fn say_goodbye(&mut self, slot: u32, close: CloseReason) {
         let last = self.recover(|recovery, core| recovery.goodbye(core, slot, close));
         self.close(slot, close, &last);
     }
 }
 
-/// Whether only our side is closed, until the peer has closed its own: to close outright while input is
-/// unread would make the kernel reset the connection, and the peer lose the last bytes. Not where the peer
-/// is known to have said everything.
+/// Returns whether only our side is closed until the peer has closed its own. A full close with unread input would make
+/// the kernel reset the connection, and the peer would lose the last bytes. False if the peer has sent everything.
 fn lingers(close: CloseReason) -> bool {
     !matches!(close, CloseReason::ByClient | CloseReason::Lost | CloseReason::Replied)
 }

@@ -1,4 +1,4 @@
-//! A connection: plain data, and a box for what few connections need at a time.
+//! A connection: plain data, and a box for state that few connections have at a time.
 
 pub(crate) mod input;
 pub(crate) mod lifecycle;
@@ -23,51 +23,51 @@ pub(crate) use record::ColdRecord;
 pub(crate) use session::{PendingSessionRequest, Session, Waiter};
 pub(crate) use token::PendingToken;
 
-/// What the engine holds of every connection. Its slot is its number in the table, which is used
-/// again when it has ended.
+/// The engine's state of every connection. Its slot is its number in the table, which another connection gets after its
+/// end.
 pub(crate) struct Connection {
-    /// How many connections the engine had before it.
+    /// The number of connections that the engine had before this one.
     pub serial: u32,
     /// When it was opened, in seconds of the node's clock.
     pub opened_s: u32,
     /// The number of its [`ColdState`], or [`NO_COLD`].
     cold: u32,
-    /// When the peer was last heard, in seconds that wrap around; while a request is awaited,
-    /// since when.
+    /// When the peer last sent something, in seconds that wrap around. While the connection awaits a request: since
+    /// when.
     pub last_received_s: u16,
     /// Its protocol, in one of its encodings.
     pub encoding: Encoding,
-    /// The phase, in [`PHASE_BITS`], and the flags. No phase is 0, so that an empty place in the table
-    /// takes no further byte.
+    /// The phase, in [`PHASE_BITS`], and the flags. No phase is 0, so that an empty slot of the table takes no further
+    /// byte.
     state: NonZeroU8,
 }
 
-// With the driver's socket (8), the hub's member (20), a topic of its own (40), the index (about 9)
-// and a place in a shared topic (4) this stays well under 128 bytes.
+// With the driver's socket (8), the hub's member (20), a topic of its own (40), the index (about 9) and a position in a
+// shared topic (4) a connection takes well under 128 bytes.
 const _: () = assert!(size_of::<Connection>() <= 16 && Slab::<Connection>::SLOT_BYTES <= 16);
 
 const NO_COLD: u32 = u32::MAX;
 
-/// Where a connection is in its life. The numbers stay for good: they go to other engines.
+/// The phase of a connection. The numbers never change: they are exported to other engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Phase {
-    /// Its first request, or the next one, is being read.
+    /// The first request, or the next one, is being read.
     Request = 1,
-    /// It has answered a request and awaits the next.
+    /// The last request has its reply, and the next one is awaited.
     Idle,
-    /// A request waits for its answer.
+    /// A request waits for its reply.
     Waiting,
-    /// It has taken up a protocol that lasts.
+    /// The connection has a lasting protocol.
     Open,
-    /// It ends when the driver has sent everything; its input is ignored.
+    /// The connection ends when the driver has sent everything. Its input is ignored.
     Closing,
-    /// Our side is shut; it waits for the peer's, so that the last bytes are not lost to a reset.
+    /// Our side is closed, and the peer's is awaited, so that a reset does not destroy the last bytes.
     HalfClosed,
 }
 
 impl Phase {
-    /// All, in the order of a connection's life.
+    /// All phases, in their order.
     pub const ALL: [Phase; 6] = [
         Phase::Request,
         Phase::Idle,
@@ -85,27 +85,27 @@ impl Phase {
     }
 }
 
-/// The part of a connection's state that is its phase.
+/// The bits of a connection's state that are its phase.
 const PHASE_BITS: u8 = 7;
 
-/// What is true of a connection, whatever its phase. The bits stay for good: they go to other engines.
+/// Flags of a connection in any phase. The bits never change: they are exported to other engines.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Flag {
-    /// The driver holds bytes for it that the peer has not taken.
+    /// The driver has bytes for it that the kernel has not taken.
     Blocked = 8,
-    /// The engine waits for the driver's word that all bytes have left.
+    /// The engine waits for the driver to confirm that all bytes were sent.
     Awaiting = 16,
-    /// A poll or a session that is to be served at the end of the turn.
+    /// A poll or a session that gets its reply at the end of the turn.
     Woken = 32,
-    /// Something was sent since the sweep last passed.
+    /// Something was sent since the last sweep.
     WroteRecently = 64,
-    /// It returns with the ids of messages, and is in a topic with history: the ids may have to say
-    /// more than the messages' own.
+    /// Its client comes back with ids of messages, and it is in a topic with history. Its ids may need more than the
+    /// messages' own.
     Resumable = 128,
 }
 
-/// Seconds of the node's clock as [`Connection::last_received_s`] has them.
+/// Seconds of the node's clock in the form of [`Connection::last_received_s`].
 pub(crate) fn wrapping_s(now_s: u32) -> u16 {
     (now_s & 0xffff) as u16
 }
@@ -131,7 +131,7 @@ impl Connection {
         self.state = phase.bits() | (self.state.get() & !PHASE_BITS);
     }
 
-    /// True from the moment on that it is about to end.
+    /// Returns true once the connection is about to end.
     pub fn is_closing(&self) -> bool {
         self.state.get() & PHASE_BITS >= Phase::Closing as u8
     }
@@ -148,14 +148,14 @@ impl Connection {
         }
     }
 
-    /// What another engine needs: serial and encoding, times, phase and flags.
+    /// Exports serial and encoding, times, phase and flags.
     pub fn export(&self) -> ((u32, Encoding), (u32, u16), (u8, u8)) {
         let Connection { serial, opened_s, cold: _, last_received_s, encoding, state } = self;
         let flags = state.get() & !PHASE_BITS;
         ((*serial, *encoding), (*opened_s, *last_received_s), (self.phase() as u8, flags))
     }
 
-    /// The connection as it was in another engine; nothing where there is no such phase.
+    /// Imports the connection of another engine. `None` if there is no such phase.
     pub fn restored(
         (serial, encoding): (u32, Encoding),
         (opened_s, last_received_s): (u32, u16),
@@ -174,38 +174,37 @@ impl Connection {
         self.state = self.phase().bits() | (flags & !PHASE_BITS);
     }
 
-    /// True while bytes that were sent to it may not have left.
+    /// Returns true while the driver may still have bytes for it.
     pub fn is_backlogged(&self) -> bool {
         self.state.get() & (Flag::Blocked as u8 | Flag::Awaiting as u8) != 0
     }
 
-    /// Seconds since the peer was heard.
+    /// Returns the seconds since the peer last sent something.
     pub fn silence_s(&self, now_s: u32) -> u32 {
         u32::from(wrapping_s(now_s).wrapping_sub(self.last_received_s))
     }
 }
 
-/// What a connection needs only at times.
+/// The state of a connection that most connections do not have.
 #[derive(Default)]
 pub(crate) struct ColdState {
-    /// Input that is not whole, or that has not had its turn.
+    /// Input that is incomplete or not processed yet.
     pub input: Vec<u8>,
-    /// Bytes of the request that has begun, once its head says so; else 0.
+    /// The length of the request that is being read, once its head has it; otherwise 0.
     pub needs: u32,
-    /// Its peer was told to go on with that request.
+    /// The client got `100 Continue` for that request.
     pub continued: bool,
-    /// What is counted of it as held input, in bytes.
+    /// Its counted buffered input, in bytes.
     pub counted: u32,
-    /// The driver leaves its socket unread until it can be served.
+    /// The driver does not read its socket until requests can be processed.
     pub paused: bool,
-    /// It asked for more than it may in a second, or a topic's members must catch up with it: it has
-    /// to wait.
+    /// Its next request waits, because a rate is reached or because members of a topic must catch up.
     pub waits: bool,
-    /// It has still to say who it is: since when, in seconds of the node's clock.
+    /// Since when it has to authenticate, in seconds of the node's clock.
     pub stranger_since_s: Option<u32>,
     /// A token that waits for the keys of its issuer.
     pub token: Option<Box<PendingToken>>,
-    /// Beyond the limit of its address: it is answered as a health check, or refused.
+    /// It is above the limit of its address: a health check gets its reply, and any other request is rejected.
     pub reserved: bool,
     /// The WebSocket decoder, in the middle of a frame or a message.
     pub decoder: Option<Box<Decoder>>,
@@ -215,13 +214,13 @@ pub(crate) struct ColdState {
     pub session: Option<Box<Session>>,
     /// A request that waits for the reply of such a session.
     pub session_request: Option<Box<PendingSessionRequest>>,
-    /// Requests to the application about it that are not answered.
+    /// Requests to the application about it that wait for responses.
     pub hooks_pending: u32,
     /// A request that waits for decisions of the application.
     pub pending: Option<Box<PendingRequest>>,
-    /// Topics that the application has still to let it enter.
+    /// Subscriptions that wait for a decision of the application.
     pub subscribing: Vec<Subscribing>,
-    /// Why the connection ends when everything has left.
+    /// Why the connection ends when everything was sent.
     pub closing: Option<CloseReason>,
 }
 
@@ -244,8 +243,7 @@ impl ColdState {
     }
 }
 
-/// Connections by slot, in pages: nothing is copied when the table grows, and a page that nobody
-/// lives in goes back.
+/// Connections by slot, in pages: the table grows without copies, and empty pages are freed.
 #[derive(Default)]
 pub(crate) struct Table {
     connections: Slab<Connection>,
@@ -253,12 +251,12 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Takes a connection in and gives its slot.
+    /// Inserts a connection and returns its slot.
     pub fn insert(&mut self, connection: Connection) -> u32 {
         self.connections.insert(connection)
     }
 
-    /// Takes a connection in under a slot of the caller's choice; false when that is taken.
+    /// Inserts a connection at a slot of the caller's choice. Returns false if the slot is in use.
     pub fn insert_at(
         &mut self,
         slot: u32,
@@ -282,7 +280,7 @@ impl Table {
         self.connections.get_mut(slot)
     }
 
-    /// What the connection needs only now; most need nothing.
+    /// Returns the cold state of a connection, if it has one.
     pub fn cold(&self, slot: u32) -> Option<&ColdState> {
         let at = self.get(slot)?.cold;
         self.cold.get(at).map(|cold| &**cold)
@@ -293,7 +291,7 @@ impl Table {
         self.cold.get_mut(at).map(|cold| &mut **cold)
     }
 
-    /// The same, made where there is none; nothing without a connection.
+    /// The same, and creates one if there is none. `None` without a connection.
     pub fn cold_or_new(&mut self, slot: u32) -> Option<&mut ColdState> {
         let connection = self.connections.get_mut(slot)?;
         if connection.cold == NO_COLD {
@@ -302,7 +300,7 @@ impl Table {
         self.cold.get_mut(connection.cold).map(|cold| &mut **cold)
     }
 
-    /// Gives the cold state back when nothing is in it.
+    /// Frees the cold state if it is empty.
     pub fn trim(&mut self, slot: u32) {
         if self.cold(slot).is_some_and(ColdState::is_empty)
             && let Some(connection) = self.connections.get_mut(slot)
@@ -317,23 +315,23 @@ impl Table {
         Some((self.connections.remove(slot), cold))
     }
 
-    /// Connections in the table.
+    /// Returns the number of connections.
     pub fn count(&self) -> usize {
         self.connections.count()
     }
 
-    /// All slots are below this.
+    /// All slots in use are below this.
     pub fn end(&self) -> u32 {
         self.connections.end()
     }
 
-    /// Gives back what is held in hand for the next connections.
+    /// Frees spare memory.
     pub fn shrink(&mut self) {
         self.connections.shrink();
         self.cold.shrink();
     }
 
-    /// Bytes that the table takes.
+    /// Returns the bytes of the table.
     #[cfg(test)]
     pub fn bytes(&self) -> usize {
         self.connections.bytes() + self.cold.bytes()
@@ -379,7 +377,7 @@ mod tests {
             let connection = Connection::new(1, last_received_s, Encoding(0));
             let silence = |seconds| connection.silence_s(last_received_s + seconds);
             assert_eq!(silence(SILENCE_SECONDS_MAX), SILENCE_SECONDS_MAX);
-            // Until it wraps, which takes longer than any shard is held up.
+            // The seconds wrap only after longer than any shard is held up.
             let mut over = SILENCE_SECONDS_MAX + 1..=u32::from(u16::MAX);
             assert!(over.clone().count() > 3_600);
             assert!(over.all(|seconds| silence(seconds) > SILENCE_SECONDS_MAX));

@@ -1,5 +1,5 @@
-//! Where connections come from. Of those that come through a trusted proxy it is what that says; all others
-//! come from where their socket says, and nothing is held for them once they are open.
+//! The addresses of connections. For a connection through a trusted proxy the proxy names it. For all others the socket
+//! has it, and nothing is stored once they are open.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -13,30 +13,30 @@ use crate::core::handle::Shared;
 use crate::core::shrink::Shrink;
 use crate::handover::value::Text;
 
-/// How a connection came in.
+/// How a connection arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// As most do, from this address, if the driver knows it already.
+    /// From this address, if the driver knows it already.
     Direct(Option<IpAddr>),
-    /// Beyond the limit of its address, if it may be a health check.
+    /// Above the limit of its address. It may be a health check.
     Reserved,
-    /// From the address of a trusted proxy, which says where its client is.
+    /// From the address of a trusted proxy, which names the address of its client.
     Proxy(IpAddr),
 }
 
-/// A connection that a trusted proxy has made.
+/// A connection of a trusted proxy.
 pub(crate) struct Proxied {
     /// The proxy.
     pub proxy: IpAddr,
-    /// A header of the PROXY protocol is to come first.
+    /// A header of the PROXY protocol must come first.
     pub awaits_header: bool,
-    /// The client, as the proxy has said last; port 0 where it has not said one.
+    /// The client that the proxy named last; port 0 if it named none.
     pub client: Option<SocketAddr>,
-    /// As whose connection it counts, while those of an address are limited.
+    /// The address for which it counts, while connections of an address are limited.
     pub counted: Option<IpAddr>,
 }
 
-/// The same on its way to another engine.
+/// The export to another engine.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 pub(crate) struct ProxiedRecord {
@@ -50,68 +50,68 @@ pub(crate) struct ProxiedRecord {
     counted: Option<Text<IpAddr>>,
 }
 
-/// Where connections come from, as far as it is held: that of those that came through trusted proxies, and
-/// that of others until they are open. A connection that rests for long holds nothing.
+/// Stored addresses: of connections through trusted proxies, and of others until they are open. An idle connection has
+/// none.
 #[derive(Default)]
 pub(crate) struct Peers {
     proxied: HashMap<u32, Proxied>,
     direct: HashMap<u32, IpAddr>,
-    /// Users of connections whose certificates name them.
+    /// Users that certificates of connections name.
     certificate_users: HashMap<u32, Name>,
 }
 
 impl Peers {
-    /// Somebody has connected whose address is known.
+    /// Stores the address of a new connection.
     pub fn open_direct(&mut self, slot: u32, address: IpAddr) {
         self.direct.insert(slot, address);
     }
 
-    /// The connection is open, and the driver is asked where it is if anybody wants to know.
+    /// The connection is open: its address is removed. From now on the driver has it.
     pub fn opened(&mut self, slot: u32) {
         self.direct.remove(&slot);
     }
 
-    /// Where a connection comes from, if that is held.
+    /// Returns the address of a connection, if it is stored.
     pub fn address(&self, slot: u32) -> Option<IpAddr> {
         let direct = || self.direct.get(&slot).copied();
         self.client(slot).map(|client| client.ip()).or_else(direct)
     }
 
-    /// A trusted proxy has connected.
+    /// Stores a connection of a trusted proxy.
     pub fn open(&mut self, slot: u32, proxy: IpAddr, header: ProxyHeader) {
         let awaits_header = header == ProxyHeader::ProxyProtocol;
         let proxied = Proxied { proxy, awaits_header, client: None, counted: None };
         self.proxied.insert(slot, proxied);
     }
 
-    /// Whether the connection is a trusted proxy's, for who reads a request of it.
+    /// Returns whether the connection is a trusted proxy's.
     pub fn peer(&self, slot: u32) -> Peer {
         let proxy = self.proxied(slot).map(|proxied| proxied.proxy);
         Peer { proxy, client: None, certificate_user: self.certificate_user(slot).cloned() }
     }
 
-    /// The user whom the connection's certificate names.
+    /// Returns the user that the connection's certificate names.
     pub fn certificate_user(&self, slot: u32) -> Option<&Name> {
         if self.certificate_users.is_empty() { None } else { self.certificate_users.get(&slot) }
     }
 
-    /// The connection's certificate names this user.
+    /// Stores the user that the connection's certificate names.
     pub fn set_certificate_user(&mut self, slot: u32, user: Name) {
         self.certificate_users.insert(slot, user);
     }
 
-    /// Where a connection that came through a proxy comes from: the proxy, until that has said it.
+    /// Returns the address of a connection through a proxy: the proxy's own, until the proxy has named another.
     pub fn client(&self, slot: u32) -> Option<SocketAddr> {
         let proxied = self.proxied(slot)?;
         Some(proxied.client.unwrap_or(SocketAddr::new(proxied.proxy, 0)))
     }
 
-    /// What is known of a connection that came through a proxy.
+    /// Returns the state of a connection through a proxy.
     pub fn proxied(&self, slot: u32) -> Option<&Proxied> {
         if self.proxied.is_empty() { None } else { self.proxied.get(&slot) }
     }
 
-    /// The same, to change it.
+    /// The same, mutable.
     pub fn proxied_mut(&mut self, slot: u32) -> Option<&mut Proxied> {
         if self.proxied.is_empty() { None } else { self.proxied.get_mut(&slot) }
     }
@@ -142,14 +142,14 @@ impl Peers {
         let Some(record) = record else { return };
         let ProxiedRecord { proxy: Text(proxy), awaits_header, client, counted } = record;
         let (client, counted) = (client.map(|it| it.0), counted.map(|it| it.0));
-        // It was let in before: no limit keeps it out.
+        // The connection was accepted before: no limit applies now.
         counted.into_iter().for_each(|address| {
             shared.addresses.enter(address, u32::MAX);
         });
         self.proxied.insert(slot, Proxied { proxy, awaits_header, client, counted });
     }
 
-    /// Gives back what a crowd took.
+    /// Gives memory back after many connections have ended.
     pub fn shrink(&mut self) {
         self.proxied.shrink();
         self.direct.shrink();

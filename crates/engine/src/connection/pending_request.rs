@@ -1,4 +1,4 @@
-//! Requests that wait for a decision of the application, on this engine and on their way to another.
+//! Requests that wait for a decision of the application, and their export to another engine.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::handover::value::{Granted, Text};
 pub(crate) struct PendingRequest {
     /// The number of the request to the application.
     pub number: u32,
-    /// The application has not said yet who makes the request.
+    /// The application has not named the users of the request yet.
     pub connect: bool,
     /// The topics for which a decision is missing.
     pub waiting: Vec<Name>,
@@ -24,12 +24,12 @@ pub(crate) struct PendingRequest {
 }
 
 impl PendingRequest {
-    /// Whether a decision is missing.
+    /// Returns whether a decision is missing.
     pub fn waits(&self) -> bool {
         self.connect || !self.waiting.is_empty()
     }
 
-    /// Notes the decision for a topic. After a rejection no other is needed.
+    /// Stores the decision about a topic. After a rejection no other is needed.
     pub fn topic(&mut self, decision: TopicDecision) {
         self.waiting.retain(|topic| *topic != decision.topic);
         if decision.result.is_err() {
@@ -38,23 +38,23 @@ impl PendingRequest {
         self.decisions.topics.push(decision);
     }
 
-    /// Notes who makes the request.
+    /// Stores the decision about the users of the request.
     pub fn connected(&mut self, decision: ConnectDecision) {
         self.connect = false;
         self.decisions.connect = Some(decision);
     }
 }
 
-/// A subscription, by a command with an id, that the application has still to allow.
+/// A subscription by a command with an id, which waits for a decision of the application.
 pub(crate) struct Subscribing {
-    /// The number of the question.
+    /// The number of the request to the application.
     pub number: u32,
     pub topic: Name,
-    /// The command's id.
+    /// The id of the command.
     pub id: Box<str>,
 }
 
-/// A pending request on its way to another engine.
+/// The export of a pending request to another engine.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 pub(crate) struct PendingRequestRecord {
@@ -64,12 +64,12 @@ pub(crate) struct PendingRequestRecord {
     waiting: Vec<Text<Name>>,
     #[n(2)]
     decisions: Vec<TopicDecisionRecord>,
-    /// True where it is not known who makes it.
+    /// Whether its users are not known yet.
     #[n(3)]
     connect: Option<bool>,
     #[n(4)]
     connected: Option<ConnectRecord>,
-    /// True where the connection lasts already.
+    /// Whether the connection is open already.
     #[n(5)]
     open: Option<bool>,
 }
@@ -113,7 +113,7 @@ struct TopicDecisionRecord {
     refusal: Option<(u16, String, String)>,
 }
 
-/// A subscription on its way to another engine.
+/// The export of a subscription to another engine.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 pub(crate) struct SubscribingRecord {
@@ -126,7 +126,7 @@ pub(crate) struct SubscribingRecord {
 }
 
 impl PendingRequest {
-    /// Writes out the request.
+    /// Exports the request.
     pub fn export(&self) -> PendingRequestRecord {
         let PendingRequest { number, connect, waiting, decisions, open } = self;
         let Decisions { connect: connected, topics } = decisions;
@@ -147,7 +147,7 @@ impl PendingRequest {
 }
 
 impl PendingRequestRecord {
-    /// Reads the request.
+    /// Imports the request.
     pub fn import(self) -> PendingRequest {
         let PendingRequestRecord { number, waiting, decisions, connect, connected, open } = self;
         let decision = |TopicDecisionRecord { topic: Text(topic), meta, refusal }| TopicDecision {
@@ -210,7 +210,7 @@ impl From<ConnectRecord> for ConnectDecision {
 }
 
 impl Subscribing {
-    /// Writes out the subscription.
+    /// Exports the subscription.
     pub fn export(&self) -> SubscribingRecord {
         let Subscribing { number, topic, id } = self;
         SubscribingRecord { number: *number, topic: Text(topic.clone()), id: id.to_string() }
@@ -218,7 +218,7 @@ impl Subscribing {
 }
 
 impl SubscribingRecord {
-    /// The subscription.
+    /// Imports the subscription.
     pub fn import(self) -> Subscribing {
         let SubscribingRecord { number, topic: Text(topic), id } = self;
         Subscribing { number, topic, id: id.into() }

@@ -1,6 +1,6 @@
-//! What is held of a long poll that waits.
+//! The state of a long poll that waits.
 
-use history::{Asker, Start, TopicCursor};
+use history::{Requester, Start, TopicCursor};
 use minicbor::{Decode, Encode};
 use model::{Name, Position, RecoveryGap, ResumeRequest, Since};
 use protocol::request::Respond;
@@ -10,11 +10,11 @@ use crate::handover::value::{CursorRecord, ImportError, RespondRecord, Text, gap
 
 /// A long poll that waits.
 pub(crate) struct Poll {
-    /// It has everything up to here.
+    /// The position up to which its client has everything.
     pub since: Position,
-    /// Whether everything since the place it asked for was there; `None` if it asked for none.
+    /// Whether every message since the requested position was there; `None` without such a request.
     pub recovered: Option<bool>,
-    /// When it is answered at the latest, in seconds of the node's clock.
+    /// When it gets its reply at the latest, in seconds of the node's clock.
     pub deadline_s: u32,
     pub respond: Respond,
     /// Its topics with history, if it has any.
@@ -24,63 +24,61 @@ pub(crate) struct Poll {
 /// The topics of a poll that have history.
 #[derive(Default)]
 pub(crate) struct PollHistory {
-    /// They, and how far it has them.
+    /// The topics, and the position in each.
     pub cursors: Vec<TopicCursor>,
-    /// So many of them, the first, are not acknowledged.
+    /// So many of the first topics are not acknowledged.
     pub plain: usize,
-    /// What the client asked for and can't be given.
+    /// The gap, if messages that the client requested were dropped.
     pub gap: Option<RecoveryGap>,
-    /// Messages in one answer: a poll has a new window with each, for it says how far it has
-    /// everything.
+    /// The limit on messages in one reply. Each poll has a new window, because it names its position.
     pub messages_max: usize,
-    /// The client did not say how far it has the acknowledged ones: what is gone of them is no reason
-    /// for an answer.
+    /// The client did not name its position in the acknowledged topics: a gap in these causes no reply.
     pub is_quiet: bool,
-    /// Something is gone of what waited, which an answer says.
+    /// Queued messages were dropped: the reply has a gap notice.
     pub gone: bool,
-    /// The history was asked; with the number of the query.
+    /// The number of the pending query.
     pub reading: Option<u32>,
-    /// It was asked from where to begin.
+    /// The query is where to begin.
     pub starting: Option<PollStart>,
-    /// Something has come while the history was asked.
+    /// A message has come during the query.
     pub woken: bool,
-    /// The poll is to be answered with whatever the history says.
+    /// The poll gets its reply when the history has replied, whatever it is.
     pub now: bool,
 }
 
-/// What a poll begins with, beside what the history says.
+/// The beginning of a poll that waits for the history.
 pub(crate) struct PollStart {
     pub request: ResumeRequest,
     /// The cursors of the acknowledged topics.
     pub cursors: Vec<u64>,
-    /// Goes with the poll, so that nothing is read for who has left.
-    pub _asker: Option<Asker>,
+    /// Is dropped with the poll, so that the history reads nothing for one that has ended.
+    pub _requester: Option<Requester>,
 }
 
 impl PollHistory {
-    /// The history has said from where.
+    /// The history has replied where to begin.
     pub fn begin(&mut self, start: Start, PollStart { request, cursors, .. }: &PollStart) {
         self.gap = start.gaps.iter().take(self.plain).flatten().next().copied().or(self.gap);
         let claimed = std::mem::replace(&mut self.cursors, start.topics);
         for (it, claimed) in self.cursors.iter_mut().zip(claimed) {
             if request.of(&it.topic).is_none() {
-                // What was published while the history was asked is not missed.
+                // Messages that were published during the query are not missed.
                 it.after = it.after.min(claimed.after);
             }
         }
         let acknowledged = self.cursors.iter_mut().zip(&start.gaps).skip(self.plain);
         for ((it, gap), cursor) in acknowledged.zip(cursors) {
-            // A poll says how far it has everything with each request.
+            // A poll names its position in each request.
             let says = request.token_of(&it.topic).is_some() && *gap != Some(RecoveryGap::Epoch);
             it.after = if says { it.after.max(*cursor) } else { *cursor };
-            // Who asks for what is there has missed nothing.
+            // A client that requests only what is there has missed nothing.
             it.whole = request.of(&it.topic).is_some_and(|since| since.token().is_none());
             self.is_quiet |= !says;
         }
     }
 }
 
-/// A poll on its way to another engine.
+/// The export of a poll to another engine.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 pub(crate) struct PollRecord {
@@ -111,13 +109,13 @@ struct HistoryRecord {
     messages_max: u32,
     #[n(4)]
     starting: Option<StartRecord>,
-    /// It is to be answered with whatever the history says.
+    /// It gets its reply when the history has replied, whatever it is.
     #[n(5)]
     now: bool,
-    /// The history was asked for a piece.
+    /// A query for a piece is pending.
     #[n(6)]
     reading: bool,
-    /// Left out where it is not, as records were without it.
+    /// Absent if false, as in records of versions without it.
     #[n(7)]
     is_quiet: Option<bool>,
     #[n(8)]
@@ -136,7 +134,7 @@ struct StartRecord {
 }
 
 impl Poll {
-    /// Writes out the poll.
+    /// Exports the poll.
     pub fn export(&self) -> PollRecord {
         let Poll { since, recovered, deadline_s, respond, history } = self;
         PollRecord {
@@ -150,12 +148,12 @@ impl Poll {
 }
 
 impl PollRecord {
-    /// True when the history was asked for a piece.
+    /// Returns whether a query for a piece is pending.
     pub fn reads(&self) -> bool {
         self.history.as_ref().is_some_and(|history| history.reading)
     }
 
-    /// The poll.
+    /// Imports the poll.
     pub fn import(self, hash: &dyn Fn(&str) -> u64) -> Result<Poll, ImportError> {
         let history = self.history.map(|history| history.import(hash)).transpose()?;
         Ok(Poll {
@@ -170,7 +168,7 @@ impl PollRecord {
 
 impl PollHistory {
     fn export(&self) -> HistoryRecord {
-        // What came while the history was asked is found by the one that is asked again.
+        // The query is made again, and finds messages that came during the first one.
         let PollHistory { cursors, plain, gap, messages_max, is_quiet, .. } = self;
         let PollHistory { gone, reading, starting, woken: _, now, .. } = self;
         HistoryRecord {
@@ -199,7 +197,7 @@ impl HistoryRecord {
             plain,
             gap: self.gap.map(gap_of).transpose()?,
             messages_max: (self.messages_max as usize).max(1),
-            // What was asked is asked again, by `Engine::restart_poll`.
+            // `Engine::restart_poll` makes the query again.
             reading: None,
             starting: self.starting.map(StartRecord::import),
             woken: false,
@@ -212,7 +210,7 @@ impl HistoryRecord {
 
 impl PollStart {
     fn export(&self) -> StartRecord {
-        let PollStart { request: ResumeRequest { all, topics }, cursors, _asker: _ } = self;
+        let PollStart { request: ResumeRequest { all, topics }, cursors, _requester: _ } = self;
         let named = |(name, since): &(Name, Since)| (Text(name.clone()), Text(since.clone()));
         StartRecord {
             all: all.clone().map(Text),
@@ -226,6 +224,6 @@ impl StartRecord {
     fn import(self) -> PollStart {
         let topics = self.topics.into_iter().map(|(name, since)| (name.0, since.0)).collect();
         let request = ResumeRequest { all: self.all.map(|since| since.0), topics };
-        PollStart { request, cursors: self.cursors, _asker: None }
+        PollStart { request, cursors: self.cursors, _requester: None }
     }
 }

@@ -1,4 +1,4 @@
-//! What trusted proxies say of their clients: by the PROXY protocol, or by the head of a request.
+//! What trusted proxies report of their clients: by the PROXY protocol, or by the head of a request.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,8 +12,7 @@ use crate::core::metrics::Refusal;
 use crate::engine::Engine;
 
 impl Core {
-    /// A proxy has said where the connection comes from. False when that address has as many
-    /// connections as it may.
+    /// A proxy has named the address of the client. Returns false if this address has reached its limit of connections.
     fn came_from(&mut self, slot: u32, client: SocketAddr) -> bool {
         let max = self.settings.connections_per_address_max;
         let counts = (max > 0).then(|| self.settings.network(client.ip()));
@@ -24,7 +23,7 @@ impl Core {
         if proxied.counted == counts {
             return true;
         }
-        // Requests of several clients may come on one connection of a proxy.
+        // Several clients may share one connection of a proxy.
         if let Some(before) = proxied.counted.take() {
             self.shared.addresses.leave(before);
         }
@@ -41,21 +40,21 @@ impl Engine {
         self.core.peers.proxied(slot).is_some_and(|proxied| proxied.awaits_header)
     }
 
-    /// Reads that header; gives the bytes taken, 0 when more must come.
+    /// Parses that header. Returns the bytes consumed, 0 if the header is incomplete.
     pub(crate) fn read_header(&mut self, slot: u32, bytes: &[u8], out: &mut Vec<u8>) -> usize {
         let from = out.len();
         match parse_header(bytes) {
             Ok(Header::Partial) => 0,
-            Ok(Header::Whole { taken, source }) => {
+            Ok(Header::Whole { consumed, source }) => {
                 let mut client = source;
                 if let Some(proxied) = self.core.peers.proxied_mut(slot) {
                     proxied.awaits_header = false;
                     client = client.or(Some(SocketAddr::new(proxied.proxy, 0)));
                 }
                 if client.is_none_or(|client| self.core.came_from(slot, client)) {
-                    return taken;
+                    return consumed;
                 }
-                self.refuse_address(slot, &bytes[taken..], from, out);
+                self.refuse_address(slot, &bytes[consumed..], from, out);
                 bytes.len()
             }
             Err(error) => {
@@ -75,8 +74,8 @@ impl Engine {
         }
     }
 
-    /// A proxy has sent a request, for a client whose address stands in its head. False when that
-    /// address has as many connections as it may: the request is refused instead.
+    /// A proxy has sent a request whose head has the address of the client. Returns false if this address has reached
+    /// its limit of connections: then the request is rejected.
     pub(crate) fn request_from(
         &mut self,
         slot: u32,

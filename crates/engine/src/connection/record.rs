@@ -1,4 +1,4 @@
-//! The cold state on its way to another engine.
+//! The export of the cold state to another engine.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::token::PendingTokenRecord;
 use crate::core::metrics::Metrics;
 use crate::handover::value::ImportError;
 
-/// What a connection needs only at times.
+/// The cold state of a connection.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 pub(crate) struct ColdRecord {
@@ -31,7 +31,7 @@ pub(crate) struct ColdRecord {
     waits: bool,
     #[n(5)]
     reserved: bool,
-    /// What the protocol is in the middle of, as it writes that.
+    /// The exported state of the protocol in the middle of a frame or message.
     #[n(6)]
     decoder: Option<ByteVec>,
     #[n(7)]
@@ -42,36 +42,36 @@ pub(crate) struct ColdRecord {
     session_request: Option<PendingSessionRequestRecord>,
     #[n(10)]
     hooks_pending: u32,
-    /// The place of the reason among all of them.
+    /// The number of the reason.
     #[n(11)]
     closing: Option<u8>,
-    /// Since when it has to say who it is, in seconds of the node's clock.
+    /// Since when it has to authenticate, in seconds of the node's clock.
     #[n(12)]
     stranger_since_s: Option<u32>,
     #[n(13)]
     token: Option<PendingTokenRecord>,
     #[n(14)]
     pending: Option<PendingRequestRecord>,
-    /// Nothing where there is none.
+    /// Absent if there is none.
     #[n(15)]
     subscribing: Option<Vec<SubscribingRecord>>,
 }
 
 impl ColdRecord {
-    /// True when a poll had asked the history for a piece.
+    /// Returns whether the query of a poll for a piece was pending.
     pub fn reads(&self) -> bool {
         self.poll.as_ref().is_some_and(PollRecord::reads)
     }
 }
 
 impl ColdState {
-    /// Writes out what is in it.
+    /// Exports the cold state.
     pub fn export(&self, protocol: &dyn Protocol) -> ColdRecord {
         let ColdState {
             input,
             needs,
             continued,
-            // Counted anew, for it depends on how memory is allotted.
+            // Counted anew, because it depends on how memory is allocated.
             counted: _,
             paused,
             waits,
@@ -110,7 +110,7 @@ impl ColdState {
         }
     }
 
-    /// The cold state of a record.
+    /// Imports the cold state.
     pub fn import(
         record: ColdRecord,
         protocols: &Protocols,

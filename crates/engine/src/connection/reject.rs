@@ -1,4 +1,4 @@
-//! Answers to connections for which there is no capacity.
+//! Replies to connections for which there is no capacity.
 
 use model::{CloseReason, ErrorCode};
 use protocol::http::{self, Rejection};
@@ -9,20 +9,20 @@ use crate::core::Core;
 use crate::core::metrics::Refusal;
 use crate::engine::Engine;
 
-/// How a connection was answered for which there was no capacity.
+/// The reply to a connection for which there was no capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// It was a health check, which is no refusal.
+    /// The reply to a health check, which is no rejection.
     Healthy,
-    /// By HTTP.
+    /// An error by HTTP.
     Replied,
-    /// In the words of another protocol, or not at all.
+    /// An error of another protocol, or none.
     TurnedAway,
 }
 
 impl Core {
-    /// Appends the answer to a connection that is refused before it is open, of which these bytes have
-    /// come: in what it speaks as far as they say it. True where that is HTTP.
+    /// Appends the reply to a connection that is refused before it is open. The bytes that were received decide about
+    /// the protocol of the reply. Returns true if it is HTTP.
     pub(crate) fn turn_away(
         &self,
         slot: u32,
@@ -48,7 +48,7 @@ impl Core {
 }
 
 impl Engine {
-    /// Counts a connection for which there was no capacity, and its answer.
+    /// Counts a connection for which there was no capacity, and its reply.
     pub fn count_refusal(&self, refused: Refused, refusal: Refusal) {
         let metrics = &self.core.metrics;
         metrics.refused[refusal as usize].add(u64::from(refused != Refused::Healthy));
@@ -59,8 +59,8 @@ impl Engine {
         }
     }
 
-    /// A request of somebody beyond the limit of its address: `/healthz` is answered, all else is
-    /// refused. Gives the bytes taken, 0 when more must come.
+    /// Processes a request above the limit of its address: `/healthz` gets its reply, and any other request is
+    /// rejected. Returns the bytes consumed, 0 if the request is incomplete.
     pub(crate) fn request_beyond(&mut self, slot: u32, bytes: &[u8], out: &mut Vec<u8>) -> usize {
         let (refused, protocols) = (refused(Refusal::Address), self.core.shared.protocols);
         let reply =
@@ -75,7 +75,7 @@ impl Engine {
         bytes.len()
     }
 
-    /// Somebody beyond the limit of its address has asked for nothing.
+    /// A connection above the limit of its address has made no request in time.
     pub(crate) fn refuse_beyond(&mut self, slot: u32) {
         let mut out = Vec::new();
         let (refused, protocols) = (refused(Refusal::Address), self.core.shared.protocols);
@@ -110,8 +110,8 @@ pub fn refused(refusal: Refusal) -> Rejection {
     Rejection::new(code, message)
 }
 
-/// Appends the answer to a connection that is refused and whose request need not have come. Of one beyond
-/// the limit of its address a health check is answered as always.
+/// Appends the reply to a connection that is refused, with or without a request. A health check above the limit of its
+/// address gets its normal reply.
 pub fn refuse(
     protocols: &Protocols,
     settings: &Settings,
@@ -122,7 +122,7 @@ pub fn refuse(
 ) -> Refused {
     let first = protocols.first();
     let by = match listener {
-        // Who has sent nothing yet gets HTTP's answer.
+        // A client that has sent nothing yet gets a reply by HTTP.
         Listener::Client => protocols.recognise(request, settings).unwrap_or(first),
         Listener::Mqtt => protocols.begin(listener).unwrap_or(first),
     };

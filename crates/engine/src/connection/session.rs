@@ -1,4 +1,4 @@
-//! What is held of a Phoenix long-poll session, and of a request that waits for one.
+//! The state of a Phoenix long-poll session, and of a request that waits for one.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use crate::handover::value::{ImportError, RespondRecord, Text, Who};
 use protocol::request::Respond;
 use protocol::{Delivery, Protocols};
 
-/// A session: what is sent to it waits for the next poll.
+/// A session. Its messages wait for the next poll.
 #[derive(Default)]
 pub(crate) struct Session {
     pub outbox: Outbox,
     pub waiter: Option<Waiter>,
-    /// Somebody has come back with its token.
+    /// A client has come back with its token.
     pub polled: bool,
-    /// Whose it is, where the sessions of an address are limited.
+    /// The address for which it counts, while sessions of an address are limited.
     pub address: Option<IpAddr>,
-    /// The same, where the connections of an address are.
+    /// The same, while connections of an address are limited.
     pub peer: Option<IpAddr>,
 }
 
-/// A poll that waits for something to come.
+/// A poll that waits for messages.
 pub(crate) struct Waiter {
     pub request: ConnectionId,
     /// In seconds of the node's clock.
@@ -38,19 +38,19 @@ pub(crate) struct Waiter {
 pub(crate) struct PendingSessionRequest {
     pub session: ConnectionId,
     pub respond: Respond,
-    /// A poll whose session is gone is given a new one, if its principal may have one.
+    /// A poll whose session has ended gets a new one, if its principal may have one.
     pub anew: Option<(Encoding, Option<Principal>)>,
-    /// The topics that a new session is in from the beginning.
+    /// The topics of a new session.
     pub topics: Vec<Name>,
-    /// The driver was asked where the request comes from, for a new session.
+    /// The driver was asked for the address of the request, for a new session.
     pub opens: bool,
 }
 
-/// A session on its way to another engine.
+/// The export of a session to another engine.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 pub(crate) struct SessionRecord {
-    /// What waits for the next poll: pieces, and how many messages are in each.
+    /// The pieces that wait for the next poll, with the number of messages in each.
     #[n(0)]
     outbox: Vec<(ByteVec, u32)>,
     /// The request that waits, and until when, in seconds of the node's clock.
@@ -64,7 +64,7 @@ pub(crate) struct SessionRecord {
     peer: Option<Text<IpAddr>>,
 }
 
-/// The same on its way to another engine.
+/// The export to another engine.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 pub(crate) struct PendingSessionRequestRecord {
@@ -76,13 +76,13 @@ pub(crate) struct PendingSessionRequestRecord {
     anew: Option<(u8, Option<Who>)>,
     #[n(3)]
     opens: bool,
-    /// Nothing where there are none.
+    /// Absent if there are none.
     #[n(4)]
     topics: Option<Vec<Text<Name>>>,
 }
 
 impl Session {
-    /// Writes out the session.
+    /// Exports the session.
     pub fn export(&self) -> SessionRecord {
         let Session { outbox, waiter, polled, address, peer } = self;
         SessionRecord {
@@ -99,7 +99,7 @@ impl Session {
 }
 
 impl SessionRecord {
-    /// The session.
+    /// Imports the session.
     pub fn import(self, metrics: &Arc<Metrics>) -> Session {
         let mut outbox = Outbox::default();
         for (bytes, messages) in self.outbox {
@@ -114,7 +114,7 @@ impl SessionRecord {
 }
 
 impl PendingSessionRequest {
-    /// Writes out the request.
+    /// Exports the request.
     pub fn export(&self) -> PendingSessionRequestRecord {
         let PendingSessionRequest { session, respond, anew, topics, opens } = self;
         PendingSessionRequestRecord {
@@ -130,7 +130,7 @@ impl PendingSessionRequest {
 }
 
 impl PendingSessionRequestRecord {
-    /// The request.
+    /// Imports the request.
     pub fn import(self, protocols: &Protocols) -> Result<PendingSessionRequest, ImportError> {
         let anew = self.anew.map(|(number, who)| {
             let (encoding, protocol) = (Encoding(number), protocols.of(Encoding(number)));

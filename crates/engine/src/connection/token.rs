@@ -1,4 +1,4 @@
-//! A token that a connection has given, and that can't be read yet.
+//! A token of a connection that waits for keys.
 
 use minicbor::{Decode, Encode};
 use protocol::request::TokenPurpose;
@@ -13,7 +13,7 @@ pub(crate) struct PendingToken {
     pub reply: ReplyTarget,
 }
 
-/// The same on its way to another engine.
+/// The export to another engine.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 pub(crate) struct PendingTokenRecord {
@@ -26,7 +26,7 @@ pub(crate) struct PendingTokenRecord {
 }
 
 impl PendingToken {
-    /// Writes it out.
+    /// Exports the token.
     pub fn export(&self) -> PendingTokenRecord {
         let PendingToken { token, purpose, reply } = self;
         let refreshes = *purpose == TokenPurpose::Refresh;

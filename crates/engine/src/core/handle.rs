@@ -1,4 +1,4 @@
-//! What the rest of the process holds of an engine, and what all engines of a process share.
+//! The handle of an engine for other threads, and the state that all engines of a process share.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -23,36 +23,35 @@ use crate::limits::user_counts::Users;
 #[derive(Clone)]
 pub struct Handle {
     pub(crate) inbox: Arc<EngineInbox>,
-    /// What the shard counts.
+    /// The counters of the shard.
     pub metrics: Arc<Metrics>,
 }
 
 impl Handle {
-    /// A handle to an engine that takes its commands from this queue, and will hold about so many
-    /// topics.
+    /// A handle to an engine that takes its commands from this queue, and will have about so many topics.
     pub fn new(queue: Box<dyn Queue>, topics: usize) -> Self {
         let (filter, waiting) = (Filter::new(topics), Waiting::default());
         let inbox = EngineInbox { queue, filter, waiting };
         Handle { inbox: Arc::new(inbox), metrics: Arc::default() }
     }
 
-    /// The same way in, and counters that begin anew: for an engine that takes the place of this one.
+    /// A handle with the same queue and new counters, for an engine that replaces this one.
     pub fn successor(&self) -> Handle {
         Handle { inbox: self.inbox.clone(), metrics: Arc::default() }
     }
 
-    /// What is on its way to the members of this engine's topics.
+    /// Messages that wait for the members of this engine's topics.
     pub fn waiting(&self) -> &Waiting {
         &self.inbox.waiting
     }
 
-    /// The engine has ended: nothing is published to it from now on, and nobody waits for what was.
+    /// The engine has ended. Nothing is published to it from now on, and no receipt waits for it.
     pub fn end(&self) {
         self.inbox.filter.rebuild(std::iter::empty());
         self.inbox.waiting.end();
     }
 
-    /// Leaves a command in the shard's queue. Once the shard has ended nothing takes it.
+    /// Appends a command to the shard's queue. After the end of the shard it is never run.
     pub fn send(&self, command: Command) {
         self.inbox.queue.push(command);
     }
@@ -68,16 +67,15 @@ impl Handle {
     }
 }
 
-/// The facts that all threads of the process share: flags that change rarely, and what no shard
-/// can know alone.
+/// The state that all threads of the process share: flags that change rarely, and sums over all shards.
 pub struct Shared {
-    /// Which node this is.
+    /// The name of the node.
     pub node: NodeId,
-    /// The protocols that are spoken.
+    /// The protocols of the server.
     pub protocols: &'static Protocols,
     /// Set while the node drains, to end or by an operator's command: readiness is off.
     pub draining: AtomicBool,
-    /// Set when the process ends: it drains from then on, whatever an operator says.
+    /// Set when the process ends. From then on it drains, and an operator can't cancel that.
     pub ending: AtomicBool,
     /// Set by the control thread when the time of an operator's drain is over: shards refuse new connections.
     pub drained: AtomicBool,
@@ -86,37 +84,36 @@ pub struct Shared {
     pub memory_full: AtomicBool,
     /// Shards that have ended.
     pub ended: AtomicU32,
-    /// Connections held in the whole process.
+    /// Open connections of the whole process.
     pub connections: AtomicU64,
     /// Phoenix long-poll sessions among them.
     pub sessions: AtomicU64,
-    /// How many of those each address has.
+    /// The sessions of each address.
     pub(crate) session_addresses: Addresses,
-    /// How many connections each address has, while they are limited.
+    /// The connections of each address, while they are limited.
     pub addresses: Addresses,
-    /// What users, addresses and keys have used lately.
+    /// The recent requests of users, addresses and keys.
     pub quotas: Quotas,
-    /// What each user has, while that is limited.
+    /// The connections and topics of each user, while they are limited.
     pub(crate) users: Users,
-    /// Who is in the topics with presence, over all shards. Never on the way of a message: shards
-    /// call it when a connection enters such a topic, leaves it or asks who is there, and to
-    /// publish what has changed.
+    /// The presence registry, over all shards. No message passes through it. Shards call it when a connection joins
+    /// such a topic, leaves it or requests the snapshot, and to publish changes.
     pub presence: Arc<dyn Presence>,
-    /// The topics that users enter when they connect. Asked at each login, and locked for
-    /// microseconds; nothing else is locked while it is.
+    /// The stored subscriptions of users. Read at each login, and locked for microseconds; no other lock is taken
+    /// meanwhile.
     pub subscriptions: Arc<Subscriptions>,
-    /// Who has which MQTT session.
+    /// Which connection has which MQTT session.
     pub mqtt_sessions: Arc<dyn Sessions>,
-    /// The last message of each topic that was published to be retained.
+    /// The retained message of each topic.
     pub retained: Arc<dyn Retained>,
     /// When the node's clock began, in microseconds since 1970.
     clock_began_us: AtomicU64,
-    /// The same by the time by which ages are counted.
+    /// The same by the clock by which ages are counted.
     ages_began_us: AtomicU64,
 }
 
 impl Shared {
-    /// Nobody is here yet.
+    /// The state without connections.
     pub fn new(
         node: NodeId,
         protocols: &'static Protocols,
@@ -147,9 +144,9 @@ impl Shared {
         }
     }
 
-    /// Sets the time, in microseconds: by the node's clock, the time of day since 1970, and the time since 1970 by which
-    /// ages are counted before something is deleted. The control thread calls it now and then, since the time of day may
-    /// be corrected.
+    /// Sets the time, in microseconds: by the node's clock, the time of day since 1970, and the time since 1970 by
+    /// which ages are counted before something is deleted. The control thread calls it now and then, since the time of
+    /// day may be corrected.
     pub fn set_time(&self, now_us: u64, unix_us: u64, age_us: u64) {
         self.clock_began_us.store(unix_us.saturating_sub(now_us), Ordering::Relaxed);
         self.ages_began_us.store(age_us.saturating_sub(now_us), Ordering::Relaxed);
@@ -160,8 +157,8 @@ impl Shared {
         self.clock_began_us.load(Ordering::Relaxed)
     }
 
-    /// The time by which ages are counted before something is deleted, at a time of the node's clock in microseconds, in
-    /// milliseconds since 1970. It does not jump forwards, as the time of day may.
+    /// The time by which ages are counted before something is deleted, at a time of the node's clock in microseconds,
+    /// in milliseconds since 1970. It does not jump forwards, as the time of day may.
     pub fn age_ms(&self, now_us: u64) -> u64 {
         (self.ages_began_us.load(Ordering::Relaxed) + now_us) / 1_000
     }
@@ -177,12 +174,12 @@ impl Shared {
     }
 }
 
-/// How many connections each address has, over all shards; used while they are limited.
+/// The connections of each address, over all shards; used while they are limited.
 #[derive(Default)]
 pub struct Addresses(Mutex<HashMap<IpAddr, u32>>);
 
 impl Addresses {
-    /// Counts one more, unless there are `max`.
+    /// Adds one, unless there are `max`.
     pub fn enter(&self, address: IpAddr, max: u32) -> bool {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(address).or_default();
@@ -191,36 +188,35 @@ impl Addresses {
         fits
     }
 
-    /// Counts one less.
+    /// Subtracts one.
     pub fn leave(&self, address: IpAddr) {
         let counts = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = counts.get_mut(&address) {
             *count -= 1;
             if *count == 0 {
                 counts.remove(&address);
-                // Does nothing unless nearly all addresses of a crowd have left.
+                // Does nothing unless nearly all addresses have left.
                 counts.shrink_to(counts.len() * 4);
             }
         }
     }
 }
 
-/// The way into an engine from other threads: commands wait in it until the driver has the engine take
-/// them.
+/// The command queue of an engine. Other threads append commands, and the engine takes them in the driver's next turn.
 pub trait Queue: Send + Sync {
-    /// Appends a command, and has the driver take it soon. Must not block.
+    /// Appends a command, and wakes the driver. Must not block.
     fn push(&self, command: Command);
 
-    /// False when as many commands wait as may.
+    /// Returns false if the queue is full.
     fn has_capacity(&self) -> bool;
 
-    /// True when nothing waits.
+    /// Returns true if no command waits.
     fn is_empty(&self) -> bool;
 
-    /// Commands that wait.
+    /// Returns the number of commands that wait.
     fn len(&self) -> usize;
 
-    /// Exchanges what waits for `empty`, an empty vector whose room is used again.
+    /// Swaps the commands that wait with `empty`, an empty vector whose memory is used again.
     fn take(&self, empty: Vec<Command>) -> Vec<Command>;
 }
 

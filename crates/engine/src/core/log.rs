@@ -1,12 +1,12 @@
-//! What the log is told of connections. All of it is caused by peers and off by default, so a line
-//! costs one comparison while its level is off, and of many only some are written.
+//! Log lines about connections. Peers cause all of them, and they are off by default: while its level is off a line
+//! costs one comparison, and of many lines only some are written.
 
 use model::CloseReason;
 
 use crate::core::Core;
 
 impl Core {
-    /// A connection is about to leave its topics, and to end.
+    /// A connection is about to leave its topics and to end.
     pub(crate) fn log_close(&self, slot: u32, reason: CloseReason) {
         if !tracing::enabled!(tracing::Level::DEBUG) {
             return;
@@ -27,7 +27,7 @@ impl Core {
         );
     }
 
-    /// A request was answered with this. Whether it was an error is seen here.
+    /// A request has this reply, which may be an error.
     pub(crate) fn log_reply(&self, slot: u32, reply: &[u8]) {
         if !matches!(reply.get(9), Some(b'4' | b'5')) || !tracing::enabled!(tracing::Level::DEBUG) {
             return;
@@ -45,7 +45,7 @@ impl Core {
     }
 }
 
-/// The code of an error, from the answer's body: `{"error":{"code":"…`.
+/// The code of an error in the body of a reply: `{"error":{"code":"…`.
 pub(crate) fn code_of(reply: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(reply).ok()?;
     let (code, _) = text.split_once("\"code\":\"")?.1.split_once('"')?;

@@ -1,11 +1,11 @@
-//! How many of the log lines that peers cause are written.
+//! Limits on the log lines that peers cause.
 
 use throttle::Throttle;
 
 /// Lines of one engine and kind in a second.
 const LINES_PER_SECOND: u32 = 100;
 
-/// Of what peers cause, so many lines of each kind are written.
+/// The throttles of the log lines that peers cause, one for each kind.
 pub(crate) struct Lines {
     pub closed: Throttle,
     pub rejected: Throttle,

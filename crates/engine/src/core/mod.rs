@@ -1,5 +1,5 @@
-//! What every part of an engine uses: its connections and topics, the services that it calls, and the
-//! outputs that wait for its driver.
+//! The core of an engine, which every part uses: the tables of connections and topics, the services that the engine
+//! calls, and the outputs that wait for its driver.
 
 pub(crate) mod command;
 pub(crate) mod count;
@@ -44,12 +44,11 @@ use crate::trace::state::Traces;
 use crate::webhook::Webhook;
 use crate::webhook::events::HookEvent;
 
-/// What every part of an engine uses. It knows none of the parts: what they have to do because of it
-/// waits as an [`Effect`].
+/// The core of an engine. It knows none of the parts: work for other parts waits as an [`Effect`].
 pub(crate) struct Core {
     pub number: u16,
     pub handle: Handle,
-    /// All engines, this one included, by number.
+    /// The handles of all engines, this one included, by number.
     pub engines: Arc<[Handle]>,
     pub metrics: Arc<Metrics>,
     pub shared: Arc<Shared>,
@@ -57,7 +56,7 @@ pub(crate) struct Core {
     pub broker: Arc<dyn Broker>,
     /// The topics with history.
     pub history: Arc<dyn History>,
-    /// Who asks the application, if anybody does.
+    /// Sends requests to the application, if there is one.
     pub webhook: Option<Arc<dyn Webhook>>,
     pub codecs: Codecs,
     pub table: Table,
@@ -66,68 +65,68 @@ pub(crate) struct Core {
     pub joins: Joins,
     /// The MQTT clients.
     pub mqtt: Clients,
-    /// Every message with history up to this offset that was for this shard has been taken from its
-    /// mailbox.
+    /// This shard has taken every message with history up to this offset from its mailbox.
     pub mqtt_taken: u64,
-    /// What connections have in the registry of presence, by slot.
+    /// The entries of connections in the presence registry, by slot.
     pub entries: PresenceEntries,
-    /// What connections were granted by tokens.
+    /// The grants of connections by tokens.
     pub credentials: Credentials,
-    /// Topics whose presence a connection is told when it has taken what waits for it, by slot.
+    /// Topics whose presence snapshot a connection gets when its outbox is empty, by slot.
     pub snapshots_due: HashMap<u32, Vec<Name>>,
-    /// What waits for connections that don't keep up with topics of which they get the newest alone.
+    /// Messages that wait for slow connections in topics of which they get only the newest message of each key.
     pub conflation: Conflation,
     /// Messages whose delivery is observed.
     pub observed: ObservedMessages,
     /// Which topics cost most.
     pub costs: Costs,
-    /// What comes to connections by several lists of members.
+    /// Messages that reach connections by several lists of members.
     pub dedup: Dedup,
-    /// Where connections come from that come through proxies.
+    /// The addresses of connections through proxies.
     pub peers: Peers,
-    /// Of the log lines that peers cause.
+    /// The limits on log lines that peers cause.
     pub lines: Lines,
-    /// What operators follow.
+    /// The traces of operators.
     pub traces: Traces,
-    /// Topics that have lost their last member since the filter was made anew.
+    /// Topics that have lost their last member since the filter was rebuilt.
     pub topics_ended: usize,
-    /// Commands taken from the mailbox and not done yet.
+    /// Commands that were taken from the mailbox and not run yet.
     pub commands: VecDeque<Command>,
     /// The engine [stands still](crate::Engine::stand_still).
     pub stands_still: bool,
-    /// Answers of the history that came while it did.
+    /// Replies of the history that came while the engine stood still.
     pub aside: Vec<Command>,
-    /// Goes with each question whose answer nobody else can get; so many wait as have it beside this one.
+    /// Cloned for each query whose reply only this engine can take. The number of other clones is the number of these
+    /// queries.
     pub under_way: Arc<()>,
-    /// Connections whose input goes on as soon as the part has returned: their request is answered.
+    /// Connections whose input goes on as soon as the part has returned, because their request has its reply.
     pub resumed: Vec<u32>,
-    /// The engine drains: no connection is used again for another request.
+    /// The engine drains: a connection is not used for another request.
     pub draining: bool,
-    /// Polls and sessions that something was published for.
+    /// Polls and sessions with a new message.
     pub woken: Vec<u32>,
-    /// Short answers since the driver last asked.
+    /// Short replies since the driver last read this count.
     pub replies: u64,
     /// The time of this turn, in microseconds of the node's clock.
     pub now_us: u64,
-    /// What the application is to hear.
+    /// Events for the application.
     pub hook_events: Vec<HookEvent>,
-    /// What the driver has to do.
+    /// The outputs for the driver.
     pub outputs: Outputs,
-    /// What the engine does as soon as the part that runs has returned.
+    /// Effects, which the engine performs as soon as the part that runs has returned.
     pub effects: Vec<Effect>,
 }
 
-/// What a part of the engine causes in other parts. The engine performs effects as soon as the part
-/// has returned, so that no part is entered twice.
+/// Work that a part of the engine causes in other parts. The engine performs effects as soon as the part has returned,
+/// so that no part is called recursively.
 pub(crate) enum Effect {
-    /// The connection was marked as closing: the rest of its close is due.
+    /// The connection is marked as closing: the rest of its close is due.
     Close { slot: u32, close: CloseReason, last: Vec<u8> },
-    /// A long-poll session's client has taken what waited for it.
+    /// The client of a long-poll session has taken the messages that waited.
     SessionTaken { slot: u32 },
 }
 
 impl Core {
-    /// An operator has emptied the node, and no connection may stay.
+    /// Returns true if an operator has drained the node.
     pub(crate) fn is_drained(&self) -> bool {
         self.shared.drained.load(Ordering::Relaxed)
     }

@@ -174,12 +174,12 @@ impl Engine {
         let details = RequestDetails::new(kind, Some(topic), users, transport);
         let details = RequestDetails { event, payload: Some(payload), tags, key, ..details };
         let requested = HookRequest { details, hook };
-        let Err(unasked) = send_requests(core, slot, vec![requested]) else {
+        let Err(not_sent) = send_requests(core, slot, vec![requested]) else {
             return;
         };
         // What comes later must not overtake what the application is asked about still.
-        let allowed = core.settings.silence_allows && !unasked.behind_others;
-        for hook in unasked.hooks {
+        let allowed = core.settings.silence_allows && !not_sent.behind_others;
+        for hook in not_sent.hooks {
             match hook {
                 PendingHook::Publish(publication, to) if allowed => {
                     self.publish_allowed(Some(slot), *publication, to, out);

@@ -65,23 +65,23 @@ impl Engine {
         }
         let core = &mut self.core;
         if let Some(request) = read.request {
-            if read.taken > 0
+            if read.consumed > 0
                 && let Some(cold) = core.table.cold_mut(slot)
             {
                 (cold.needs, cold.continued) = (0, false);
             }
-            match self.over_limit(slot, &request, read.taken, open) {
+            match self.over_limit(slot, &request, read.consumed, open) {
                 None => self.dispatch(slot, protocol, request, from, out),
                 Some(limited) => {
                     let refused = Refused { protocol, request, limited };
                     self.refuse_over(slot, refused, bytes, from, out);
-                    return (if open { read.taken } else { bytes.len() }, read.again);
+                    return (if open { read.consumed } else { bytes.len() }, read.again);
                 }
             }
         } else if let Some(result) = read.replied {
             self.was_replied(slot, result, out);
         }
-        (read.taken, read.again)
+        (read.consumed, read.again)
     }
 
     #[allow(clippy::too_many_lines, reason = "a table: what each request does")]
@@ -225,7 +225,7 @@ fn read_once(
     {
         cold.decoder = Some(begun.unwrap_or_else(|| Box::new(fresh)));
     }
-    if read.taken == 0
+    if read.consumed == 0
         && !read.again
         && let Some(cold) = core.table.cold_mut(slot)
     {

@@ -33,10 +33,10 @@ impl Engine {
                 break;
             }
             // One request, frame or line at a time: after each it may have to wait.
-            let (taken, again) = self.read_input(slot, &mut bytes[at..], &mut out);
+            let (consumed, again) = self.read_input(slot, &mut bytes[at..], &mut out);
             self.flush_if_large(slot, &mut out);
-            at += taken;
-            if taken == 0 && !again {
+            at += consumed;
+            if consumed == 0 && !again {
                 break;
             }
         }

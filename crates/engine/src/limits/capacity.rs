@@ -1,7 +1,7 @@
-//! Whether there is capacity on the node for one more topic, and for one more who is present.
+//! Whether the node has capacity for one more topic, and for one more presence entry.
 //!
-//! Each shard has its share of the topics, so that none asks the others. What the application puts
-//! connections into, and the topics of users who log in, is not refused.
+//! Each shard has its share of the topics, and needs no other shard to decide. Subscriptions by the application, and
+//! the topics of users who log in, are never rejected.
 
 use model::Name;
 use model::name::personal;
@@ -10,8 +10,8 @@ use crate::core::Core;
 use crate::core::metrics::Limited;
 
 impl Core {
-    /// Which limit keeps a connection of these users from these topics, if any; then it is counted. Topics
-    /// that have members are entered at any time.
+    /// Returns the limit that keeps a connection of these users from joining these topics, if any, and counts it.
+    /// Topics with members always have capacity.
     pub(crate) fn capacity_reached<'a>(
         &self,
         users: &[Name],

@@ -1,4 +1,4 @@
-//! What a client, a user and the node may have: rates, quotas, capacity, and how more is rejected.
+//! Limits of a client, a user and the node: rates, quotas, capacity, and the rejections.
 
 pub(crate) mod capacity;
 pub(crate) mod quota;

@@ -1,8 +1,8 @@
-//! What users and addresses may do in a second, all of their connections on the node together, and how
-//! many connections and topics a user may have.
+//! Quotas: what users and addresses may do in a second, by all of their connections on the node, and how many
+//! connections and topics a user may have.
 //!
-//! A connection holds accounts while it asks for a lot, and none while it rests. What is over is refused
-//! in the protocol's own words; bytes that are too many are left unread for a while.
+//! A busy connection has accounts, and an idle one has none. A request above a limit is rejected in the protocol's own
+//! form; with too many bytes, the socket is not read for a while.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -23,33 +23,33 @@ use crate::core::output::Output;
 use crate::core::shrink::Shrink;
 use crate::limits::user_counts::{Counted, Counts, Reached};
 
-/// Users of a connection whose accounts its requests are charged to; it may have more.
+/// The limit on users of a connection that are charged for its requests. The connection may have more users.
 const USERS_MAX: usize = 4;
 
-/// A connection that has asked for nothing for so long has no accounts.
+/// A connection without a request for this time loses its accounts.
 const REST_US: u64 = 3_000_000;
 
-/// So many refusals more than what was done close a connection, and fewer when they go on for
+/// A connection is closed when it has had so many more rejections than accepted requests, or fewer over
 /// [`STUBBORN_US`].
 const REFUSALS_MAX: u32 = 500;
 
 /// See [`REFUSALS_MAX`].
 const STUBBORN_REFUSALS: u32 = 20;
 
-/// A client that has been refused for so long, again and again, is closed.
+/// A client whose requests have been rejected for this time is closed.
 const STUBBORN_US: u64 = 10_000_000;
 
-/// Input of so many bytes at once is charged in any case; less only to who has accounts already.
+/// Input of so many bytes at once is always charged. Less is charged only to a connection that has accounts already.
 const LARGE_BYTES: usize = 4 << 10;
 
-/// One of so many commands of connections that hold no accounts makes the connection hold them: so an
-/// address of which many connections do a little each is found as well. A power of 2.
+/// One of so many commands of connections without accounts gives its connection accounts. So an address with many
+/// connections that do a little each is found, too. A power of 2.
 const SAMPLE: u32 = 64;
 
-/// Somebody who does a lot.
+/// A busy user or address.
 struct Bound {
     account: Arc<Account>,
-    /// A user's, or else an address's.
+    /// Whether the account is of a user, or of an address.
     is_user: bool,
 }
 
@@ -66,14 +66,14 @@ fn limits(core: &Core, is_user: bool) -> &Limits {
 
 /// A connection that has made expensive requests lately.
 struct BusyConnection {
-    /// Of those of its users, and of its address, who do a lot, in this order.
+    /// The accounts of its busy users, and then of its address.
     accounts: Vec<Bound>,
-    /// Which of its users have an account there, one bit each.
+    /// Which of its users have an account, one bit each.
     users: u8,
-    /// Where it is, until that has an account there.
+    /// Its address, until that has an account.
     address: Option<IpAddr>,
     used_us: u64,
-    /// Refusals, less what was done between them, and since when.
+    /// Rejections, less the accepted requests between them, and since when.
     refusals: u32,
     refused_us: u64,
 }
@@ -90,7 +90,7 @@ impl BusyConnection {
         }
     }
 
-    /// Finds the accounts of those who have none here and are about to use this.
+    /// Finds accounts for those of its users and its address that have none here and are about to be charged.
     fn find(&mut self, core: &Core, slot: u32, cost: &Cost) {
         for (at, user) in core.users(slot).take(USERS_MAX).enumerate() {
             if self.users & 1 << at == 0
@@ -124,12 +124,12 @@ pub(crate) struct Quota {
     busy: HashMap<u32, BusyConnection>,
     /// Commands of connections that are not among the busy ones.
     unsampled: u32,
-    /// What open connections count for, while their users are limited.
+    /// The counts of open connections, while connections and topics of users are limited.
     counted: HashMap<u32, Counted>,
 }
 
-/// Who asks for something.
-pub(crate) enum Asker<'a> {
+/// Who is charged for a request.
+pub(crate) enum Charged<'a> {
     /// The users of an open connection, and its address.
     Connection,
     /// A request that names these users, and its connection's address.
@@ -137,12 +137,12 @@ pub(crate) enum Asker<'a> {
 }
 
 impl Quota {
-    /// Which limit keeps a connection from what it asks for, if any; else it is charged for that.
+    /// Charges these accounts, if none of their limits is reached. Otherwise returns the limit, and charges nothing.
     pub fn charge(
         &mut self,
         core: &mut Core,
         slot: u32,
-        asker: &Asker<'_>,
+        charged: &Charged<'_>,
         cost: &Cost,
     ) -> Option<Limited> {
         let now_us = core.now_us;
@@ -150,12 +150,12 @@ impl Quota {
             return None;
         }
         let (busy, once);
-        let accounts = match asker {
-            Asker::Connection => {
+        let accounts = match charged {
+            Charged::Connection => {
                 busy = Some(self.busy(core, slot, cost)?);
                 busy.as_ref().map_or(&[][..], |busy| &busy.accounts)
             }
-            Asker::Request(users) => {
+            Charged::Request(users) => {
                 busy = None;
                 once = accounts(core, users, address(core, slot), cost);
                 &once[..]
@@ -179,7 +179,7 @@ impl Quota {
         Some(limited)
     }
 
-    /// Counts a refusal. True when the client takes no notice of them, and is to be closed.
+    /// Counts a rejection. Returns true if the client ignores them and is to be closed.
     pub fn is_stubborn(&mut self, core: &Core, slot: u32) -> bool {
         let Some(busy) = self.busy.get_mut(&slot) else {
             return false;
@@ -192,7 +192,7 @@ impl Quota {
         busy.refusals >= REFUSALS_MAX || (long && busy.refusals >= STUBBORN_REFUSALS)
     }
 
-    /// Charges an open connection for bytes that it has sent. The limit, if they are too many.
+    /// Charges an open connection for bytes that it has sent. Returns the limit that they are above, if any.
     pub fn took(&mut self, core: &mut Core, slot: u32, bytes: usize) -> Option<Limited> {
         let is_large = bytes >= LARGE_BYTES;
         if !is_large && (self.busy.is_empty() || !self.busy.contains_key(&slot)) {
@@ -202,7 +202,7 @@ impl Quota {
             return None;
         }
         let cost = Cost::NOTHING.with(Unit::Bytes, bytes as u64);
-        // What is small counts as the command that it is part of.
+        // Little input counts as the command that it is part of.
         let busy =
             if is_large { self.busy(core, slot, &cost)? } else { self.busy.get_mut(&slot)? };
         busy.used_us = core.now_us;
@@ -210,7 +210,7 @@ impl Quota {
         self.over_bytes(core, slot)
     }
 
-    /// Which limit keeps an open connection from sending more bytes, if any.
+    /// Returns the limit that keeps an open connection from sending more bytes, if any.
     pub fn over_bytes(&self, core: &Core, slot: u32) -> Option<Limited> {
         let busy = self.busy.get(&slot)?;
         busy.accounts.iter().find_map(|bound| {
@@ -220,7 +220,7 @@ impl Quota {
         })
     }
 
-    /// What an open connection holds that is about to use this; nothing if that is little.
+    /// Returns the accounts of an open connection that is about to be charged; `None` if the cost is small.
     fn busy(&mut self, core: &mut Core, slot: u32, cost: &Cost) -> Option<&mut BusyConnection> {
         let now_us = core.now_us;
         match self.busy.entry(slot) {
@@ -234,7 +234,7 @@ impl Quota {
                 let mut busy = BusyConnection::new(now_us);
                 busy.find(core, slot, cost);
                 self.unsampled = self.unsampled.wrapping_add(1);
-                // A limit of addresses holds for those of which every connection does little, too.
+                // The limit of an address also applies if each of its connections does little.
                 let is_sampled =
                     self.unsampled.is_multiple_of(SAMPLE) || core.settings.per_address.any();
                 if busy.accounts.is_empty() && !is_sampled {
@@ -251,7 +251,7 @@ impl Quota {
         }
     }
 
-    /// The driver has said where a connection is.
+    /// The driver has returned the address of a connection.
     pub fn locate(&mut self, core: &Core, slot: u32, address: Option<IpAddr>) {
         if let (Some(busy), Some(address)) = (self.busy.get_mut(&slot), address)
             && busy.accounts.iter().all(|bound| bound.is_user)
@@ -260,18 +260,18 @@ impl Quota {
         }
     }
 
-    /// Whether anything is counted for a connection.
+    /// Returns whether a connection has any counts or accounts.
     pub fn counts(&self, slot: u32) -> bool {
         self.busy.contains_key(&slot) || self.counted.contains_key(&slot)
     }
 
-    /// The connection has ended, or has other users now.
+    /// The connection has ended, or its users have changed.
     pub fn forget(&mut self, slot: u32) {
         self.busy.remove(&slot);
     }
 
-    /// A connection is about to be opened for these users, with so many topics, their own included.
-    /// Which limit keeps it out, if any; else it counts.
+    /// Counts a connection that is about to open for these users with so many topics, their personal ones included.
+    /// Returns the limit that it is above, if any; then it is not counted.
     pub fn open(
         &mut self,
         core: &Core,
@@ -299,8 +299,8 @@ impl Quota {
         None
     }
 
-    /// Why an open connection may enter no further topic, if so. Connections on several shards that ask
-    /// in the same moment may both be let in.
+    /// Returns the limit that keeps an open connection from joining a topic, if any. Connections on two shards may both
+    /// join at the same moment when there is capacity for one.
     pub fn topics_reached(&self, core: &Core, slot: u32) -> Option<Limited> {
         let max = max(core).topics;
         let full = |user| max > 0 && core.shared.users.of(user).topics >= max;
@@ -311,8 +311,7 @@ impl Quota {
         Some(Limited::UserTopics)
     }
 
-    /// A connection has entered topics or left some, or its users have changed: it counts as it is now,
-    /// if users are limited.
+    /// A connection has joined or left topics, or its users have changed. It is counted anew, if users are limited.
     pub fn settle(&mut self, core: &Core, slot: u32) {
         if self.counted.is_empty() && max(core) == Counts::default() {
             return;
@@ -327,7 +326,7 @@ impl Quota {
         }
         let now = Counted { users: core.users(slot).map(Name::from).collect(), topics };
         for user in &now.users {
-            // It is in already: no limit keeps it out.
+            // The connection is a member already: no limit applies.
             let _ = core.shared.users.enter(user, now.counts(), Counts::default());
         }
         if let Some(before) = self.counted.insert(slot, now) {
@@ -344,7 +343,7 @@ impl Quota {
         }
     }
 
-    /// Who rests has no accounts.
+    /// Removes the accounts of idle connections.
     pub fn shrink(&mut self, now_us: u64) {
         self.busy.retain(|_, busy| now_us.saturating_sub(busy.used_us) < REST_US);
         self.busy.shrink();
@@ -352,7 +351,7 @@ impl Quota {
     }
 }
 
-/// What a user may have.
+/// The limits of a user.
 fn max(core: &Core) -> Counts {
     let settings = &core.settings;
     let (connections, topics) = (settings.connections_per_user_max, settings.topics_per_user_max);
@@ -366,7 +365,7 @@ fn of_reached(reached: Reached) -> Limited {
     }
 }
 
-/// Where a connection is, as far as the engine knows.
+/// The address of a connection, as far as the engine knows it.
 fn address(core: &Core, slot: u32) -> Option<IpAddr> {
     let session = || core.table.cold(slot)?.session.as_ref()?.address;
     core.peers.address(slot).or_else(session)
@@ -384,11 +383,11 @@ fn of_user(core: &Core, user: &str, cost: &Cost) -> Option<Bound> {
     Some(Bound { account, is_user: true })
 }
 
-/// The accounts of those who do a lot, of who is about to use this.
+/// Returns the accounts of busy users and of the address that are about to be charged.
 fn accounts(core: &Core, users: &[Name], address: Option<IpAddr>, cost: &Cost) -> Vec<Bound> {
     let of_address = |address| of_network(core, core.settings.network(address), cost);
     let address = address.and_then(of_address);
-    // Who is refused by its address anyway makes no accounts of the names that it says.
+    // A request that its address rejects creates no accounts for the users that it names.
     let is_over =
         |bound: &Bound| bound.account.over(cost, bound.limits(core), core.now_us).is_some();
     let users = match address.as_ref().is_some_and(is_over) {
@@ -400,10 +399,10 @@ fn accounts(core: &Core, users: &[Name], address: Option<IpAddr>, cost: &Cost) -
 
 const COMMAND: Cost = Cost::NOTHING.with(Unit::Commands, 1);
 
-/// A command that the protocol has refused itself, or that asked for nothing.
+/// The cost of a command that the protocol has rejected, or that requests nothing.
 pub(crate) const BAD_COMMAND: Cost = COMMAND;
 
-/// What a message of a Phoenix client costs. A heartbeat keeps the connection alive, and is free.
+/// The cost of a message of a Phoenix client. A heartbeat is free.
 pub(crate) fn message_cost(message: &ClientMessage) -> Cost {
     match message.kind() {
         Event::Heartbeat => Cost::NOTHING,
@@ -413,45 +412,44 @@ pub(crate) fn message_cost(message: &ClientMessage) -> Cost {
     }
 }
 
-/// What a request costs that took so many bytes, and who asks. Nothing for what is no request of its own,
-/// and for what is charged elsewhere.
-pub(crate) fn request_cost(request: &Request, bytes: usize) -> Option<(Cost, Asker<'_>)> {
+/// Returns the cost of a request of so many bytes, and who is charged. `None` for a request that is charged elsewhere.
+pub(crate) fn request_cost(request: &Request, bytes: usize) -> Option<(Cost, Charged<'_>)> {
     let command = COMMAND.with(Unit::Bytes, bytes as u64);
     let topics = |topics: usize| command.with(Unit::Joins, topics.max(1) as u64);
     let http = |to: &ReplyTo| match to {
-        ReplyTo::Http(_) => (command, Asker::Request(&[])),
-        ReplyTo::Id(_) => (COMMAND, Asker::Connection),
+        ReplyTo::Http(_) => (command, Charged::Request(&[])),
+        ReplyTo::Id(_) => (COMMAND, Charged::Connection),
     };
     Some(match request {
-        Request::Replied { .. } | Request::Status { .. } => (command, Asker::Request(&[])),
-        Request::Open(open) => (topics(open.topics.len()), Asker::Request(&open.principal.users)),
-        Request::Poll(poll) => (topics(poll.topics.len()), Asker::Request(&poll.principal.users)),
+        Request::Replied { .. } | Request::Status { .. } => (command, Charged::Request(&[])),
+        Request::Open(open) => (topics(open.topics.len()), Charged::Request(&open.principal.users)),
+        Request::Poll(poll) => (topics(poll.topics.len()), Charged::Request(&poll.principal.users)),
         Request::Subscribe(..)
         | Request::Login(..)
         | Request::Logout(..)
-        | Request::Authenticate(_) => (COMMAND.with(Unit::Joins, 1), Asker::Connection),
-        Request::Unsubscribe(..) | Request::UpdatePresence(..) => (COMMAND, Asker::Connection),
+        | Request::Authenticate(_) => (COMMAND.with(Unit::Joins, 1), Charged::Connection),
+        Request::Unsubscribe(..) | Request::UpdatePresence(..) => (COMMAND, Charged::Connection),
         Request::Publish { publication, to: ReplyTo::Http(_), .. } => {
             let users = publication.sender().map_or(&[][..], std::slice::from_ref);
-            (command.with(Unit::Publishes, 1), Asker::Request(users))
+            (command.with(Unit::Publishes, 1), Charged::Request(users))
         }
         Request::Publish { to: ReplyTo::Id(_), .. } => {
-            (COMMAND.with(Unit::Publishes, 1), Asker::Connection)
+            (COMMAND.with(Unit::Publishes, 1), Charged::Connection)
         }
         Request::Acknowledge { principal: Some(principal), to: ReplyTo::Http(_), .. } => {
-            (command, Asker::Request(&principal.users))
+            (command, Charged::Request(&principal.users))
         }
         Request::Acknowledge { to, .. }
         | Request::Presence { to, .. }
         | Request::History { to, .. } => http(to),
         Request::Longpoll(longpoll) => match &longpoll.op {
-            Op::Open { principal, .. } => (topics(1), Asker::Request(&principal.users)),
+            Op::Open { principal, .. } => (topics(1), Charged::Request(&principal.users)),
             Op::Poll { anew, .. } => {
                 let principal = anew.as_ref().and_then(|(_, principal)| principal.as_ref());
                 let users = principal.map_or(&[][..], |principal| &principal.users);
-                (command, Asker::Request(users))
+                (command, Charged::Request(users))
             }
-            // Each message counts for its session, and all of them for the address.
+            // Each message is charged to its session, and all of them to the address.
             Op::Post { messages, .. } => {
                 let count = |unit| messages.iter().map(|it| message_cost(it).of(unit)).sum();
                 let cost = Unit::ALL.iter().fold(command, |cost, unit| match unit {
@@ -460,12 +458,12 @@ pub(crate) fn request_cost(request: &Request, bytes: usize) -> Option<(Cost, Ask
                         cost.with(*unit, count(*unit))
                     }
                 });
-                (cost, Asker::Request(&[]))
+                (cost, Charged::Request(&[]))
             }
-            Op::Gone | Op::Forbidden => (command, Asker::Request(&[])),
+            Op::Gone | Op::Forbidden => (command, Charged::Request(&[])),
         },
         Request::Mqtt(incoming) => mqtt_cost(incoming, bytes),
-        // A message is charged where sessions' messages are, and what is held when it is read again.
+        // A message is charged with its session's messages, and a pending request when it is read again.
         Request::Pending(_)
         | Request::Rejected
         | Request::Continue { .. }
@@ -476,31 +474,30 @@ pub(crate) fn request_cost(request: &Request, bytes: usize) -> Option<(Cost, Ask
     })
 }
 
-/// What an MQTT packet costs, and whom.
-fn mqtt_cost(incoming: &Incoming, bytes: usize) -> (Cost, Asker<'_>) {
+/// Returns the cost of an MQTT packet, and who is charged.
+fn mqtt_cost(incoming: &Incoming, bytes: usize) -> (Cost, Charged<'_>) {
     match incoming {
         Incoming::Connect(connect) => {
             let command = COMMAND.with(Unit::Bytes, bytes as u64).with(Unit::Joins, 1);
-            (command, Asker::Request(&connect.principal.users))
+            (command, Charged::Request(&connect.principal.users))
         }
-        Incoming::Publish(_) => (COMMAND.with(Unit::Publishes, 1), Asker::Connection),
+        Incoming::Publish(_) => (COMMAND.with(Unit::Publishes, 1), Charged::Connection),
         Incoming::Subscribe(subscribe) => {
             let joins = subscribe.wants.len() as u64;
-            (COMMAND.with(Unit::Joins, joins), Asker::Connection)
+            (COMMAND.with(Unit::Joins, joins), Charged::Connection)
         }
         Incoming::Unsubscribe { filters, .. } => {
-            (COMMAND.with(Unit::Joins, filters.len() as u64), Asker::Connection)
+            (COMMAND.with(Unit::Joins, filters.len() as u64), Charged::Connection)
         }
         Incoming::Ping | Incoming::Broken(_) | Incoming::Authenticate { .. } => {
-            (COMMAND, Asker::Connection)
+            (COMMAND, Charged::Connection)
         }
-        // What the server has sent wants an answer, and who goes does so. What confirms nothing is charged when
-        // that is known.
-        Incoming::Confirm(_) | Incoming::Disconnect { .. } => (Cost::NOTHING, Asker::Connection),
+        // Confirmations and disconnects are free. A confirmation of nothing is charged when that is known.
+        Incoming::Confirm(_) | Incoming::Disconnect { .. } => (Cost::NOTHING, Charged::Connection),
     }
 }
 
-/// What is said to who is over a limit.
+/// The message of an error about a limit.
 pub(crate) fn over_message(limited: Limited) -> String {
     let key = limited.name();
     let what = if limited == Limited::UserConnections {

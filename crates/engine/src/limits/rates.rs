@@ -1,8 +1,8 @@
-//! How much a connection may ask of others: what it publishes and enters in a second, and that it
-//! waits while a topic's members catch up with it.
+//! Rates: how many messages a connection publishes and topics it joins in a second. A publisher also waits while
+//! members of a topic are slow.
 //!
-//! Who asks for more than its share is not refused but left unread for a while, so that its own
-//! sender is held up; requests that can't be left waiting are answered with a refusal.
+//! A connection above its rate is not rejected. Its socket is not read for a while, which slows its sender down. A
+//! request that can't wait is rejected.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -16,54 +16,52 @@ use crate::delivery::backpressure::{SCAN_ITEMS, SCAN_US, Waiting};
 use crate::delivery::outbox::Capacity;
 use crate::limits::quota::Quota;
 
-/// So many connections may be in the table of those that have asked for something lately before it is
-/// scanned for those who have been quiet.
-const ASKERS: usize = 64;
+/// The table of connections that have made requests lately is not scanned for idle ones while it has no more than this.
+const RECENT_SCAN_MIN: usize = 64;
 
-/// So long one publish waits at the most for a topic's members. Who reads slowly enough slows those
-/// who publish; nobody stops them.
+/// The longest time that one publish waits for a topic's members. Slow members slow publishers down, and can't stop
+/// them.
 const BEHIND_US_MAX: u64 = 250_000;
 
-/// So long a connection waits for the keys of its token's issuer before it is looked at again.
+/// The longest time that a connection waits for the keys of its token's issuer before it is checked again.
 const KEYS_US_MAX: u64 = 10_000_000;
 
-/// A connection is refused so much a second for the limits of its users and its address; then it is left
-/// unread for a while. A refusal costs nearly what a command costs.
+/// The rejections of a connection in a second for limits of its users and its address. With more, its socket is not
+/// read for a while: a rejection costs nearly what a command costs.
 const REFUSALS_PER_SECOND: u32 = 100;
 
-/// Who waited for its rate goes on when it is so far below it, for more than one message at a time.
+/// A connection that waited for its rate goes on when it is so far below the rate, so that it has more than one message
+/// at a time.
 const SLACK_US: u64 = 50_000;
 
-/// The part of an outbox's limit that may be on its way to a topic's members before who publishes
-/// more of it has to wait.
+/// The part of an outbox's limit that may wait for a topic's members before publishers to the topic wait.
 const WAY_PART: u64 = 4;
 
-/// How a topic's members are doing, over all shards.
+/// Whether the members of a topic keep up, over all shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Pressure {
     /// They keep up.
     None,
-    /// Who publishes has to wait for them.
+    /// Publishers wait for them.
     Wait,
-    /// Who can't wait is refused.
+    /// Requests that can't wait are rejected.
     Refuse,
 }
 
-/// What one connection has asked for lately.
+/// The recent requests of a connection.
 #[derive(Default)]
 struct Recent {
     published: Rate,
     joined: Rate,
-    /// What it was refused for the limits of its users and its address.
+    /// Rejections for limits of its users and its address.
     refused: Rate,
-    /// The topic whose members it waits for, and until when at the most.
+    /// The topic whose members it waits for, and until when at most.
     behind: Option<(u64, u64)>,
-    /// It waits for keys until their version is another one than this, and until when at the most.
+    /// The version of the keys that it has waited for since, and until when at most.
     keys: Option<(u64, u64)>,
 }
 
-/// The same on its way to another engine: when it is at its rates again, in nanoseconds of the node's
-/// clock.
+/// The export to another engine: when the connection is at its rates again, in nanoseconds of the node's clock.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 pub(crate) struct RatesRecord {
@@ -73,21 +71,20 @@ pub(crate) struct RatesRecord {
     joined: u64,
 }
 
-/// How much each connection asks of others, and which have to wait.
+/// The rates of all connections, and the connections that wait.
 #[derive(Default)]
 pub(crate) struct Rates {
-    /// What connections have published and entered lately, by slot.
+    /// The recent requests of connections, by slot.
     recent: HashMap<u32, Recent>,
-    /// What users and addresses may do.
+    /// The quotas of users and addresses.
     pub quota: Quota,
-    /// Connections that have to wait.
+    /// Connections that wait.
     waiters: Vec<u32>,
     /// When it was last checked whether they may go on, in microseconds of the node's clock.
     waiters_seen_us: u64,
 }
 
-/// So many a second, and at most a second's worth at once: when that is used up, in nanoseconds of
-/// the node's clock.
+/// A rate, with at most a second's worth at once: when that is used up, in nanoseconds of the node's clock.
 #[derive(Clone, Copy, Default)]
 struct Rate(u64);
 
@@ -102,7 +99,7 @@ impl Rate {
         self.0 > (now_us + 1_000_000) * 1_000
     }
 
-    /// True while who was over it is not so far below it that going on is worth it.
+    /// Returns true while a connection that was above the rate is not far enough below it to go on.
     fn must_wait(self, now_us: u64) -> bool {
         self.is_over(now_us.saturating_sub(SLACK_US))
     }
@@ -113,11 +110,11 @@ impl Rate {
 }
 
 impl Rates {
-    /// What a connection has asked for lately. Nearly all have been quiet again since: before the
-    /// table grows they make room, so that a crowd that comes takes none.
+    /// Returns the recent requests of a connection. Nearly all connections are idle again soon: they are removed before
+    /// the table grows, so that many new connections need no large table.
     fn recent_of(&mut self, core: &mut Core, slot: u32) -> &mut Recent {
         let before = self.recent.len();
-        if before >= ASKERS && before == self.recent.capacity() {
+        if before >= RECENT_SCAN_MIN && before == self.recent.capacity() {
             self.forget_idle(core);
             if self.recent.len() > before / 2 {
                 self.recent.reserve(before);
@@ -126,7 +123,7 @@ impl Rates {
         self.recent.entry(slot).or_default()
     }
 
-    /// Why something that can't wait may not be published by a connection now, if so.
+    /// Returns the limit that rejects a publish that can't wait, if any.
     pub(crate) fn publish_refusal(
         &mut self,
         core: &mut Core,
@@ -147,7 +144,7 @@ impl Rates {
         Some("the members of the topic are behind: try again in a moment")
     }
 
-    /// A connection has published: it waits if that was too much.
+    /// Counts a publish. The connection waits if it is above its rate.
     pub(crate) fn has_published(&mut self, core: &mut Core, slot: u32, topic: &str) {
         let (hash, now_us) = (core.broker.hash(topic), core.now_us);
         if !core.is_open(slot) {
@@ -165,7 +162,7 @@ impl Rates {
         }
     }
 
-    /// Why a connection whose requests can't wait may not enter a topic now, if so.
+    /// Returns the limit that rejects a join of a connection whose requests can't wait, if any.
     pub(crate) fn join_refusal(&mut self, core: &mut Core, slot: u32) -> Option<&'static str> {
         let now_us = core.now_us;
         let over = self.recent.get(&slot).is_some_and(|recent| recent.joined.is_over(now_us));
@@ -177,7 +174,7 @@ impl Rates {
         )
     }
 
-    /// A connection has entered a topic, or asked for a session: it waits if that was too much.
+    /// Counts a join, or a request for a session. The connection waits if it is above its rate.
     pub(crate) fn has_joined(&mut self, core: &mut Core, slot: u32) {
         let now_us = core.now_us;
         if !core.is_open(slot) {
@@ -191,8 +188,7 @@ impl Rates {
         }
     }
 
-    /// A connection was refused something for a limit of its users or its address: it waits if that was
-    /// too often.
+    /// Counts a rejection for a limit of the users or the address of a connection. It waits if there were too many.
     pub(crate) fn has_refused(&mut self, core: &mut Core, slot: u32, why: Limited) {
         let now_us = core.now_us;
         if !core.is_open(slot) {
@@ -205,7 +201,7 @@ impl Rates {
         }
     }
 
-    /// The connection waits for the keys of a token's issuer, which are of this version so far.
+    /// Makes a connection wait for the keys of a token's issuer, which have this version now.
     pub(crate) fn wait_for_keys(&mut self, core: &mut Core, slot: u32, version: u64) {
         let until_us = core.now_us + KEYS_US_MAX;
         self.recent_of(core, slot).keys = Some((version, until_us));
@@ -217,13 +213,12 @@ impl Rates {
         }
     }
 
-    /// Nothing more is read from the connection until its time has come. False for one that can't be
-    /// left unread.
+    /// Stops reading a connection until its time has come. Returns false if it has no socket of its own.
     pub(crate) fn wait(&mut self, core: &mut Core, slot: u32, why: Limited) -> bool {
         let Some(connection) = core.table.get_mut(slot) else {
             return false;
         };
-        // A session has no socket to leave unread.
+        // A session has no socket of its own.
         if core.shared.protocols.delivery(connection.encoding) == Delivery::Gathered
             || connection.is_closing()
         {
@@ -239,7 +234,7 @@ impl Rates {
         true
     }
 
-    /// Whether a connection has to wait still.
+    /// Returns whether a connection must still wait.
     fn must_wait(&mut self, core: &mut Core, slot: u32) -> bool {
         let now_us = core.now_us;
         let over = self.quota.over_bytes(core, slot).is_some();
@@ -262,19 +257,19 @@ impl Rates {
         over || behind || keys
     }
 
-    /// The connections that wait, when they are to be checked again; the engine checks each of them.
+    /// Returns the connections that wait, when a check is due. The engine checks each of them.
     pub(crate) fn take_waiters(&mut self, core: &mut Core) -> Vec<u32> {
         if core.now_us < self.waiters_due_us() {
             return Vec::new();
         }
         self.waiters_seen_us = core.now_us;
-        // A slot that was used anew may be there twice.
+        // A slot that another connection has got may be there twice.
         self.waiters.sort_unstable();
         self.waiters.dedup();
         std::mem::take(&mut self.waiters)
     }
 
-    /// True when a connection that waits need not do so any longer; else it goes on waiting.
+    /// Returns true if a connection need not wait any longer. Otherwise it goes on waiting.
     pub(crate) fn has_waited(&mut self, core: &mut Core, slot: u32) -> bool {
         let must_wait = self.must_wait(core, slot);
         let now_s = core.now_wrapping_s();
@@ -283,7 +278,7 @@ impl Rates {
         };
         cold.waits = must_wait;
         if let Some(connection) = core.table.get_mut(slot) {
-            // What it says meanwhile is not heard.
+            // Its socket is not read meanwhile.
             connection.last_received_s = now_s;
         }
         if must_wait {
@@ -292,15 +287,15 @@ impl Rates {
         !must_wait
     }
 
-    /// Writes out what a connection has asked for lately. Whether it waits is in its cold state.
+    /// Exports the recent requests of a connection. Whether it waits is in its cold state.
     pub(crate) fn export(&self, slot: u32) -> Option<RatesRecord> {
-        // For whose members it waits is not said, nor how often it was refused: it goes on at once, and
-        // waits again with its next command if it has to.
+        // The topic whose members it waits for and the rejections are not exported: it goes on at once, and waits again
+        // with its next command if it must.
         let Recent { published, joined, .. } = self.recent.get(&slot)?;
         Some(RatesRecord { published: published.0, joined: joined.0 })
     }
 
-    /// Takes up what a connection has asked for lately, and whether it waits.
+    /// Imports the recent requests of a connection, and whether it waits.
     pub(crate) fn import(
         &mut self,
         slot: u32,
@@ -309,7 +304,7 @@ impl Rates {
         now_us: u64,
     ) {
         if let Some(RatesRecord { published, joined }) = record {
-            // Nobody is further ahead of its time than a second and one more message.
+            // No connection is ahead of its time by more than a second and one message.
             let rate = |until: u64| Rate(until.min((now_us + 3_000_000) * 1_000));
             let (published, joined) = (rate(published), rate(joined));
             self.recent.insert(slot, Recent { published, joined, ..Recent::default() });
@@ -324,7 +319,7 @@ impl Rates {
         self.recent.remove(&slot);
     }
 
-    /// When [`Rates::take_waiters`] gives some, in microseconds of the node's clock.
+    /// When [`Rates::take_waiters`] returns connections, in microseconds of the node's clock.
     pub(crate) fn waiters_due_us(&self) -> u64 {
         match self.waiters.len() {
             0 => u64::MAX,
@@ -332,7 +327,7 @@ impl Rates {
         }
     }
 
-    /// Once in a while: who has been quiet begins anew.
+    /// Removes idle connections. Called now and then.
     pub(crate) fn forget_idle(&mut self, core: &mut Core) {
         let now_us = core.now_us;
         self.recent.retain(|_, recent| {
@@ -340,15 +335,15 @@ impl Rates {
             let idle = rates.iter().all(|rate| rate.is_idle(now_us));
             !(idle && recent.behind.is_none() && recent.keys.is_none())
         });
-        // A crowd that came and went leaves no capacity behind.
-        if self.recent.capacity() > 4 * self.recent.len().max(ASKERS) {
+        // Gives memory back after many connections have ended.
+        if self.recent.capacity() > 4 * self.recent.len().max(RECENT_SCAN_MIN) {
             self.recent.shrink_to(2 * self.recent.len());
         }
     }
 }
 
 impl Core {
-    /// How the members of a topic are doing.
+    /// Returns whether the members of a topic keep up.
     pub(crate) fn pressure(&self, hash: u64) -> Pressure {
         let max = self.settings.outbox_bytes_max as u64;
         let of = |waiting: &Waiting| {

@@ -1,5 +1,5 @@
-//! What is over a limit of its user or its address: told in the protocol's own words, and closed if that
-//! changes nothing.
+//! Rejections of requests above a limit of their user or address, in the protocol's own form. A client that ignores
+//! them is closed.
 
 use model::{CloseReason, CodedError, ErrorCode};
 use protocol::http::{self, Method, Rejection};
@@ -12,9 +12,9 @@ use crate::core::Core;
 use crate::core::metrics::Limited;
 use crate::core::responses::refuse;
 use crate::engine::Engine;
-use crate::limits::quota::{Asker, BAD_COMMAND, message_cost, over_message, request_cost};
+use crate::limits::quota::{BAD_COMMAND, Charged, message_cost, over_message, request_cost};
 
-/// A request that is refused for a limit.
+/// A request that a limit rejects.
 pub(crate) struct Refused {
     pub protocol: ProtocolRef,
     pub request: Request,
@@ -22,8 +22,8 @@ pub(crate) struct Refused {
 }
 
 impl Engine {
-    /// Which limit a request is over, of which so many bytes were read, if any; else it is charged to whom
-    /// it comes from.
+    /// Charges a request, of which so many bytes were read, to its users and its connection. Returns the limit that
+    /// rejects the request, if any; then nothing is charged.
     pub(crate) fn over_limit(
         &mut self,
         slot: u32,
@@ -31,14 +31,14 @@ impl Engine {
         bytes: usize,
         open: bool,
     ) -> Option<Limited> {
-        let (cost, asker) = request_cost(request, bytes)?;
-        // Who says who it is has no other users before it is open.
-        let asker = match asker {
-            Asker::Connection if !open => Asker::Request(&[]),
-            asker @ (Asker::Connection | Asker::Request(_)) => asker,
+        let (cost, charged) = request_cost(request, bytes)?;
+        // Before a connection is open, it has no users but those of the request.
+        let charged = match charged {
+            Charged::Connection if !open => Charged::Request(&[]),
+            charged @ (Charged::Connection | Charged::Request(_)) => charged,
         };
-        let over = self.rates.quota.charge(&mut self.core, slot, &asker, &cost);
-        // What is answered already costs no less to be refused, and a health check never is.
+        let over = self.rates.quota.charge(&mut self.core, slot, &charged, &cost);
+        // A request that has its reply would cost no less if it was rejected, and a health check never is rejected.
         let over = over.filter(|_| !matches!(request, Request::Replied { .. }));
         let no_topics = Vec::new();
         over.or_else(|| {
@@ -61,7 +61,7 @@ impl Engine {
         })
     }
 
-    /// Refuses a request that is over a limit. One by HTTP ends its connection.
+    /// Rejects a request above a limit. A request by HTTP ends its connection.
     pub(crate) fn refuse_over(
         &mut self,
         slot: u32,
@@ -92,7 +92,7 @@ impl Engine {
         self.slow_stubborn(slot, limited, out);
     }
 
-    /// Whether a message of a Phoenix client is over a limit: then it has been refused.
+    /// Charges a message of a Phoenix client. Returns true if a limit rejected it.
     pub(crate) fn phoenix_over(
         &mut self,
         slot: u32,
@@ -101,7 +101,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> bool {
         let cost = message_cost(message);
-        let over = self.rates.quota.charge(&mut self.core, slot, &Asker::Connection, &cost);
+        let over = self.rates.quota.charge(&mut self.core, slot, &Charged::Connection, &cost);
         let Some(limited) = over else {
             return false;
         };
@@ -111,7 +111,7 @@ impl Engine {
         true
     }
 
-    /// A command had no need of the engine, or the protocol itself refused it with this code.
+    /// Charges a command that the protocol has processed without the engine, or rejected with this code.
     pub(crate) fn was_replied(
         &mut self,
         slot: u32,
@@ -124,15 +124,16 @@ impl Engine {
         self.charge_command(slot, out);
     }
 
-    /// Charges a connection for what turned out to be a command, and one that asked for nothing.
+    /// Charges a connection for input that was a command without a request.
     pub(crate) fn charge_command(&mut self, slot: u32, out: &mut Vec<u8>) {
-        let over = self.rates.quota.charge(&mut self.core, slot, &Asker::Connection, &BAD_COMMAND);
+        let over =
+            self.rates.quota.charge(&mut self.core, slot, &Charged::Connection, &BAD_COMMAND);
         if let Some(limited) = over {
             self.slow_stubborn(slot, limited, out);
         }
     }
 
-    /// Leaves a connection unread that asks on and on for what it is refused, and closes it in the end.
+    /// Stops reading a connection that repeats rejected requests, and closes it in the end.
     fn slow_stubborn(&mut self, slot: u32, limited: Limited, out: &mut Vec<u8>) {
         self.rates.has_refused(&mut self.core, slot, limited);
         if !self.core.is_gathered(slot) && self.rates.quota.is_stubborn(&self.core, slot) {
@@ -144,7 +145,7 @@ impl Engine {
     }
 }
 
-/// Why an HTTP request over this limit is refused.
+/// The rejection of an HTTP request above this limit.
 pub(crate) fn over_rejection(limited: Limited) -> Rejection {
     let (code, message) = (limited.code(), over_message(limited));
     if code == ErrorCode::TooManyTopics {
@@ -153,7 +154,7 @@ pub(crate) fn over_rejection(limited: Limited) -> Rejection {
     Rejection::new(code, message)
 }
 
-/// The client's own id of a request that has one.
+/// Returns the id of a request, if the client gave it one.
 fn id(request: Request) -> Option<Box<str>> {
     match request {
         Request::Subscribe(id, ..)
@@ -184,7 +185,7 @@ fn id(request: Request) -> Option<Box<str>> {
 }
 
 impl Core {
-    /// Counts a meta that is over its limit.
+    /// Counts a meta above its limit.
     pub(crate) fn count_meta(&self, meta: &str) {
         if meta.len() > self.settings.presence_meta_bytes_max {
             self.metrics.limited[Limited::MetaBytes as usize].add(1);

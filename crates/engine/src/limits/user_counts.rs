@@ -1,5 +1,5 @@
-//! How many connections each user has on the node, and in how many topics they are together: counted
-//! while that is limited, for it takes some 100 bytes a connection.
+//! Counts of each user's connections on the node, and of the topics of all of these. They are counted only while they
+//! are limited, because a count takes about 100 bytes a connection.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -10,23 +10,23 @@ use model::Name;
 /// Parts of the table, each with a lock of its own.
 const PARTS: usize = 64;
 
-/// What a user has.
+/// The counts of a user.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Counts {
-    /// Connections.
+    /// The connections.
     pub connections: u32,
-    /// Topics of all of them, each as often as a connection is in it.
+    /// The topics of all of them; a topic counts once for each connection.
     pub topics: u32,
 }
 
-/// Which limit a user has reached.
+/// The limit that a user has reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reached {
     Connections,
     Topics,
 }
 
-/// What each user has, over all shards.
+/// The counts of all users, over all shards.
 pub(crate) struct Users {
     parts: [Mutex<HashMap<Name, Counts>>; PARTS],
     hasher: RandomState,
@@ -45,7 +45,7 @@ impl Users {
         self.parts[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts more, unless that is more than `max` of either; 0 is no limit.
+    /// Adds to the counts, unless one would be above `max`; 0 is no limit.
     pub fn enter(&self, user: &str, more: Counts, max: Counts) -> Result<(), Reached> {
         let mut part = self.part(user);
         let before = part.get(user).copied().unwrap_or_default();
@@ -61,7 +61,7 @@ impl Users {
         Ok(())
     }
 
-    /// Counts less.
+    /// Subtracts from the counts.
     pub fn leave(&self, user: &str, less: Counts) {
         let mut part = self.part(user);
         if let Some(counts) = part.get_mut(user) {
@@ -75,13 +75,13 @@ impl Users {
         }
     }
 
-    /// What a user has.
+    /// The counts of a user.
     pub fn of(&self, user: &str) -> Counts {
         self.part(user).get(user).copied().unwrap_or_default()
     }
 }
 
-/// What a connection counts for.
+/// The counts of a connection.
 #[derive(Default)]
 pub(crate) struct Counted {
     pub users: Vec<Name>,
@@ -89,12 +89,12 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    /// What each of its users has by it.
+    /// What it adds to the counts of each of its users.
     pub fn counts(&self) -> Counts {
         Counts { connections: 1, topics: self.topics }
     }
 
-    /// It counts no longer.
+    /// Removes the counts of the connection.
     pub fn leave(self, users: &Users) {
         self.users.iter().for_each(|user| users.leave(user, self.counts()));
     }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use history::{
-    Asker, Completion, Gone, HistoryError, HistoryReply, Matching, Piece, Pull, TopicCursor,
+    Completion, Gone, HistoryError, HistoryReply, Matching, Piece, Pull, Requester, TopicCursor,
     TopicHash,
 };
 use model::filter::{check_name, has_wildcard};
@@ -311,7 +311,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Step {
         let number = self.recovery.catchups.query();
-        let reading = Reading { number, asker: Asker::default(), reads };
+        let reading = Reading { number, requester: Requester::default(), reads };
         let reply = query(&mut self.core, &reading);
         let Some(details) = self.core.mqtt.details_mut(slot) else { return Step::Stop };
         match reply {
@@ -492,7 +492,7 @@ fn read(
     };
     let (handle, number) = (core.handle.clone(), reading.number);
     let reads_source = matches!(reading.reads, Reads::Source);
-    let completion = Completion::of(&reading.asker, move |piece: Result<Piece, _>| {
+    let completion = Completion::of(&reading.requester, move |piece: Result<Piece, _>| {
         let found = match piece {
             Ok(piece) => Some(Found::Piece(piece)),
             Err(error) => (reads_source && error.is_lasting()).then_some(Found::Gone),
@@ -519,7 +519,7 @@ fn find(
     let (handle, number) = (core.handle.clone(), reading.number);
     let broker = core.broker.clone();
     let hash: TopicHash = Arc::new(move |topic| broker.hash(topic));
-    let completion = Completion::of(&reading.asker, move |found: Result<Matching, _>| {
+    let completion = Completion::of(&reading.requester, move |found: Result<Matching, _>| {
         let found = found.ok().map(|Matching { topics, top }| Found::Topics(topics, top));
         handle.send(Command::MqttRead { slot, serial, number, found });
     });

@@ -116,7 +116,7 @@ impl Engine {
         model::name::check_topic(topic).map_err(|_| (ReasonCode::TopicNameInvalid, REFUSED))?;
         let topic = self.core.mqtt_topic(topic);
         let decision = settings.session.policy.decide(&connect.principal, Action::Publish, &topic);
-        decision.unasked().map(|_| ()).map_err(|_| (ReasonCode::NotAuthorized, REFUSED))
+        decision.without_webhook().map(|_| ()).map_err(|_| (ReasonCode::NotAuthorized, REFUSED))
     }
 
     /// A connection of this engine has to let go of its session, or of waiting for it.

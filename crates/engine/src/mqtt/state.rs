@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use history::{Asker, Piece, TopicCursor};
+use history::{Piece, Requester, TopicCursor};
 use minicbor::{Decode, Encode};
 use model::name::{of_filter, shown};
 use model::{Envelope, FilterKey, Name, Qos, TopicKind};
@@ -134,8 +134,8 @@ pub(crate) struct Details {
     pub pending_subscribes: Vec<PendingSubscribe>,
     /// Packets that leave when its progress is stored.
     pub deferred: Vec<u8>,
-    /// Packet identifiers of the messages among these packets, after those of messages that leave when the progress under way
-    /// is stored.
+    /// Packet identifiers of the messages among these packets, after those of messages that leave when the progress
+    /// under way is stored.
     pub unsent: Vec<u16>,
     /// How many of them are of that progress.
     pub unsent_saving: usize,
@@ -212,7 +212,7 @@ pub(crate) struct Behind {
 pub(crate) struct Reading {
     pub number: u32,
     /// Goes with what waits for the answer.
-    pub asker: Asker,
+    pub requester: Requester,
     /// What it is about.
     pub reads: Reads,
 }

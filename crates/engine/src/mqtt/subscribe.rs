@@ -327,7 +327,8 @@ impl Engine {
         let topics = self.core.mqtt_left_topics(slot);
         topics.iter().for_each(|topic| sessions.interests().add(topic));
         self.mqtt_reply_when_stored(slot, packet, out);
-        // After its subscriptions: of messages that a crash in between leaves it is seen later that it has left the group.
+        // After its subscriptions: of messages that a crash in between leaves it is seen later that it has left the
+        // group.
         if !self.core.mqtt_leave_refs(slot, has_left) {
             self.say_goodbye(slot, CloseReason::Overloaded);
         }
@@ -391,9 +392,9 @@ impl Engine {
         if let Some(details) = core.mqtt_details(slot) {
             details.pending_subscribes.push(pending);
         }
-        let Err(unasked) = send_requests(core, slot, requests) else { return };
+        let Err(not_sent) = send_requests(core, slot, requests) else { return };
         let allowed = core.settings.silence_allows;
-        for hook in unasked.hooks {
+        for hook in not_sent.hooks {
             if let PendingHook::Mqtt(number, at) = hook {
                 let result = if allowed { Ok(()) } else { Err(ReasonCode::ServerBusy) };
                 self.mqtt_subscribe_decided(slot, number, at, result, out);

@@ -141,7 +141,7 @@ impl Engine {
                 self.core.joins.insert(slot, hash, join_ref(&message));
                 self.phoenix_joined(slot, message, fields, permit, "{}".into(), out);
             }
-            Decision::Ask(_) => {
+            Decision::Webhook(_) => {
                 self.core.joins.insert(slot, hash, join_ref(&message));
                 self.request_join(slot, protocol, hash, ClientMessage { payload, ..message }, out);
             }
@@ -301,11 +301,11 @@ impl Engine {
             Decision::Deny(_) if is_history => refuse(protocol, &message, NO_HISTORY, out),
             Decision::Deny(deny) => refuse(protocol, &message, &deny.phoenix_reason(), out),
             // To the application an event may have any name: nobody else hears it.
-            Decision::Ask(Hook::Message) => {
+            Decision::Webhook(Hook::Message) => {
                 let consent = Consent::Requested(Hook::Message);
                 self.phoenix_publish(slot, protocol, message, consent, out);
             }
-            Decision::Ask(hook) => {
+            Decision::Webhook(hook) => {
                 self.phoenix_say(slot, protocol, message, Consent::Requested(hook), out)
             }
             Decision::Allow(permit) => {
@@ -483,14 +483,14 @@ impl Engine {
         let hook = PendingHook::Join(number, message.into());
         let mut requested = HookRequest::subscribe(topic, users, protocol.name(), hook);
         requested.details.payload = payload;
-        let Err(unasked) = send_requests(core, slot, vec![requested]) else {
+        let Err(not_sent) = send_requests(core, slot, vec![requested]) else {
             return;
         };
         let response = match core.settings.silence_allows {
             true => WebhookResponse::yes(),
             false => WebhookResponse::Error(busy().into()),
         };
-        for hook in unasked.hooks {
+        for hook in not_sent.hooks {
             if let PendingHook::Join(number, message) = hook {
                 return self.join_decided(slot, protocol, number, *message, response, out);
             }

@@ -110,8 +110,8 @@ impl Engine {
         hashed.extend(acknowledged.iter().map(|(hash, topic, _)| (*hash, *topic)));
         let (start, query) = self.recovery.request_start(&mut self.core, slot, &hashed, request);
         let cursors = acknowledged.iter().map(|(_, _, cursor)| *cursor).collect();
-        let (reading, asker) = query.map(|query| (query.number, query.asker)).unzip();
-        let from = PollStart { request: request.clone(), cursors, _asker: asker };
+        let (reading, requester) = query.map(|query| (query.number, query.requester)).unzip();
+        let from = PollStart { request: request.clone(), cursors, _requester: requester };
         let mut history = PollHistory { plain, messages_max, reading, ..PollHistory::default() };
         history.begin(start, &from);
         history.starting = reading.map(|_| from);
@@ -230,10 +230,10 @@ impl Engine {
         history.cursors.iter().enumerate().any(has_gap_notice).then_some(RecoveryGap::TooOld)
     }
 
-    /// The same of what waited, for a client that did not say how far it has it: this is told with an
-    /// answer, and is no reason for one, or who asks so again and again would be answered at once. Nor
-    /// is it told where it would make a state begin anew.
-    fn poll_gone_unasked(&self, slot: u32, piece: &Piece) -> Option<RecoveryGap> {
+    /// The gap in messages that waited for a client which did not say how far it has them. The gap notice goes along
+    /// with a reply and causes none: otherwise a client that polls so again and again would get each reply at once.
+    /// There is no notice where it would make a state begin anew.
+    fn poll_gone_unrequested(&self, slot: u32, piece: &Piece) -> Option<RecoveryGap> {
         let history = self.poll_of(slot)?.history.as_ref()?;
         let (plain, acknowledged) = history.cursors.split_at(history.plain);
         let mut places = acknowledged.iter().zip(history.plain..);
@@ -267,7 +267,8 @@ impl Engine {
 
     /// The history has answered.
     pub(crate) fn poll_was_read(&mut self, slot: u32, number: u32, piece: Piece) {
-        let (gone, unasked) = (self.poll_gone(slot, &piece), self.poll_gone_unasked(slot, &piece));
+        let (gone, unrequested) =
+            (self.poll_gone(slot, &piece), self.poll_gone_unrequested(slot, &piece));
         // Not what another poll of this connection asked before.
         let history = self.poll_history_mut(slot).filter(|history| history.reading == Some(number));
         let Some(history) = history else {
@@ -275,7 +276,7 @@ impl Engine {
         };
         history.reading = None;
         let gap = history.gap.or(gone);
-        history.gone |= unasked.is_some();
+        history.gone |= unrequested.is_some();
         let (woken, now) = (std::mem::take(&mut history.woken), std::mem::take(&mut history.now));
         let Some(since) = self.poll_of(slot).map(|poll| poll.since) else {
             return;
@@ -387,8 +388,8 @@ impl Engine {
         };
         let was_gone = self.poll_of(slot).and_then(|poll| poll.history.as_ref());
         let was_gone = was_gone.is_some_and(|history| history.gone).then_some(RecoveryGap::TooOld);
-        let unasked = piece.as_ref().and_then(|piece| self.poll_gone_unasked(slot, piece));
-        let gap = gap.or(was_gone).or(unasked);
+        let unrequested = piece.as_ref().and_then(|piece| self.poll_gone_unrequested(slot, piece));
+        let gap = gap.or(was_gone).or(unrequested);
         let Some(cold) = self.core.table.cold_mut(slot) else {
             return;
         };
@@ -445,7 +446,7 @@ impl Engine {
         match query {
             Some(query) => {
                 history.reading = Some(query.number);
-                history.starting = Some(PollStart { _asker: Some(query.asker), ..from });
+                history.starting = Some(PollStart { _requester: Some(query.requester), ..from });
             }
             None => {
                 history.begin(start, &from);

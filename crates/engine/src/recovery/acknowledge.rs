@@ -1,11 +1,11 @@
-//! Topics whose users acknowledge: what is not acknowledged is delivered again.
+//! Topics whose users acknowledge messages: a message without an acknowledgement is delivered again.
 //!
-//! A connection has a window of messages that it may have without an acknowledgement; the next one
-//! is pulled from the history when there is capacity. Acknowledgements are cumulative. A connection is
-//! given each message once, and whoever connects is given all that is not acknowledged: what was
-//! written to a connection that is open arrives, or the connection ends. Only where the rule says so,
-//! and the client acknowledges on the connection itself, so that a handler that failed can be told
-//! from a page that nobody reads, a message is given again there after a time.
+//! A connection has a window: so many messages may be delivered to it without an acknowledgement. The next message is
+//! pulled from the history when the window has capacity. Acknowledgements are cumulative. A connection gets each
+//! message once, since what was written to an open connection arrives or the connection ends. A new connection of the
+//! user gets all messages without an acknowledgement. A message is delivered to the same connection again, after a
+//! time, only if the rule says so and the client acknowledges on the connection itself: otherwise a handler that failed
+//! could not be told from a page whose user is away.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,40 +30,40 @@ use crate::core::Core;
 use crate::core::command::Command;
 use crate::trace::event::NotDelivered;
 
-/// Connections that one second delivers to again; more wait for the next.
+/// The limit on connections that get messages again in one second. Others wait for the next second.
 const AGAIN_MAX: usize = 10_000;
 
-/// A window of more messages than this is looked through for such as are gone once a second only.
+/// A window with more messages than this is scanned for dropped messages only once a second.
 const SCANNED_MAX: usize = 1_000;
 
-/// How a connection stands with a topic that its user acknowledges.
+/// The state of a connection in a topic whose user acknowledges.
 pub(crate) struct Acks {
     pub(super) user: Name,
     pub(super) rule: AcknowledgeRule,
-    /// It was given everything after this offset, as far as it was there.
+    /// The connection has got all messages after this offset that were there.
     pub(super) from: u64,
-    /// The messages that it has and that are not acknowledged, in order.
+    /// The messages in flight, in order: delivered and without an acknowledgement.
     pub(super) flight: VecDeque<Delivery>,
-    /// When it is looked at whether they are delivered again; not always the same, so that an
-    /// acknowledgement costs nothing.
+    /// When the messages in flight are checked for redelivery. An acknowledgement does not change it, and so costs
+    /// nothing.
     pub(super) queued_s: Option<u32>,
-    /// When it was last looked at which of them are gone.
+    /// When the messages in flight were last scanned for dropped ones.
     pub(super) scanned_s: u32,
-    /// There was nothing more after this offset when the history answered later; 0 is unknown.
+    /// The history had no message after this offset when it last replied; 0 is unknown.
     pub(super) rests_at: u64,
-    /// The history has not said yet whether it still has everything after `from`.
+    /// The history has not replied yet whether it still has every message after `from`.
     pub(super) verifies: bool,
-    /// The history has still to say which of the messages in flight are gone.
+    /// The history has not replied yet which of the messages in flight were dropped.
     pub(super) peeks: bool,
-    /// Which message had come last when it was asked.
+    /// The offset of the last message when the history was queried.
     pub(super) peeked_at: u64,
 }
 
-/// A message that a connection has.
+/// A message in flight.
 pub(super) struct Delivery {
     pub offset: u64,
     pub delivered_s: u32,
-    /// It was not acknowledged in time and is given again.
+    /// It was not acknowledged in time and is delivered again.
     pub again: bool,
 }
 
@@ -73,20 +73,20 @@ impl Acks {
     }
 }
 
-/// What becomes of a message of an acknowledged topic.
+/// What is done with a message of an acknowledged topic.
 enum Next {
-    /// The connection gets it.
+    /// It is delivered to the connection.
     Deliver,
-    /// It has it, or is not to have it.
+    /// The connection has it already, or does not get it.
     Pass,
-    /// There is no capacity for it now.
+    /// The window has no capacity for it now.
     Wait,
 }
 
 impl Recovery {
-    /// Begins a catch-up with an acknowledged topic, from where its user has acknowledged it. Only who
-    /// names the topic skips what another of the user's connections has got. Gives its number, and
-    /// whether the client is to be told that something of what waited is gone, as far as this is known
+    /// Begins a catch-up with an acknowledged topic, after the last message that its user has acknowledged. Only a
+    /// client that names the topic skips messages that another connection of the user has got. Returns the number of
+    /// the catch-up, and whether the client gets a notice that queued messages were dropped, as far as this is known
     /// now.
     pub(super) fn begin_acknowledged(
         &mut self,
@@ -112,7 +112,7 @@ impl Recovery {
             delivery_count_max: 0,
             dead_letter: None,
         });
-        // One who asks for what is there has missed nothing.
+        // A client that requests only what is there has missed nothing.
         let is_new = request.of(topic).is_some_and(|since| since.token().is_none());
         let gone = match is_new {
             true => Some(Gone::Nothing),
@@ -144,8 +144,8 @@ impl Recovery {
         (number, is_gone)
     }
 
-    /// The user is the connection's no longer: the topics that it acknowledged as this user, and stays
-    /// in, it catches up with as another of its users, or as nobody who acknowledges.
+    /// The connection has lost a user. In topics where it acknowledged as this user and stays a member, it goes on as
+    /// another of its users, or without acknowledgements.
     pub(crate) fn begin_as_others(
         &mut self,
         core: &mut Core,
@@ -168,11 +168,11 @@ impl Recovery {
         }
     }
 
-    /// Appends what the connection's acknowledged topics have for it, as their windows allow.
+    /// Appends messages of the connection's acknowledged topics, as their windows allow.
     pub(super) fn serve(&mut self, core: &mut Core, slot: u32, out: &mut Vec<u8>) {
         let numbers: Vec<u32> = match self.catchups.by_slot.get(&slot) {
             Some(catchups) if catchups.reading.is_none() => {
-                // Nothing comes before the answer to whoever entered.
+                // No message comes before the reply to the request that joined.
                 let has_replied = |it: &&Catchup| {
                     !catchups.replies.iter().any(|reply| reply.numbers.contains(&it.number))
                 };
@@ -186,7 +186,7 @@ impl Recovery {
             while self.serve_one(core, slot, number, out) {
                 pieces += 1;
                 if pieces == super::pull::PIECES {
-                    // The others have their turn.
+                    // The other topics have their turn.
                     self.due.push(slot);
                     break;
                 }
@@ -194,7 +194,7 @@ impl Recovery {
         }
     }
 
-    /// One piece of one topic; true when there may be more.
+    /// Appends one piece of one topic. Returns true if there may be more.
     fn serve_one(&mut self, core: &mut Core, slot: u32, number: u32, out: &mut Vec<u8>) -> bool {
         if !self.takes_more(core, slot, out) {
             return false;
@@ -222,16 +222,16 @@ impl Recovery {
         more
     }
 
-    /// The history answered later, and had nothing after this offset: it is not asked again before
-    /// something has come.
+    /// The history has replied later that it has no message after this offset. It is queried again only after the next
+    /// message.
     pub(super) fn rest_at(&mut self, slot: u32, number: u32, end: Option<u64>) {
         if let Some((_, acks)) = acks_of(self.catchups.by_slot.get_mut(&slot), number) {
             acks.rests_at = end.unwrap_or(0);
         }
     }
 
-    /// How many messages of one topic the connection may be given now, with those that it has and
-    /// that are passed on the way; `None` where the history has to be asked first.
+    /// Returns how many messages of one topic may be pulled now, those that the connection has already and that are
+    /// passed over among them. `None` if the history must be queried first.
     pub(super) fn capacity(&mut self, core: &mut Core, slot: u32, number: u32) -> Option<usize> {
         let now_s = core.now_s();
         let history = core.history.clone();
@@ -242,14 +242,14 @@ impl Recovery {
         };
         let scans = acks.flight.len() <= SCANNED_MAX || acks.scanned_s != now_s;
         if acks.flight.len() >= acks.window() && scans {
-            // What the limits of history have dropped can't be acknowledged, and holds up nothing.
+            // Messages that the limits of history have dropped can't be acknowledged, and take no capacity.
             acks.scanned_s = now_s;
             let offsets: Vec<u64> = acks.flight.iter().map(|delivered| delivered.offset).collect();
             match history.retained(cursor.hash, &cursor.topic, &offsets) {
                 Some(here) => {
                     acks.flight.retain(|delivered| here.binary_search(&delivered.offset).is_ok());
                 }
-                // As long as nothing has come, nothing was dropped for it.
+                // Without a new message, none was dropped.
                 None if acks.peeked_at < *deferred_offset => {
                     acks.peeked_at = *deferred_offset;
                     return None;
@@ -264,7 +264,7 @@ impl Recovery {
         })
     }
 
-    /// Messages of an acknowledged topic, as many as its window had capacity for.
+    /// Delivers messages of an acknowledged topic, as many as its window has capacity for.
     pub(super) fn serve_piece(
         &mut self,
         core: &mut Core,
@@ -286,7 +286,7 @@ impl Recovery {
         }
     }
 
-    /// What becomes of the next message of a topic. One that is given is in the window from now on.
+    /// Decides about the next message of a topic. A message that is delivered is in the window from now on.
     fn next(&mut self, core: &mut Core, slot: u32, number: u32, message: &Message) -> Next {
         let (now_s, offset) = (core.now_s(), message.id.offset);
         let by_slot = &mut self.catchups.by_slot;
@@ -303,7 +303,7 @@ impl Recovery {
             Err(_) => false,
         };
         cursor.after = offset;
-        // There is no capacity for one that the client said it has, and that is before others.
+        // The window has no capacity for a message that the client says it has and that is before others.
         let is_full = place.is_err() && acks.flight.len() >= acks.window();
         if (place.is_ok() && !again) || is_full {
             return Next::Pass;
@@ -338,9 +338,9 @@ impl Recovery {
         Next::Deliver
     }
 
-    /// Counts a delivery where there is an end to them. True for a message that was delivered as often
-    /// as it may be, and is given up now, or that is done meanwhile. Only the first that is not done
-    /// can be given up: what is before it must not be taken for done.
+    /// Counts a delivery, if the rule limits deliveries. Returns true for a message that has reached the limit and is
+    /// given up now, or that was acknowledged meanwhile. Only the first message without an acknowledgement can be given
+    /// up: earlier ones must not count as acknowledged.
     fn is_done(&mut self, core: &mut Core, slot: u32, number: u32, message: &Message) -> bool {
         let (now_s, offset) = (core.now_s(), message.id.offset);
         let by_slot = &mut self.catchups.by_slot;
@@ -364,7 +364,7 @@ impl Recovery {
         {
             return false;
         }
-        // It takes no place in this connection's window, nor in others'.
+        // It takes no capacity in the window of this connection or of others.
         let by_slot = &mut self.catchups.by_slot;
         if let Some((_, acks)) = acks_of(by_slot.get_mut(&slot), number) {
             acks.flight.pop_front_if(|first| first.offset == offset);
@@ -374,8 +374,8 @@ impl Recovery {
         true
     }
 
-    /// The same for what a poll is answered, which has a new window each time: counts the deliveries
-    /// of its acknowledged topics, and takes out what is done.
+    /// The same for the reply to a poll, which has a new window each time. Counts the deliveries of its acknowledged
+    /// topics, and takes out messages that are acknowledged or given up.
     pub(crate) fn count_polled(
         &mut self,
         core: &mut Core,
@@ -435,7 +435,7 @@ impl Recovery {
         }
     }
 
-    /// Serves the connections for which something came. To be called when a batch has left.
+    /// Delivers to the connections that a message has woken. Called when a batch has been sent.
     pub fn serve_due(&mut self, core: &mut Core) {
         if self.due.is_empty() {
             return;
@@ -448,14 +448,14 @@ impl Recovery {
         }
     }
 
-    /// Delivers again what was not acknowledged in time. To be called about once a second.
+    /// Delivers messages again that were not acknowledged in time. Called about once a second.
     pub(crate) fn deliver_again(&mut self, core: &mut Core) {
         let now_s = core.now_s();
         for _ in 0..AGAIN_MAX {
             let Some(&(due_s, slot, number)) = self.again.first() else {
                 return;
             };
-            // The message was delivered in the middle of a second: that second does not count.
+            // The second in which the message was delivered is not a whole one, and does not count.
             if due_s >= now_s {
                 return;
             }
@@ -472,7 +472,7 @@ impl Recovery {
             };
             let (user, topic) = (acks.user.clone(), cursor.topic.clone());
             let is_due = first_s.saturating_add(seconds) < now_s;
-            // One that does not read gets it when it does.
+            // A connection that does not read gets the message when it reads.
             let reads = !core.is_backlogged(slot) && !self.catchups.is_reading(slot);
             let acknowledged = core.history().cursor(&user, &topic);
             let by_slot = &mut self.catchups.by_slot;
@@ -491,7 +491,7 @@ impl Recovery {
                 next_s = next_s.saturating_add(seconds);
                 (cursor.after, acks.from, acks.rests_at) = (acknowledged, acknowledged, 0);
             }
-            // Never the same second: this would go on for ever.
+            // Never in the same second, or this loop would not end.
             let next_s = next_s.max(now_s);
             acks.queued_s = Some(next_s);
             self.again.insert((next_s, slot, number));
@@ -501,8 +501,8 @@ impl Recovery {
         }
     }
 
-    /// A user has acknowledged a topic up to this offset, or it was given up: the windows of the
-    /// user's connections have capacity for more.
+    /// A user has acknowledged a topic up to this offset, or messages were given up. The windows of the user's
+    /// connections have capacity for more.
     pub(crate) fn acknowledged(&mut self, core: &mut Core, user: &str, topic: &str, offset: u64) {
         let own = personal(user);
         let hash = core.broker.hash(topic);
@@ -536,16 +536,16 @@ impl CatchupTable {
         })
     }
 
-    /// The disk is asked for the connection's next piece.
+    /// Queries the history for the connection's next piece.
     pub(crate) fn is_reading(&self, slot: u32) -> bool {
         self.by_slot.get(&slot).is_some_and(|catchups| catchups.reading.is_some())
     }
 }
 
 impl Core {
-    /// A client says what a user has got. Gives the topic and the place that is acknowledged now.
-    /// Whoever says so may speak for its own users only, and names the first of them by naming none. The
-    /// topic is one that it may enter, or is in: on this connection, or on each by a stored subscription.
+    /// A client acknowledges messages of a user. Returns the topic and the position that is acknowledged now. The
+    /// client may name only its own users; without a name it is the first of them. It must be allowed to subscribe to
+    /// the topic, or be a member: by this connection, or by a stored subscription.
     pub(crate) fn acknowledge(
         &mut self,
         slot: Option<u32>,
@@ -563,7 +563,7 @@ impl Core {
             slot.is_some_and(|slot| self.hub.topics_of(slot).any(|name| *name == topic))
                 || self.shared.subscriptions.of(&user).contains(&topic)
         };
-        match decision.unasked() {
+        match decision.without_webhook() {
             Ok(_) => {}
             Err(Deny::NotGranted) if !principal.is(&user) => return Err(AcknowledgeError::NoUser),
             Err(Deny::NotGranted) if is_in() => {}
@@ -578,8 +578,8 @@ impl Core {
     }
 }
 
-/// Nobody acknowledged the message: it goes to the dead-letter topic, with its story. False when
-/// that has no capacity for it now.
+/// Publishes a message that was given up to the dead-letter topic, with the reason. Returns false if there is no
+/// capacity for it now.
 fn give_up(core: &Core, user: &str, rule: &AcknowledgeRule, message: &Message) -> bool {
     let publication = &message.publication;
     let Some(topic) = &rule.dead_letter else {
@@ -612,7 +612,7 @@ fn give_up(core: &Core, user: &str, rule: &AcknowledgeRule, message: &Message) -
     }
     let json = String::from_utf8_lossy(&text).into_owned();
     let event = Some("dead_letter".into());
-    // In a compacted topic each letter is a state of its own.
+    // In a compacted dead-letter topic each letter has a key of its own.
     let compact = core.history().rule(topic).is_some_and(|rule| rule.compact);
     let own = || format!("{}-{:08x}", message.id, model::resume::mark(user));
     let key = compact.then(|| Name::from(own()));
@@ -639,7 +639,7 @@ fn give_up(core: &Core, user: &str, rule: &AcknowledgeRule, message: &Message) -
     true
 }
 
-/// Tells all shards that a user has done with a topic's messages up to this offset.
+/// Notifies all shards that a user has acknowledged a topic up to this offset.
 fn announce_acknowledged(core: &Core, user: &Name, topic: &Name, offset: u64) {
     let hash = core.broker.hash(&personal(user));
     for shard in core.engines.iter().filter(|shard| shard.inbox.filter.holds(hash)) {

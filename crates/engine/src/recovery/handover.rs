@@ -1,6 +1,6 @@
-//! Catch-ups and acknowledgements on their way to another engine.
+//! The export of catch-ups and acknowledgements to another engine.
 
-use history::{Asker, TopicCursor};
+use history::{Requester, TopicCursor};
 use minicbor::{Decode, Encode};
 use model::{AcknowledgeRule, Name, Position, ResumeRequest, Since};
 
@@ -17,24 +17,24 @@ use crate::handover::value::{CursorRecord, ImportError, Message, Text, gap_numbe
 pub(crate) struct RecoveryRecord {
     #[cbor(n(0), default)]
     catchups: Vec<CatchupRecord>,
-    /// What the client is answered when the first piece is there.
+    /// The reply to the client that waits for the first piece.
     #[cbor(n(1), default)]
     replies: Vec<ReplyRecord>,
-    /// The history was asked for the next piece.
+    /// A query for the next piece is pending.
     #[cbor(n(2), default)]
     reading: bool,
-    /// Its ids say how far it has everything.
+    /// The ids of its messages say up to where it has everything.
     #[cbor(n(3), default)]
     many: bool,
     #[n(4)]
     filter: Option<FilterRecord>,
 }
 
-/// The tags that a connection chose.
+/// The tag filters of a connection.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 struct FilterRecord {
-    /// Of all topics that are not named below.
+    /// The filter of all topics that have none of their own.
     #[n(0)]
     all: Vec<Text<Name>>,
     #[n(1)]
@@ -56,7 +56,7 @@ struct CatchupRecord {
     starting: Option<StartingRecord>,
     #[n(5)]
     acks: Option<AcksRecord>,
-    /// Left out where it is not, as records were without it.
+    /// Absent if false, as in records of versions without it.
     #[n(6)]
     compact: Option<bool>,
 }
@@ -85,7 +85,7 @@ struct AcksRecord {
     dead_letter: Option<Text<Name>>,
     #[n(5)]
     from: u64,
-    /// Offset, when it was delivered, and whether it is to be again.
+    /// The offset, when the message was delivered, and whether it is delivered again.
     #[n(6)]
     flight: Vec<(u64, u32, bool)>,
     #[n(7)]
@@ -94,7 +94,7 @@ struct AcksRecord {
     scanned_s: u32,
     #[n(9)]
     rests_at: u64,
-    /// Left out where it does not, as records were without it.
+    /// Absent if false, as in records of versions without it.
     #[n(10)]
     verifies: Option<bool>,
 }
@@ -114,7 +114,7 @@ struct ReplyRecord {
     numbers: Vec<u32>,
     #[n(5)]
     gaps: Vec<(Text<Name>, u8)>,
-    /// Left out where it is not, as records were without it.
+    /// Absent if false, as in records of versions without it.
     #[n(6)]
     whole: Option<bool>,
 }
@@ -152,9 +152,9 @@ impl Catchup {
 
 impl CatchupRecord {
     fn import(self, hash: &dyn Fn(&str) -> u64) -> Catchup {
-        // The query is asked again.
+        // The query is made again.
         let starting = self.starting.map(|StartingRecord { since, top }| Starting {
-            query: Query { number: 0, asker: Asker::default() },
+            query: Query { number: 0, requester: Requester::default() },
             since: since.map(|since| Box::new(since.0)),
             top,
         });
@@ -172,7 +172,7 @@ impl CatchupRecord {
 
 impl Acks {
     fn export(&self) -> AcksRecord {
-        // Which messages in flight are gone is asked again.
+        // The query for dropped messages in flight is made again.
         let Acks { user, rule, from, flight, queued_s, scanned_s, rests_at, verifies, .. } = self;
         let AcknowledgeRule {
             window_messages_max,
@@ -268,38 +268,37 @@ impl ReplyRecord {
 }
 
 impl RecoveryRecord {
-    /// True when the history was asked for the next piece.
+    /// Whether a query for the next piece is pending.
     pub(crate) fn reads(&self) -> bool {
         self.reading
     }
 }
 
 impl CatchupTable {
-    /// What the numbers of queries go on with, and how far the mailbox was taken.
+    /// Exports the last number of a query, and the offset up to which the mailbox was taken.
     pub(crate) fn export_numbers(&self) -> (u32, u64) {
         (self.number, self.taken)
     }
 
-    /// The same of another engine.
+    /// Imports the same of another engine.
     pub(crate) fn import_numbers(&mut self, number: u32, taken: u64) {
         (self.number, self.taken) = (number, taken);
     }
 }
 
 impl Recovery {
-    /// True when nobody is due anything now.
+    /// Returns true if nothing is due now.
     pub(crate) fn is_quiet(&self) -> bool {
         self.due.is_empty() && self.catchups.releases.is_empty()
     }
 
-    /// Writes out how a connection catches up, if it does; `name` is that of a topic that it is in.
+    /// Exports the catch-ups of a connection, if it has any. `name` returns the name of a topic that it is in.
     pub(crate) fn export(
         &self,
         slot: u32,
         name: &dyn Fn(u64) -> Option<Name>,
     ) -> Option<RecoveryRecord> {
-        // Holds are in the catch-ups, what is delivered again is in the acknowledgements, and what is due is
-        // looked for again.
+        // Holds are in the catch-ups, redeliveries are in the acknowledgements, and what is due is computed again.
         let Recovery { catchups: table, due: _, again: _ } = self;
         let CatchupTable { by_slot, many, filters, releases: _, taken: _, number: _, takes: _ } =
             table;
@@ -330,7 +329,7 @@ impl Recovery {
         Some(record)
     }
 
-    /// Takes up how a connection catches up. Nothing is asked of the history yet.
+    /// Imports the catch-ups of a connection. No query is made yet.
     pub(crate) fn import(
         &mut self,
         slot: u32,
@@ -363,13 +362,13 @@ impl Recovery {
         Ok(())
     }
 
-    /// The connection has come from another engine: what it asked of the history is asked again, from
-    /// where its catch-ups begin, and the next piece if it had asked for that.
+    /// Makes the queries of an imported connection again: where its catch-ups begin, and the next piece if that query
+    /// was pending.
     pub(crate) fn restart(&mut self, core: &mut Core, slot: u32, reads: bool) {
         let Some(Catchups { list, .. }) = self.catchups.by_slot.get(&slot) else {
             return;
         };
-        // What was under way then has passed, or is owed.
+        // Messages that were in the mailbox then have been taken, or are exported with the fan-outs.
         let pending = list.iter().filter(|it| it.acks.is_none() && it.through != ALL);
         for number in pending.map(|it| it.number).collect::<Vec<_>>() {
             self.catchups.release_later(slot, number);
@@ -399,10 +398,12 @@ impl Recovery {
         let request =
             ResumeRequest { all: None, topics: starting.iter().filter_map(since).collect() };
         let (start, query) = self.request_start(core, slot, &topics, &request);
-        // What was claimed the first time stays.
+        // The positions that the first query returned as certain stay.
         let is_later = query.is_some();
-        let query = query
-            .unwrap_or_else(|| Query { number: self.catchups.query(), asker: Asker::default() });
+        let query = query.unwrap_or_else(|| Query {
+            number: self.catchups.query(),
+            requester: Requester::default(),
+        });
         let catchups = self.catchups.by_slot.get_mut(&slot).map(|it| &mut it.list);
         for starting in catchups.into_iter().flatten().filter_map(|it| it.starting.as_mut()) {
             starting.query = query.clone();

@@ -1,14 +1,14 @@
-//! How a connection recovers what it missed of topics with history, so that what was before and what comes
-//! meet.
+//! Recovery: how a connection gets the messages of topics with history that it missed, without a gap and without a
+//! duplicate before the live messages.
 //!
-//! It enters the topic in the hub first and then asks the history, at one place of the order:
-//! whatever was published up to there is found, and whatever comes after it arrives by the mailbox.
-//! What arrives by the mailbox and is not after it, since it was under way at that moment, is held
-//! back from this connection, until all that was under way has passed.
+//! The connection first joins the topic in the hub. Then the engine queries the history at one offset of the log: the
+//! history has every message up to this offset, and every later message arrives by the mailbox. A message that was in
+//! the mailbox at that moment may come both ways. So live messages up to the offset are deferred for this connection
+//! until the mailbox has been emptied.
 //!
-//! What was missed is pulled in pieces, the next one when the connection has taken the one before;
-//! until it has caught up nothing of the topic reaches it live. Of a topic whose users acknowledge
-//! nothing ever does: it is pulled as the window allows, and a message only wakes it.
+//! Missed messages are pulled in pieces, the next one when the connection has sent the one before. Until the connection
+//! has caught up, it gets no live messages of the topic. A topic whose users acknowledge never sends live messages: its
+//! messages are pulled as the window allows, and a live message only wakes the connection.
 
 mod acknowledge;
 mod handover;
@@ -24,7 +24,7 @@ mod verify;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
-use history::{Asker, History, TopicCursor};
+use history::{History, Requester, TopicCursor};
 use model::{Name, Position, RecoveryGap, TopicKind};
 use model::{ResumeRequest, Since};
 use protocol::phoenix::ClientMessage;
@@ -39,90 +39,89 @@ pub(crate) use handover::RecoveryRecord;
 pub(crate) use per_member::Care;
 pub(crate) use verify::has_gap_notice;
 
-/// Catches connections up with their topics that have history, and delivers again what users do not
-/// acknowledge.
+/// The catch-ups of all connections, and the messages that are delivered again because their users did not acknowledge
+/// them.
 #[derive(Default)]
 pub(crate) struct Recovery {
     pub(crate) catchups: CatchupTable,
-    /// Connections for which a message of an acknowledged topic came.
+    /// Connections that a message of an acknowledged topic has woken.
     pub(crate) due: Vec<u32>,
-    /// When messages are delivered again: second, slot, and the catch-up's number.
+    /// When messages are delivered again: the second, the slot, and the number of the catch-up.
     again: BTreeSet<(u32, u32, u32)>,
 }
 
-/// How connections catch up, by slot, and what goes with it. Most connections are in none of these.
+/// Catch-ups by slot, and what belongs to them. Most connections are in none of these tables.
 #[derive(Default)]
 pub(crate) struct CatchupTable {
     by_slot: HashMap<u32, Catchups>,
-    /// Connections on SSE that are in more than one topic with history: the id of a message alone
-    /// doesn't say how far they have everything.
+    /// Connections by SSE in more than one topic with history. The id of one message does not say up to where they have
+    /// the messages of all topics.
     many: HashSet<u32>,
-    /// What connections choose by tags.
+    /// The tag filters of connections.
     filters: HashMap<u32, Filter>,
-    /// Holds that end when all that was under way has passed, in the order of their places.
+    /// Holds in the order of their offsets. Each ends when the mailbox has been emptied after it began.
     releases: VecDeque<Release>,
-    /// Every message with history up to this offset that was for this shard has been taken from its
-    /// mailbox.
+    /// This shard has taken every message with history up to this offset from its mailbox.
     taken: u64,
-    /// The last number that a catch-up or a query has.
+    /// The last number of a catch-up or a query.
     number: u32,
-    /// How often the mailbox was emptied.
+    /// How many times the mailbox was emptied.
     pub(crate) takes: u64,
 }
 
-/// The catch-ups of a connection. They stay here while something is to be done.
+/// The catch-ups of a connection that are not finished.
 #[derive(Default)]
 struct Catchups {
     list: Vec<Catchup>,
-    /// The history reads the next piece; with the number of the query.
+    /// The number of the query, while the history reads the next piece.
     reading: Option<u32>,
-    /// What the client is answered when the first piece is there.
+    /// The reply to the client that waits for the first piece.
     replies: Vec<PendingReply>,
 }
 
-/// How a connection catches up with a topic.
+/// How a connection catches up with one topic.
 struct Catchup {
-    /// Tells it from one of the same topic that was before.
+    /// A number that no earlier catch-up with the same topic has.
     number: u32,
-    /// The topic, and the offset up to which it was pulled.
+    /// The topic, and the offset up to which its messages were pulled.
     cursor: TopicCursor,
-    /// Live messages are deferred up to this offset; all of them, while there is more to pull.
+    /// Live messages up to this offset are deferred. While there is more to pull, all are.
     through: u64,
-    /// The history has still to say from where. Until then `cursor` claims no more than is known.
+    /// The history has not replied yet where the catch-up begins. Until then `cursor` claims only what is certain.
     starting: Option<Starting>,
-    /// The offset of the last live message that was deferred, or only woke the connection.
+    /// The offset of the last live message that was deferred or that woke the connection.
     deferred_offset: u64,
-    /// The connection's user acknowledges the messages.
+    /// The user of the connection acknowledges the messages.
     acks: Option<Box<Acks>>,
-    /// The topic is compacted: the client is told when it has all of the state.
+    /// The topic is compacted: the client gets a notice when it has the whole state.
     compact: bool,
 }
 
-/// The history was asked where a catch-up begins.
+/// A query where a catch-up begins.
 struct Starting {
     query: Query,
-    /// From where the client said that it wants the topic; one that did not begins where it entered.
+    /// The position that the client named. Without one, the catch-up begins where the connection joined.
     since: Option<Box<Since>>,
-    /// The last offset that was handed on when it entered.
+    /// The last offset that had been delivered when the connection joined.
     top: u64,
 }
 
-/// A query that the history answers later.
+/// A query to which the history replies later.
 #[derive(Clone)]
 pub(crate) struct Query {
     pub number: u32,
-    /// Goes with what waits for the answer, so that nothing is read for who has left.
-    pub asker: Asker,
+    /// Is dropped with what waits for the reply, so that the history reads nothing for a connection that has ended.
+    pub requester: Requester,
 }
 
-/// Releases that one turn checks.
+/// How many releases one turn checks.
 const RELEASES: usize = 1_024;
 
-/// Everything that comes live is held back.
+/// All live messages are deferred.
 const ALL: u64 = u64::MAX;
 
 impl CatchupTable {
-    /// Gives room back that a crowd has left.
+    /// Gives memory back after many connections have ended.
     pub fn shrink(&mut self) {
         self.by_slot.shrink();
         self.many.shrink();
@@ -130,7 +129,7 @@ impl CatchupTable {
         self.releases.shrink();
     }
 
-    /// A number for a query or a catch-up.
+    /// Returns a new number for a query or a catch-up.
     pub fn query(&mut self) -> u32 {
         self.number = self.number.wrapping_add(1);
         self.number
@@ -142,12 +141,12 @@ impl Catchup {
         self.acks.is_none() && self.through == ALL
     }
 
-    /// The history was asked, or is to be, whether what waits for its user is all there.
+    /// A query whether the history still has every message that the user has not acknowledged is pending or due.
     fn verifies(&self) -> bool {
         self.acks.as_ref().is_some_and(|acks| acks.verifies)
     }
 
-    /// Who asked is told when the history has answered.
+    /// The client gets a reply when the history has replied.
     fn waits(&self) -> bool {
         self.pulls() || self.verifies()
     }
@@ -156,14 +155,14 @@ impl Catchup {
 struct Release {
     slot: u32,
     number: u32,
-    /// How often the mailbox had been emptied when the hold was made.
+    /// How many times the mailbox had been emptied when the hold began.
     takes: u64,
 }
 
-/// The messages that a connection wants, by their tags.
+/// The tag filters of a connection.
 #[derive(Default)]
 struct Filter {
-    /// Of all topics that are not named below.
+    /// The filter of all topics that have none of their own.
     all: Box<[Name]>,
     topics: Vec<(u64, Box<[Name]>)>,
 }
@@ -173,46 +172,47 @@ struct Filter {
 pub(crate) enum ReplyTo {
     /// The client did not request it.
     Nowhere,
-    /// By a line or an event of its own, where that is the transport's way.
+    /// By a line or an event of its own, where the transport has these.
     Line,
     /// By the reply to the request of this id, for this topic.
     Id(Box<str>, Name),
-    /// By the answer to a Phoenix client's join, with the application's response to it.
+    /// By the reply to the join of a Phoenix client, with the application's response.
     Phoenix(Box<ClientMessage>, Box<str>),
 }
 
-/// An answer to a client that waits for the first piece.
+/// A reply to a client that waits for the first piece.
 struct PendingReply {
     to: ReplyTo,
-    /// The place from which it would have to ask again.
+    /// The position from which the client would have to recover next time.
     since: Position,
-    /// That place is what can be claimed until the history has said where the catch-up begins.
+    /// The position is what is certain until the history has replied where the catch-up begins.
     claimed: bool,
-    /// It asked for what it missed.
+    /// The client requested what it missed.
     requested: bool,
-    /// The catch-ups that it is about.
+    /// The catch-ups of the reply.
     numbers: Vec<u32>,
     gaps: Vec<(Name, RecoveryGap)>,
-    /// Some of them begin with what is there: where that is, the first piece says.
+    /// Some of them begin with the oldest message that is there. The first piece has its position.
     whole: bool,
 }
 
 impl PendingReply {
-    /// Whether it says if all is there: to who asked, and to whom something is gone that waited.
+    /// Whether the reply says if anything is missing: to a client that requested recovery, and to one for which a
+    /// queued message is gone.
     fn says_gaps(&self) -> bool {
         self.requested || !self.gaps.is_empty()
     }
 }
 
 impl Recovery {
-    /// Gives room back that a crowd has left.
+    /// Gives memory back after many connections have ended.
     pub fn shrink(&mut self) {
         self.catchups.shrink();
         self.due.shrink();
     }
 
-    /// The connection is in these topics now, and asked for what it missed. The answer and the
-    /// first of that go to `out`.
+    /// The connection has joined these topics, and requests what it missed. The reply and the first messages go to
+    /// `out`.
     pub(crate) fn begin(
         &mut self,
         core: &mut Core,
@@ -222,7 +222,7 @@ impl Recovery {
         to: ReplyTo,
         out: &mut Vec<u8>,
     ) {
-        // An MQTT client has its session for that.
+        // An MQTT client recovers by its session.
         if !core.is_open(slot) || core.mqtt.has(slot) {
             return;
         }
@@ -238,7 +238,7 @@ impl Recovery {
         let (mut plain, mut any) = (Vec::new(), false);
         for topic in topics {
             let Some(rule_of_topic) = core.history().rule(topic) else {
-                // Users' own topics come along with everything: only who names them learns of a gap.
+                // Every connection is in its users' personal topics. Only a client that names them gets a gap notice.
                 let own = TopicKind::of(topic).is_personal();
                 if request.of(topic).is_some_and(|_| !own)
                     || request.topics.iter().any(|it| it.0 == *topic)
@@ -275,7 +275,7 @@ impl Recovery {
         let waits = |number: &u32| {
             catchups.list.iter().any(|catchup| catchup.number == *number && catchup.waits())
         };
-        // In a line of its own nobody is told of more than where it has entered, if nobody asked.
+        // Without a request, a line of its own only says where the connection has joined.
         let verifies =
             |number: &u32| catchups.list.iter().any(|it| it.number == *number && it.verifies());
         let says_more = reply.requested
@@ -290,10 +290,10 @@ impl Recovery {
         self.pull_on(core, slot, out);
     }
 
-    /// The same for topics that nobody asked anything about, and that the connection got into.
+    /// The same for topics that the connection has joined without a request for recovery.
     pub(crate) fn begin_now(&mut self, core: &mut Core, slot: u32, topics: &[Name]) {
         if core.protocol(slot).is_some_and(|protocol| protocol.capabilities().joins) {
-            // Its client catches up with what it joins.
+            // A Phoenix client recovers each topic by its join.
             return;
         }
         let mut out = Vec::new();
@@ -330,7 +330,7 @@ impl Recovery {
                 let since = since.cloned().map(Box::new);
                 Starting { query, since, top }
             });
-            // The end of a compacted topic is where its state is complete: it is read in any case.
+            // A compacted topic is always read to its end: there its state is complete.
             let pulls = compact || cursor.after < top || starting.is_some();
             if pulls && says && !cursor.whole {
                 reply.since.offset = reply.since.offset.min(cursor.after);
@@ -352,13 +352,13 @@ impl Recovery {
         }
     }
 
-    /// Where ids are what a client returns with, those of a connection that is in topics with history say
-    /// how far it has everything.
+    /// If the client comes back with ids, the ids of a connection in topics with history say up to where it has
+    /// everything.
     fn become_recoverable(&mut self, core: &mut Core, slot: u32, any: bool, plain: usize) {
         if !any || !core.protocol(slot).is_some_and(|protocol| protocol.capabilities().ids_resume) {
             return;
         }
-        // Topics that it leaves count on: what it comes back with may name them.
+        // Topics that it has left still count: a position that the client comes back with may name them.
         if plain > 0 && self.catchups.plain_topics(core, slot).nth(1).is_some() {
             self.catchups.many.insert(slot);
         }
@@ -374,7 +374,7 @@ impl Recovery {
             let Catchups { list, replies, .. } = catchups;
             let is_here = |number: &u32| list.iter().any(|catchup| catchup.number == *number);
             replies.retain(|reply| reply.numbers.iter().any(is_here));
-            // While the disk reads for it, it asks for nothing else.
+            // While the history reads for this connection, it has no other query.
             if catchups.list.is_empty() && catchups.reading.is_none() {
                 self.catchups.by_slot.remove(&slot);
             }
@@ -396,15 +396,15 @@ impl Recovery {
         self.catchups.filters.remove(&slot);
     }
 
-    /// Sends live messages to connections again that have caught up, once no deferred message is under way
-    /// any more. To be called once a turn, when commands have been done.
+    /// Lets connections that have caught up get live messages again, once no deferred message can come any more. The
+    /// driver calls this once a turn, after the commands.
     pub fn release_pending(&mut self, core: &mut Core) {
         if self.catchups.releases.is_empty() || !core.commands.is_empty() {
             return;
         }
         let (mut later, mut left) = (VecDeque::new(), RELEASES);
-        // What was pushed before a hold was made has been taken, if the mailbox was emptied since or
-        // is empty; and all that was taken is done.
+        // If the mailbox was emptied since the hold began, or is empty, then everything that was pushed before the hold
+        // has been taken, and what was taken has been processed.
         let takes = self.catchups.takes;
         let empty = core.handle.inbox.queue.is_empty();
         while let Some(release) = self
@@ -434,8 +434,7 @@ impl Recovery {
 }
 
 impl CatchupTable {
-    /// The connection wants only messages with one of these tags: of one topic, or of all but
-    /// users' own.
+    /// Sets the tag filter of a connection: of one topic, or of all topics but personal ones.
     pub(crate) fn choose(
         &mut self,
         core: &mut Core,
@@ -497,7 +496,7 @@ impl Core {
     }
 }
 
-/// Nothing of a catch-up that has ended is delivered again.
+/// Removes the redeliveries of a catch-up that has ended.
 fn cancel_redelivery(again: &mut BTreeSet<(u32, u32, u32)>, slot: u32, catchup: &Catchup) {
     if let Some(second) = catchup.acks.as_ref().and_then(|acks| acks.queued_s) {
         again.remove(&(second, slot, catchup.number));

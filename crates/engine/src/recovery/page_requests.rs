@@ -1,4 +1,4 @@
-//! Connections that read pages of history, and how they are answered.
+//! Requests of connections for pages of history, and the replies.
 
 use history::{HistoryError, Page};
 use model::{CodedError, ErrorCode};
@@ -13,13 +13,13 @@ use crate::core::responses::{refuse, reply};
 use crate::engine::Engine;
 use crate::recovery::pages::PageResult;
 
-/// What a client is told when it asks for too much at once.
+/// The error of a client with too many requests that wait.
 const TOO_MANY: &str = "as many pages of history are asked for on this connection as may be: wait for \
                         an answer";
 
 impl Engine {
-    /// A client that may read the topic's history asks for a page. An answer by HTTP stands in `out` from
-    /// there on, and the others leave as soon as they are there.
+    /// A client that may read the topic's history requests a page. A reply by HTTP is appended to `out`; other replies
+    /// are sent as soon as they are there.
     pub(crate) fn read_page(
         &mut self,
         slot: u32,
@@ -54,7 +54,7 @@ impl Engine {
             }
             return;
         }
-        // What is before it in the same turn goes first.
+        // Earlier replies of the same turn go first.
         if !out.is_empty() {
             self.send(slot, out, 0);
             out.clear();
@@ -62,7 +62,7 @@ impl Engine {
         self.read_next_page(slot);
     }
 
-    /// The connection has taken what was sent to it: it reads the next page, if it waits for one.
+    /// Everything was sent to the connection: it reads the next page, if it waits for one.
     pub(crate) fn read_next_page(&mut self, slot: u32) {
         loop {
             let Engine { core, pages, recovery, .. } = &mut *self;
@@ -77,7 +77,7 @@ impl Engine {
         }
     }
 
-    /// The history has answered.
+    /// The history has replied.
     pub(crate) fn on_page_read(&mut self, slot: u32, query: u32, page: Result<Page, HistoryError>) {
         let Engine { core, pages, .. } = &mut *self;
         if let Some((to, page)) = pages.was_read(core, slot, query, page) {
@@ -98,7 +98,7 @@ impl Engine {
         };
         let mut out = Vec::new();
         write(core, protocol, to, page, &mut out);
-        // The next page is read when this one has left.
+        // The next page is read when this one has been sent.
         core.send_and_wait(slot, &out);
         self.perform_effects();
     }
@@ -124,12 +124,12 @@ fn write(
             refuse(protocol, &message, &error.phoenix_reason(), out);
         }
         (ReplyTarget::Http(respond), page) => write_http(&respond, page, out),
-        // They ask for none.
+        // These protocols have no requests for pages.
         (ReplyTarget::Mqtt(_) | ReplyTarget::MqttAuth(_), _) => {}
     }
 }
 
-/// Appends the answer to an HTTP request.
+/// Appends the reply to an HTTP request.
 fn write_http(respond: &protocol::request::Respond, page: PageResult, out: &mut Vec<u8>) {
     match page {
         Ok(page) => http::json_reply(respond, page.as_bytes(), out),

@@ -1,13 +1,13 @@
 //! Pages of a topic's history that clients read.
 //!
-//! A connection reads one page at a time. The next waits until the history has answered, and until the
-//! connection has taken the one before: nobody can ask for more with few bytes than is sent. Only what is
-//! read to count the newest for `last:N` may be more: the history bounds it, lets others read in between,
-//! and gives it up when the connection ends.
+//! A connection reads one page at a time. The next page waits until the history has replied and the connection has sent
+//! the one before. So a client can't make the server read more with few bytes than the server sends. Only the count of
+//! the newest messages for `last:N` may read more: the history bounds it, lets other queries in between, and cancels it
+//! when the connection ends.
 
 use std::collections::{HashMap, VecDeque};
 
-use history::{Asker, Completion, HistoryError, HistoryReply, Page, PageFrom, PageQuery};
+use history::{Completion, HistoryError, HistoryReply, Page, PageFrom, PageQuery, Requester};
 use minicbor::{Decode, Encode};
 use model::{CodedError, ErrorCode, Name, Position, Since};
 use protocol::history::{NO_HISTORY, PageHead, page};
@@ -20,7 +20,7 @@ use crate::core::reply_target::ReplyTarget;
 use crate::core::shrink::Shrink;
 use crate::handover::value::{ReplyTargetRecord, Text};
 
-/// Pages that one connection may ask for before it has the first of them.
+/// The limit on requests for pages of one connection that wait.
 const PAGES_PENDING_MAX: usize = 16;
 
 /// The pages that connections wait for, by slot.
@@ -36,17 +36,17 @@ struct Pending {
     requested: Option<PendingQuery>,
 }
 
-/// The history was asked for a page.
+/// A query for a page.
 struct PendingQuery {
     /// The number of the query.
     query: u32,
-    /// The last position that was handed on then.
+    /// The last position that had been delivered when the query was made.
     top: Position,
-    /// Goes with the connection, so that nothing is read for who has left.
-    _asker: Asker,
+    /// Is dropped with the connection, so that the history reads nothing for one that has ended.
+    _requester: Requester,
 }
 
-/// The same on its way to another engine, where the history is asked again.
+/// The same for another engine, which makes the query again.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 pub(crate) struct PageRecord {
@@ -65,12 +65,12 @@ pub(crate) struct PageRecord {
 /// A page as it is written to the client, or why there is none.
 pub(crate) type PageResult = Result<String, CodedError>;
 
-/// What a client is told that comes with the id of another log.
+/// The error of a client that comes with an id of another log.
 const OTHER_EPOCH: &str = "since is of another numbering, from before the server's restart or of a \
                            topic without history: leave it out, or say start";
 
 impl Pages {
-    /// Gives room back that a crowd has left.
+    /// Gives memory back after many connections have ended.
     pub fn shrink(&mut self) {
         self.by_slot.shrink();
     }
@@ -80,13 +80,13 @@ impl Pages {
         self.by_slot.remove(&slot);
     }
 
-    /// Writes out what a connection waits for, if it does.
+    /// Exports the requests of a connection, if it has any.
     pub fn export(&self, slot: u32) -> Option<Vec<PageRecord>> {
         let pending = self.by_slot.get(&slot)?;
         Some(pending.iter().map(Pending::export).collect())
     }
 
-    /// Takes that up. Nothing is asked of the history yet.
+    /// Imports such requests. No query is made yet.
     pub fn import(&mut self, slot: u32, records: Option<Vec<PageRecord>>) {
         let pending: VecDeque<Pending> =
             records.into_iter().flatten().map(PageRecord::import).collect();
@@ -95,8 +95,8 @@ impl Pages {
         }
     }
 
-    /// Takes a request up, which has its turn by [`Pages::next`]. Gives it back when the connection has
-    /// asked for as much as it may.
+    /// Queues a request, which has its turn by [`Pages::next`]. Returns the request if the connection has reached the
+    /// limit.
     pub fn push(
         &mut self,
         slot: u32,
@@ -111,8 +111,8 @@ impl Pages {
         Ok(())
     }
 
-    /// Asks the history for what a connection waits for next, unless it has been asked. Gives what is
-    /// answered at once.
+    /// Queries the history for the next request of a connection, unless a query is pending. Returns the replies that
+    /// are there at once.
     pub fn next(
         &mut self,
         core: &Core,
@@ -123,17 +123,17 @@ impl Pages {
         let first = pending.front_mut().filter(|first| first.requested.is_none())?;
         let serial = core.table.get(slot)?.serial;
         let handle = core.handle.clone();
-        let asker = Asker::default();
-        let completion = Completion::of(&asker, move |page| {
+        let requester = Requester::default();
+        let completion = Completion::of(&requester, move |page| {
             handle.send(Command::Paged { slot, serial, query, page });
         });
-        // Before the lookup: what it doesn't find came after this.
+        // Read before the lookup: a message that the lookup does not find came after this position.
         let top = core.history().top();
         let result = match query_of(core, &first.request) {
             Err(refusal) => Err(refusal),
             Ok(requested) => match core.history.page(requested, completion) {
                 Ok(HistoryReply::Later) => {
-                    first.requested = Some(PendingQuery { query, top, _asker: asker });
+                    first.requested = Some(PendingQuery { query, top, _requester: requester });
                     return None;
                 }
                 Ok(HistoryReply::Now(page)) => written(core, &first.request, top, Ok(page)),
@@ -143,13 +143,13 @@ impl Pages {
         self.pop(slot).map(|Pending { to, .. }| (to, result))
     }
 
-    /// Whether the next one that a connection waits for is an HTTP request, and waits for nothing else.
+    /// Whether the next request of a connection is by HTTP and has no pending query.
     pub fn is_request(&self, slot: u32) -> bool {
         let first = self.by_slot.get(&slot).and_then(|pending| pending.front());
         matches!(first, Some(Pending { to: ReplyTarget::Http(_), .. }))
     }
 
-    /// The history has answered: gives what is to be answered now, if it is still waited for.
+    /// The history has replied. Returns the replies that are there now, if their requests are still there.
     pub fn was_read(
         &mut self,
         core: &Core,
@@ -193,7 +193,7 @@ impl PageRecord {
     }
 }
 
-/// What a request is to the history.
+/// The query of a request.
 fn query_of(core: &Core, request: &PageRequest) -> Result<PageQuery, CodedError> {
     let PageRequest { topic, since, reverse, limit } = request;
     if core.history().rule(topic).is_none() {
@@ -212,12 +212,12 @@ fn query_of(core: &Core, request: &PageRequest) -> Result<PageQuery, CodedError>
     Ok(PageQuery { hash, topic, from, backwards: *reverse, limit: *limit, bytes_max })
 }
 
-/// Bytes of a page's messages: it has to leave room for others in an outbox.
+/// The limit on bytes of a page's messages. It leaves capacity for others in an outbox.
 fn page_bytes(core: &Core) -> usize {
     core.settings.outbox_bytes_max / 2
 }
 
-/// A page as it is answered.
+/// A page as it is sent.
 fn written(
     core: &Core,
     request: &PageRequest,
@@ -234,6 +234,6 @@ fn written(
     };
     let (messages, mut out) = (found.messages.iter().map(|found| &found.message), Vec::new());
     page(head, messages, page_bytes(core), &mut out);
-    // All of it was text.
+    // The bytes were text before.
     Ok(String::from_utf8_lossy(&out).into_owned())
 }

@@ -1,4 +1,4 @@
-//! Messages that not every member of a topic gets alike.
+//! Messages that differ between the members of a topic.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use crate::delivery::encode::{encode, encode_by};
 use crate::delivery::outbox::{Chunk, Piece};
 use crate::trace::event::NotDelivered;
 
-/// Messages that a connection is given together of those that waited for it to read.
+/// The limit on messages in one delivery of those that waited until the connection reads.
 const SERVED_MESSAGES: usize = 64;
 
-/// The part of an outbox's limit that their payloads may take.
+/// The part of an outbox's limit for their payloads.
 const SERVED_PART: usize = 4;
 
-/// What a slice's messages are to members that are looked at one by one.
+/// What must be checked for each member of a slice.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Care {
-    /// Some member is left out, or chooses, or may hold messages back.
+    /// A member may be left out, have a tag filter, or have deferred messages.
     pub each: bool,
-    /// The messages of topics with history, that nobody acknowledges, or pass it by without an id.
+    /// Messages of topics with history that no user acknowledges, or messages without an id.
     pub plain: bool,
 }
 
 impl CatchupTable {
-    /// What must be looked at for each member of a slice with these messages.
+    /// Returns what must be checked for each member of a slice with these messages.
     pub fn care<'a>(&self, messages: impl Iterator<Item = &'a Arc<Envelope>>) -> Care {
         let mut care = Care { each: !self.filters.is_empty(), plain: true };
         let catching_up = !self.by_slot.is_empty();
@@ -44,7 +44,7 @@ impl CatchupTable {
         care
     }
 
-    /// True when this member is not served with all others.
+    /// Returns true if this member does not get the same bytes as all others.
     pub fn is_per_member(
         &self,
         slot: u32,
@@ -57,15 +57,15 @@ impl CatchupTable {
                 || self.filters.contains_key(&slot)
                 || left_out.contains(&slot)
         };
-        // The id of a message of the only topic with history says all.
+        // In the only topic with history, the message's own id is enough.
         let positions = || !care.plain || self.many.contains(&slot);
         (care.each && each()) || (connection.is(Flag::Resumable) && positions())
     }
 }
 
 impl Recovery {
-    /// Sends the messages of a slice of a list to one member, with what is its own in them. Gives how many it
-    /// gets.
+    /// Sends the messages of a slice of a list to one member, with the parts that are the member's own. Returns how
+    /// many it gets.
     pub(crate) fn deliver_specially(
         &mut self,
         core: &mut Core,
@@ -115,7 +115,7 @@ impl Recovery {
         matching.len()
     }
 
-    /// Why a message of a slice does not go to a member that gets it for itself; `rest` comes right behind it.
+    /// Returns why a message of a slice does not go to a member. `rest` are the messages right behind it.
     fn excludes(
         &mut self,
         core: &mut Core,
@@ -136,8 +136,8 @@ impl Recovery {
         (!core.comes_first(slot, message, rest)).then_some(NotDelivered::Duplicate)
     }
 
-    /// Notes the messages of a slice for a member that doesn't keep up, and gets the newest of each key
-    /// when it does. False when more would wait for it than may.
+    /// Queues the messages of a slice for a slow member, which gets the newest message of each key when it reads again.
+    /// Returns false if the limit on messages that wait is reached.
     pub(crate) fn conflate(
         &mut self,
         core: &mut Core,
@@ -156,7 +156,7 @@ impl Recovery {
         })
     }
 
-    /// A connection has taken what it was sent: it gets the next of what waits for it.
+    /// Everything was sent to the connection: it gets the next of the messages that wait for it.
     pub(crate) fn serve_conflated(&mut self, core: &mut Core, slot: u32) {
         if !core.conflation.holds(slot) {
             return;
@@ -178,7 +178,7 @@ impl Recovery {
         core.trace_delivered(slot, messages.iter().map(|it| &it.message));
     }
 
-    /// Whether a message that comes live is for this connection, or held back from it.
+    /// Returns whether a live message is for this connection, or is deferred for it.
     pub(crate) fn admits(&mut self, slot: u32, message: &Message) -> bool {
         if !message.is_retained() {
             return true;
@@ -201,8 +201,8 @@ impl Recovery {
         false
     }
 
-    /// Appends messages that the connection is owed and will not get from the hub, for it is about
-    /// to leave: by all, or by one topic.
+    /// Appends messages that the hub would not deliver any more, because the connection is about to leave one topic or
+    /// all.
     pub(crate) fn flush_messages(
         &mut self,
         core: &mut Core,
@@ -237,8 +237,8 @@ impl Recovery {
         }
     }
 
-    /// Appends what the connection is still owed, by all or by one topic, for it is about to leave:
-    /// whoever sends a user a last message and then disconnects them wants it to arrive.
+    /// Appends the messages that are still due to the connection, because it is about to leave one topic or all. A
+    /// publisher that sends a last message and then disconnects the user expects the message to arrive.
     pub(crate) fn flush_owed(
         &mut self,
         core: &mut Core,
@@ -276,7 +276,7 @@ impl Recovery {
             message.publication.except != Some(id)
                 && self.admits(slot, message)
                 && self.catchups.chooses(slot, message)
-                // The hub owes them still, whatever comes first.
+                // The hub still has them for this connection.
                 && core.comes_first(slot, message, &[])
         });
         self.flush_messages(core, slot, &owed, out);
@@ -284,12 +284,12 @@ impl Recovery {
         core.trace_delivered(slot, owed.iter().map(|it| &it.message));
     }
 
-    /// The last words to a connection: what was published to it before, and why it ends.
+    /// The last bytes to a connection: messages that were published before, and why the connection ends.
     pub(crate) fn goodbye(&mut self, core: &mut Core, slot: u32, close: CloseReason) -> Vec<u8> {
         let mut out = Vec::new();
         self.flush_owed(core, slot, None, &mut out);
         if let Some(connection) = core.table.get(slot) {
-            // Each its own, so that those who are cut off together don't come back together.
+            // Each connection gets its own delay, so that those that end together do not come back together.
             let set_ms = core.settings.session.sse_retry_ms;
             let retry_ms = protocol::sse::retry_ms(set_ms, core.id(slot, connection.serial));
             let protocol = core.shared.protocols.of(connection.encoding);
@@ -308,7 +308,7 @@ impl Recovery {
 }
 
 impl CatchupTable {
-    /// Whether a message has one of the tags that the connection chose, if it did.
+    /// Returns whether a message passes the tag filter of the connection.
     pub(crate) fn chooses(&self, slot: u32, message: &Message) -> bool {
         let Some(filter) = self.filters.get(&slot) else {
             return true;
@@ -320,14 +320,14 @@ impl CatchupTable {
             None if own => return true,
             None => &filter.all,
         };
-        // Who is there is of no tag, and whoever has the list needs the changes.
+        // Presence notices bypass tag filters: a client with the snapshot needs the changes.
         tags.is_empty()
             || is_reserved(message.event())
             || message.publication.tags().iter().any(|tag| tags.contains(tag))
     }
 
-    /// Events whose ids say how far the connection has everything when it has read them: what comes
-    /// behind one in the same write may be cut off.
+    /// Events whose ids say up to where the connection has everything once it has read them. The connection may end
+    /// within one write, so each event has an id for what comes before it.
     pub(crate) fn with_positions(
         &self,
         core: &Core,
@@ -345,7 +345,7 @@ impl CatchupTable {
         out.into()
     }
 
-    /// The id of an event: the message's own comes first in it.
+    /// The id of an event. It begins with the message's own id.
     fn id_of(
         &self,
         core: &Core,

@@ -1,4 +1,4 @@
-//! How far a connection has everything, so that it may ask for the rest when it comes back.
+//! Up to where a connection has all messages, so that it can recover the rest when it comes back.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use super::{Catchup, CatchupTable};
 use crate::core::Core;
 
 impl CatchupTable {
-    /// How far a connection has everything of its topics with history, when what was sent to it so
-    /// far has come, and what is said in `given`.
+    /// Returns up to where a connection has all messages of its topics with history, once it has received what was sent
+    /// so far, and `given`.
     pub(super) fn position(&self, core: &Core, slot: u32, delivered: &Delivered<'_>) -> Frontier {
-        // Of one topic, what is behind comes before what waits.
+        // In one topic, messages of a catch-up come before those that wait in the hub.
         let mut behind =
             self.first_of_each(slot, delivered.behind.iter().map(|message| &message.message));
         delivered.waiting.iter().for_each(|waits| lower(&mut behind, *waits));
         let mut through = self.taken;
         if self.plain_catchups(slot).next().is_some() {
-            // Not all topics are as far as the mailbox.
+            // Not all topics are as far as the mailbox is.
             let has = self.has(core, slot, delivered);
             through = has.iter().map(|topic| topic.after).max().unwrap_or(through);
             for topic in has.into_iter().filter(|topic| topic.after < through) {
@@ -27,20 +27,20 @@ impl CatchupTable {
             }
         }
         if behind.len() > model::resume::BEHIND_MAX {
-            // Too many to name: better some twice than one not at all.
+            // There are too many topics to name. A duplicate is better than a lost message.
             through = behind.iter().map(|it| it.through).min().unwrap_or(through);
             behind.clear();
         }
         Frontier { through: Position { epoch: core.history().epoch(), offset: through }, behind }
     }
 
-    /// How far a connection has the topics of which the hub owes it something.
+    /// Returns up to where a connection has the topics with messages that wait in the hub.
     pub(crate) fn waiting(&self, core: &Core, slot: u32) -> Vec<Behind> {
         let owed = core.hub.owed(slot, None).into_iter().chain(core.conflation.of(slot));
         self.first_of_each(slot, owed.map(|message| &message.message))
     }
 
-    /// The places before the first message of each topic.
+    /// The offsets before the first message of each topic.
     pub(crate) fn first_of_each<'a>(
         &self,
         slot: u32,
@@ -65,9 +65,9 @@ impl CatchupTable {
         )
     }
 
-    /// Whether an event with this message needs no more than the message's own id, which is the same
-    /// each time. A place in its only topic with history says how far the connection has everything;
-    /// where all such topics are acknowledged, their users' cursors do.
+    /// Whether the id of this message is all that its event needs; this id is the same for all members. A position in
+    /// the connection's only topic with history says up to where it has everything. If all such topics are
+    /// acknowledged, the cursors of their users say it.
     pub(crate) fn says_all(&self, core: &Core, slot: u32, message: &Message) -> bool {
         let catchups = self.by_slot.get(&slot);
         let acknowledged = || {
@@ -103,7 +103,7 @@ impl CatchupTable {
             .filter(move |it| !acknowledges(it.0))
     }
 
-    /// How far a connection has each of those, but for what is under way to it in the hub.
+    /// Returns up to where a connection has each of those, without messages that wait in the hub.
     pub(super) fn has(
         &self,
         core: &Core,
@@ -139,44 +139,44 @@ impl CatchupTable {
     }
 }
 
-/// What is about to be sent to a connection, at the place of it for which a position is wanted.
+/// Messages that are about to be sent to a connection, at the point for which a position is needed.
 #[derive(Default)]
 pub(super) struct Delivered<'a> {
-    /// Messages that come behind it in the same write.
+    /// Messages behind this point in the same write.
     pub behind: &'a [Arc<Envelope>],
-    /// The first message of each topic that the hub has for it: see [`CatchupTable::waiting`].
+    /// The first message of each topic that waits in the hub: see [`CatchupTable::waiting`].
     pub waiting: &'a [Behind],
-    /// The same with a piece of what was missed.
+    /// The same with a piece of missed messages.
     pub pulled: Option<Pulled<'a>>,
 }
 
-/// A place in a piece of what was missed.
+/// A point in a piece of missed messages.
 pub(super) struct Pulled<'a> {
     /// The catch-ups that the piece is for.
     pub numbers: &'a [u32],
-    /// They have everything up to here.
+    /// The offset up to which they have everything.
     pub offset: u64,
-    /// What comes behind.
+    /// The messages behind this point.
     pub rest: &'a [&'a Arc<Envelope>],
-    /// They have everything up to here when all of it has come.
+    /// The offset up to which they have everything when they have received the whole piece.
     pub through: u64,
 }
 
 impl Pulled<'_> {
-    /// What comes next of a topic in the piece.
+    /// The next message of a topic in the piece.
     fn next(&self, hash: u64) -> Option<u64> {
         let next = self.rest.iter().find(|message| message.topic_hash == hash);
         next.map(|message| message.id.offset)
     }
 }
 
-/// The id of a message that says how far its reader has everything, if its own does not.
+/// The id that says up to where a reader has everything, if the id of the message does not.
 pub(super) fn id_with(own: Position, position: Frontier) -> ResumeToken {
     let plain = position.through == own && position.behind.is_empty();
     ResumeToken { id: own, frontier: Some(position).filter(|_| !plain) }
 }
 
-/// Notes that of a topic no more is there than this.
+/// Notes that a topic has no message after this offset.
 fn lower(behind: &mut Vec<Behind>, less: Behind) {
     match behind.iter_mut().find(|it| it.topic == less.topic) {
         Some(it) => it.through = it.through.min(less.through),

@@ -1,4 +1,4 @@
-//! What was missed, a piece at a time.
+//! Pulls missed messages, one piece at a time.
 
 use std::sync::Arc;
 
@@ -14,20 +14,20 @@ use crate::connection::Flag;
 use crate::core::Core;
 use crate::core::responses::named;
 
-/// Messages in a piece.
+/// The limit on messages in a piece.
 const PIECE_MESSAGES: usize = if cfg!(test) { 3 } else { 256 };
 
-/// Pieces that one connection is given in a turn.
+/// The limit on pieces of one connection in a turn.
 pub(super) const PIECES: usize = 4;
 
-/// Bytes of payload in a piece: less than what may wait for a connection.
+/// The limit on bytes of payload in a piece: less than the limit of an outbox.
 const PIECE_BYTES: usize = if cfg!(test) { 1 << 10 } else { 64 << 10 };
 
-/// What a small message takes up when it is written, in bytes, generously.
+/// An upper estimate of the bytes around a payload when a message is encoded.
 const MESSAGE_BYTES: usize = 1 << 10;
 
 impl Recovery {
-    /// The connection has taken what it was sent: it gets more, if there is more.
+    /// Everything was sent to the connection: it gets the next pieces, if there are any.
     pub(crate) fn pull_more(&mut self, core: &mut Core, slot: u32) {
         if !self.catchups.by_slot.contains_key(&slot) {
             return;
@@ -39,7 +39,7 @@ impl Recovery {
         }
     }
 
-    /// Appends the next pieces to `out`, as far as the connection takes them and memory has them.
+    /// Appends the next pieces to `out`, while the connection has capacity and memory has the messages.
     pub(super) fn pull_on(&mut self, core: &mut Core, slot: u32, out: &mut Vec<u8>) {
         for pieces in 0.. {
             let Some(catchups) = self.catchups.by_slot.get(&slot) else {
@@ -61,7 +61,7 @@ impl Recovery {
                 break;
             }
             if pieces == PIECES {
-                // The others have their turn.
+                // Other connections have their turn.
                 self.due.push(slot);
                 return;
             }
@@ -79,7 +79,7 @@ impl Recovery {
     }
 
     fn piece(&self, core: &Core) -> (usize, usize) {
-        // What is around the payloads has to fit as well.
+        // The bytes around the payloads must fit as well.
         let messages_max =
             (core.settings.outbox_bytes_max / MESSAGE_BYTES).clamp(1, PIECE_MESSAGES);
         (messages_max, self.piece_bytes(core))
@@ -89,7 +89,7 @@ impl Recovery {
         PIECE_BYTES.min(core.settings.outbox_bytes_max / 4)
     }
 
-    /// Sends what is in `out` when it is much. False while the connection has not taken it.
+    /// Sends `out` if it is large. Returns false while not all of it was sent.
     pub(super) fn takes_more(&mut self, core: &mut Core, slot: u32, out: &mut Vec<u8>) -> bool {
         let polled = core.protocol(slot).is_some_and(|it| it.delivery() == Delivery::Gathered);
         if out.len() >= self.piece_bytes(core) || (polled && !out.is_empty()) {
@@ -99,12 +99,13 @@ impl Recovery {
         core.is_open(slot) && !core.is_backlogged(slot)
     }
 
-    /// The disk is too busy or can't be read: what was missed is not skipped, the client asks again.
+    /// The history is too busy or can't be read. No message is skipped: the connection ends, and the client recovers
+    /// again.
     pub(crate) fn come_back_later(&mut self, core: &mut Core, slot: u32) {
         self.dismiss(core, slot, CloseReason::Overloaded, &mut Vec::new());
     }
 
-    /// Closes a connection with its last words; the answers that wait go before.
+    /// Closes a connection with its last bytes, behind the replies that wait.
     pub(super) fn dismiss(
         &mut self,
         core: &mut Core,
@@ -117,7 +118,7 @@ impl Recovery {
         core.close_soon(slot, close, last);
     }
 
-    /// The history has answered.
+    /// The history has replied.
     pub(crate) fn was_read(&mut self, core: &mut Core, slot: u32, numbers: &[u32], piece: Piece) {
         let Some((query, numbers)) = numbers.split_first() else {
             return;
@@ -156,7 +157,7 @@ impl Recovery {
         }
     }
 
-    /// A piece is there: the client learns where its catch-up begins, if it is the first, and gets the
+    /// A piece is there. The client gets the reply where its catch-up begins, if the piece is the first, and the
     /// messages.
     fn pulled(
         &mut self,
@@ -210,7 +211,7 @@ impl Recovery {
         for catchup in &mut catchups.list {
             if numbers.contains(&catchup.number) {
                 catchup.cursor.after = catchup.cursor.after.max(piece.through);
-                // What came live while the answer was under way may be more than it has.
+                // Live messages that were deferred during the query may be newer than the piece.
                 if piece.caught_up && catchup.deferred_offset <= catchup.cursor.after {
                     catchup.through = catchup.cursor.after;
                     releases.push(catchup.number);
@@ -229,8 +230,7 @@ impl Recovery {
         }
     }
 
-    /// Catch-ups that begin with what is there have their place now, before the first of it. Gives their
-    /// numbers.
+    /// Sets the position of catch-ups that begin with the oldest message that is there. Returns their numbers.
     fn begin_with(&mut self, slot: u32, numbers: &[u32], piece: &Piece) -> Vec<u32> {
         let list = self.catchups.by_slot.get_mut(&slot).map(|catchups| catchups.list.iter_mut());
         let begins = |catchup: &mut Catchup| {
@@ -240,7 +240,7 @@ impl Recovery {
         list.into_iter().flatten().filter_map(begins).collect()
     }
 
-    /// Notes in an answer the place of those of its catch-ups that have begun with what is there.
+    /// Sets the positions of these catch-ups in a reply.
     fn find_place(&self, slot: u32, reply: &mut PendingReply, begun: &[u32]) {
         if !std::mem::take(&mut reply.whole) {
             return;
@@ -255,8 +255,8 @@ impl Recovery {
         }
     }
 
-    /// A state of which something is gone that was to be read is none: the client was told so, and is given
-    /// all of what is there now. Gives the other catch-ups.
+    /// A state is not complete if one of its messages was dropped while it was read. The client has got a gap notice,
+    /// and gets the whole state of now. Returns the other catch-ups.
     fn begin_states_anew(&mut self, slot: u32, numbers: &[u32], piece: &Piece) -> Vec<u32> {
         let mut others = numbers.to_vec();
         let gone = |number: u32| {
@@ -273,7 +273,7 @@ impl Recovery {
         others
     }
 
-    /// Tells a client that what it was about to be given is gone, for it took long.
+    /// Sends a gap notice: messages were dropped before the slow client could get them.
     fn report_gone(
         &mut self,
         core: &mut Core,
@@ -287,7 +287,7 @@ impl Recovery {
             return;
         };
         if protocol.capabilities().joins {
-            // It learns of gaps when it joins: it comes back.
+            // This protocol reports gaps in replies to joins only: the client reconnects.
             return self.dismiss(core, slot, CloseReason::SlowConsumer, out);
         }
         let since = ResumeToken::from(Position { epoch: core.history().epoch(), offset: after });
@@ -298,8 +298,7 @@ impl Recovery {
         protocol.recovery(&text, &mut core.codecs, out);
     }
 
-    /// Tells what waits for the first piece of this topic alone, which the connection is about to
-    /// leave.
+    /// Sends the reply that waits for the first piece of this topic only, because the connection is about to leave it.
     pub(crate) fn reply_waiting(
         &mut self,
         core: &mut Core,
@@ -319,7 +318,7 @@ impl Recovery {
         due.into_iter().for_each(|reply| self.reply(core, slot, reply, out));
     }
 
-    /// Appends messages that were missed.
+    /// Appends missed messages.
     fn deliver_piece(
         &mut self,
         core: &mut Core,
@@ -334,7 +333,7 @@ impl Recovery {
         let Some(catchups) = self.catchups.by_slot.get(&slot) else {
             return;
         };
-        // One that left a topic meanwhile gets nothing more of it.
+        // A connection that has left a topic meanwhile gets no more messages of it.
         let wants = |message: &Message| {
             catchups.list.iter().any(|catchup| {
                 catchup.cursor.hash == message.topic_hash
@@ -372,7 +371,7 @@ impl Recovery {
         core.metrics.delivered.add(count);
     }
 
-    /// Tells a client where its catch-up begins, in its transport's way.
+    /// Sends a client where its catch-up begins, in the format of its transport.
     pub(super) fn reply(
         &mut self,
         core: &mut Core,
@@ -385,11 +384,11 @@ impl Recovery {
         };
         let mut reply = reply;
         if reply.whole {
-            // It has nothing of it yet.
+            // The client has no message of it yet.
             reply.since.offset = 0;
         }
         let since = ResumeToken::from(reply.since);
-        // Only of what waited is told who didn't ask.
+        // A client that did not request recovery gets a gap notice only for messages that were queued for it.
         let gaps = reply.says_gaps().then_some(&reply.gaps[..]);
         match reply.to {
             ReplyTo::Nowhere if reply.gaps.is_empty() => {}
@@ -405,7 +404,7 @@ impl Recovery {
                     protocol::json::recovery(&since, gaps, &mut text);
                     protocol.recovery(&text, &mut core.codecs, out);
                 }
-                // What is pulled says by its ids how far it came.
+                // The ids of pulled messages say up to where the client has everything.
                 if retained && !self.catchups.pulls_any(slot, &reply.numbers) {
                     self.write_position(core, slot, out);
                 }
@@ -422,12 +421,12 @@ impl Recovery {
         }
     }
 
-    /// On SSE: what to ask for if nothing comes any more.
+    /// By SSE: the position for `Last-Event-ID`, in case no message comes any more.
     fn write_position(&mut self, core: &mut Core, slot: u32, out: &mut Vec<u8>) {
         let Some(connection) = core.table.get(slot) else {
             return;
         };
-        // Of topics that are acknowledged the user's cursor says it.
+        // In acknowledged topics the user's cursor is the position.
         if connection.is(Flag::Resumable) && self.catchups.plain_topics(core, slot).next().is_some()
         {
             let encoding = connection.encoding;
@@ -439,8 +438,8 @@ impl Recovery {
 }
 
 impl CatchupTable {
-    /// From this offset on, a message of a piece says by its own id how far the connection has
-    /// everything: all of its topics are in the piece, and none is ahead.
+    /// From this offset on, a message's own id says up to where the connection has everything: all of its topics are in
+    /// the piece, and none is ahead.
     pub(crate) fn plain_from(&self, core: &Core, slot: u32, numbers: &[u32]) -> u64 {
         let in_piece = |hash: u64| {
             let mut pulled =
@@ -458,8 +457,8 @@ impl CatchupTable {
     }
 }
 
-/// The answer to whoever enters one topic: an object, with the place where the topic has history,
-/// and whether what was missed comes now.
+/// The reply to a client that joins one topic: an object, with the position if the topic has history, and whether
+/// missed messages follow.
 fn entered(reply: &PendingReply, object: &str) -> String {
     let mut fields = Vec::new();
     if !reply.numbers.is_empty() {
@@ -476,7 +475,7 @@ fn entered(reply: &PendingReply, object: &str) -> String {
         _ if fields.is_empty() => object.into(),
         Some("{") => format!("{{{fields}}}"),
         Some(rest) if object.starts_with('{') => format!("{rest},{fields}}}"),
-        // An application may answer with any value, and only an object fits.
+        // An application may respond with any value, and only an object can have further fields.
         _ => object.into(),
     }
 }

@@ -1,6 +1,6 @@
-//! What a shard asks of the history, which may answer later.
+//! Queries to the history, which may reply later.
 
-use history::{Asker, Completion, HistoryReply, Piece, Pull, Start, TopicCursor};
+use history::{Completion, HistoryReply, Piece, Pull, Requester, Start, TopicCursor};
 use model::{CloseReason, ResumeRequest, Since};
 
 use super::{Catchup, Query, Recovery, Starting};
@@ -8,8 +8,8 @@ use crate::core::Core;
 use crate::core::command::Command;
 
 impl Recovery {
-    /// Where catch-ups with topics begin. If the answer comes later, gives what can be claimed until then,
-    /// and the query: the topics are held back meanwhile, and pulled from there on.
+    /// Returns where catch-ups with topics begin. If the history replies later, returns what is certain until then, and
+    /// the query. The live messages of the topics are deferred meanwhile, and their messages pulled from there on.
     pub(crate) fn request_start(
         &mut self,
         core: &mut Core,
@@ -19,8 +19,8 @@ impl Recovery {
     ) -> (Start, Option<Query>) {
         let serial = core.table.get(slot).map_or(0, |connection| connection.serial);
         let (handle, query) = (core.handle.clone(), self.catchups.query());
-        let asker = Asker::default();
-        let completion = Completion::of(&asker, move |start: Result<Start, _>| {
+        let requester = Requester::default();
+        let completion = Completion::of(&requester, move |start: Result<Start, _>| {
             handle.send(Command::Started { slot, serial, query, start: start.ok() });
         });
         match core.history.start(topics, request, completion) {
@@ -30,11 +30,11 @@ impl Recovery {
                 core.handle.send(Command::Started { slot, serial, query, start: None });
             }
         }
-        (self.claim(core, topics, request), Some(Query { number: query, asker }))
+        (self.claim(core, topics, request), Some(Query { number: query, requester }))
     }
 
-    /// What a connection has of topics for certain, while the history has not said where its catch-ups
-    /// begin.
+    /// Returns which messages of topics a connection certainly has, while the history has not replied where its
+    /// catch-ups begin.
     fn claim(&self, core: &Core, topics: &[(u64, &str)], request: &ResumeRequest) -> Start {
         let top = core.history().top();
         let claim = |(hash, name): &(u64, &str)| {
@@ -43,9 +43,9 @@ impl Recovery {
             let after = match since {
                 None if compact => 0,
                 None => top.offset,
-                // Nobody knows yet what is there.
+                // It is not known yet which messages are there.
                 Some(Since::Start | Since::Last(_)) => 0,
-                // Whoever comes back with the position of another log has nothing of this one.
+                // A client with a position of another log has no message of this one.
                 Some(Since::Token(token)) => {
                     TopicCursor::offset_of(top.epoch, name, token).unwrap_or(0)
                 }
@@ -58,14 +58,14 @@ impl Recovery {
         Start { gaps: vec![None; topics.len()], topics, top }
     }
 
-    /// The history could not answer a query. True for a connection that waits for the answer: where a
+    /// The history could not process a query. Returns true if the connection still waits for the reply: where a
     /// catch-up begins, or the next piece.
     pub(crate) fn failed(&mut self, slot: u32, query: u32) -> bool {
         let Some(catchups) = self.catchups.by_slot.get_mut(&slot) else {
             return false;
         };
         if catchups.reading == Some(query) && catchups.list.is_empty() {
-            // It has left what it read for.
+            // The connection has left the topics of the query.
             self.catchups.by_slot.remove(&slot);
             return false;
         }
@@ -73,7 +73,7 @@ impl Recovery {
         catchups.reading == Some(query) || catchups.list.iter().any(starts)
     }
 
-    /// The history has said where catch-ups of a connection begin.
+    /// The history has replied where the catch-ups of a connection begin.
     pub(crate) fn started(&mut self, core: &mut Core, slot: u32, query: u32, start: Start) {
         let Some(catchups) = self.catchups.by_slot.get_mut(&slot) else {
             return;
@@ -83,20 +83,20 @@ impl Recovery {
                 let is_its = it.starting.as_ref().is_some_and(|it| it.query.number == query);
                 is_its && it.cursor.hash == cursor.hash
             };
-            // One that it has left meanwhile has no catch-up any more.
+            // A topic that the connection has left meanwhile has no catch-up any more.
             let Some(catchup) = catchups.list.iter_mut().find(ours) else { continue };
             let Some(Starting { since, top, .. }) = catchup.starting.take() else { continue };
             let says = since.is_some();
             if !says {
-                // What was published while the query was under way is not missed.
+                // Messages that were published during the query are live messages.
                 cursor.after = cursor.after.min(catchup.cursor.after);
             } else if cursor.whole {
-                // The newest messages were counted later than it entered.
+                // The newest messages were counted after the connection had joined.
                 cursor.after = cursor.after.min(top);
             }
             let reply = catchups.replies.iter_mut().find(|it| it.numbers.contains(&catchup.number));
             if let Some(reply) = reply.filter(|_| says) {
-                // The place that was claimed for it gives way to the one that it has.
+                // The reply replaces the position that was certain before it.
                 let claimed = std::mem::replace(&mut reply.claimed, false);
                 let before = if claimed { top } else { reply.since.offset };
                 reply.since.offset = if cursor.whole { before } else { before.min(cursor.after) };
@@ -108,8 +108,8 @@ impl Recovery {
         self.pull_more(core, slot);
     }
 
-    /// The next piece for some catch-ups of a connection, if it is to be had at once. Else it comes
-    /// later, and nothing else is read for the connection until then.
+    /// Returns the next piece for some catch-ups of a connection, if memory has it. Otherwise the piece comes later,
+    /// and the connection has no other query until then.
     pub(super) fn request_piece(
         &mut self,
         core: &mut Core,
@@ -120,7 +120,7 @@ impl Recovery {
     ) -> Option<Piece> {
         let serial = core.table.get(slot)?.serial;
         let (handle, query) = (core.handle.clone(), self.catchups.query());
-        // The query's number goes first, and then for which catch-ups it is.
+        // The number of the query comes first, then the catch-ups that it is for.
         let numbers: Vec<u32> = std::iter::once(query).chain(numbers.iter().copied()).collect();
         let completion = Completion::new(move |piece: Result<Piece, _>| {
             handle.send(Command::Pulled { slot, serial, numbers, piece: piece.ok() });
@@ -132,7 +132,7 @@ impl Recovery {
                     catchups.reading = Some(query);
                 }
             }
-            // It comes back, and finds the history less busy.
+            // The client comes back when the history is less busy.
             Err(_) => self.dismiss(core, slot, CloseReason::Overloaded, out),
         }
         None

@@ -1,4 +1,4 @@
-//! Whether all is still there that waits for who acknowledges, where memory does not know.
+//! Checks that the history still has every message that users have not acknowledged, where memory can't tell.
 
 use history::{Gone, Piece, Pull, TopicCursor};
 use model::RecoveryGap;
@@ -7,8 +7,8 @@ use super::{Catchups, PendingReply, Recovery, acks_of};
 use crate::core::Core;
 
 impl Recovery {
-    /// Asks the history whether it still has every message that the users of these catch-ups have not
-    /// acknowledged. False until the history has replied: the client learns of a gap before it gets messages.
+    /// Queries whether the history still has every message that the users of these catch-ups have not acknowledged.
+    /// Returns false until the history has replied: a gap notice comes before messages.
     pub(super) fn verify(&mut self, core: &mut Core, slot: u32, out: &mut Vec<u8>) -> bool {
         let Some(catchups) = self.catchups.by_slot.get(&slot) else {
             return false;
@@ -19,7 +19,7 @@ impl Recovery {
         if numbers.is_empty() {
             return true;
         }
-        // The messages of several come when each has its turn.
+        // The messages of several topics come when each topic has its turn.
         let (messages_max, bytes_max) = match numbers[..] {
             [number] => {
                 let capacity = self.capacity(core, slot, number).unwrap_or(1);
@@ -34,7 +34,7 @@ impl Recovery {
         true
     }
 
-    /// The history has said whether it still has every message that is not acknowledged.
+    /// The history has replied whether it still has every message that is not acknowledged.
     pub(super) fn on_verified(
         &mut self,
         core: &mut Core,
@@ -64,7 +64,7 @@ impl Recovery {
         let due: Vec<PendingReply> =
             replies.extract_if(.., |reply| !reply.numbers.iter().any(waits)).collect();
         due.into_iter().for_each(|reply| self.reply(core, slot, reply, out));
-        // What was read comes when all before it has been told.
+        // The messages come behind all notices before them.
         let replies = self.catchups.by_slot.get(&slot).map(|catchups| &catchups.replies);
         let waits = |number: &u32| {
             replies.is_none_or(|replies| replies.iter().any(|it| it.numbers.contains(number)))
@@ -80,8 +80,8 @@ impl Recovery {
 }
 
 impl Recovery {
-    /// Asks the history which of the messages in flight is the first that is still there: those before
-    /// it can't be acknowledged any more, and hold up nothing. True where it has answered.
+    /// Queries the history for the first of the messages in flight that is still there. Earlier ones can't be
+    /// acknowledged any more, and take no capacity of the window. Returns true if the history has replied.
     pub(super) fn peek(
         &mut self,
         core: &mut Core,
@@ -101,7 +101,7 @@ impl Recovery {
         true
     }
 
-    /// The history has said which is the first that is still there.
+    /// The history has replied which message in flight is the first that is still there.
     pub(super) fn peeked(&mut self, slot: u32, number: u32, piece: &Piece) {
         let by_slot = self.catchups.by_slot.get_mut(&slot);
         let Some((_, acks)) = acks_of(by_slot, number) else { return };
@@ -111,8 +111,8 @@ impl Recovery {
     }
 }
 
-/// Whether a client is told that something after its place is gone. One who asked for nothing, or has
-/// acknowledged nothing yet, isn't told of what only may be.
+/// Returns whether a client gets a gap notice. A client that requested no recovery, or has not acknowledged anything
+/// yet, gets one only if a message was certainly dropped.
 pub(crate) fn has_gap_notice(gone: Gone, requested: bool, after: u64) -> bool {
     match gone {
         Gone::Nothing => false,

@@ -94,11 +94,11 @@ impl Engine {
         let users = core.users(slot).map(Into::into).collect();
         let hook = PendingHook::Subscribe(number, Box::new(subscription));
         let requested = HookRequest::subscribe(topic, users, protocol.name(), hook);
-        let Err(unasked) = send_requests(core, slot, vec![requested]) else {
+        let Err(not_sent) = send_requests(core, slot, vec![requested]) else {
             return;
         };
         let result = if core.settings.silence_allows { Ok(None) } else { Err(busy()) };
-        for hook in unasked.hooks {
+        for hook in not_sent.hooks {
             if let PendingHook::Subscribe(number, subscription) = hook {
                 return self.subscribe_decided(slot, number, *subscription, result, out);
             }

@@ -1,35 +1,35 @@
-//! What the application may hear of connections and topics.
+//! Events of connections and topics for the application.
 
 use model::{CloseReason, ConnectionId, Name};
 
-/// Something that has happened.
+/// An event for the application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HookEvent {
-    /// A connection has come that lasts.
-    Connected(Whose),
-    /// It is gone.
+    /// A lasting connection is open.
+    Connected(EventSource),
+    /// A connection has ended.
     Disconnected {
-        /// Which.
-        whose: Whose,
-        /// Why.
+        /// The connection.
+        source: EventSource,
+        /// Why it ended.
         reason: CloseReason,
-        /// How long it was there, in seconds.
+        /// How long it was open, in seconds.
         seconds: u32,
     },
-    /// A connection has entered a topic.
-    Joined(Whose, Name),
-    /// It has left it.
-    Left(Whose, Name),
+    /// A connection has joined a topic.
+    Joined(EventSource, Name),
+    /// A connection has left a topic.
+    Left(EventSource, Name),
     /// A topic has its first member on this shard.
     Occupied(Name),
-    /// It has none any more.
+    /// A topic has no member on this shard any more.
     Vacated(Name),
 }
 
-/// A connection, and whose it is.
+/// The connection of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Whose {
-    /// Which.
+pub struct EventSource {
+    /// Its id.
     pub connection: ConnectionId,
     /// Its users; may be none.
     pub users: Vec<Name>,
@@ -37,7 +37,7 @@ pub struct Whose {
     pub transport: &'static str,
 }
 
-/// Which events the application wants to hear.
+/// Which events go to the application.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HookEvents {
     /// [`HookEvent::Connected`].

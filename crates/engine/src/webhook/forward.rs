@@ -1,5 +1,5 @@
-//! Messages of clients that a back end takes. Where a client waits to hear what became of its message, that
-//! is when the back end has taken it: so what was not taken comes again, from the client.
+//! Messages of clients for back ends. Where a client waits for the confirmation of its message, the confirmation comes
+//! when the back end has taken the message. So the client sends again what the back end has not taken.
 
 use auth::Action;
 use model::filter::matches;
@@ -16,11 +16,11 @@ use crate::mqtt::{MqttAck, Row};
 use crate::webhook::forward_rule::{ForwardRequest, ForwardRule};
 use crate::webhook::pending_hook::PendingHook;
 use crate::webhook::request::{HOOKS_PENDING_MAX, busy};
-use crate::webhook::{HookPlace, QueueFull, Refusal, WebhookResponse};
+use crate::webhook::{QueueFull, Refusal, SharedHook, WebhookResponse};
 
 impl Engine {
-    /// Gives a message to the back end that wants it. It is published, and its client told, when the back
-    /// end has taken it, and at once where nobody waits for that.
+    /// Sends a message to the back end of a rule. The message is published and confirmed when the back end has taken
+    /// it, or at once if its client does not wait for that.
     pub(crate) fn forward(
         &mut self,
         slot: Option<u32>,
@@ -48,17 +48,17 @@ impl Engine {
         let Some(webhook) = core.webhook.clone().filter(|_| may_wait) else {
             return self.reply_published(slot, to, queue_full(), out);
         };
-        // Where it is when nobody takes the request.
-        let place = HookPlace::new(PendingHook::Forward(publication.into(), rule.deliver, to));
-        let (taken, handle) = (place.clone(), core.handle.clone());
-        request.hook = place.clone();
+        // The queue may reject the request: the hook is taken back then.
+        let hook = SharedHook::new(PendingHook::Forward(publication.into(), rule.deliver, to));
+        let (shared, handle) = (hook.clone(), core.handle.clone());
+        request.hook = hook.clone();
         request.reply = Some(Box::new(move |response| {
-            if let Some(hook) = taken.take() {
+            if let Some(hook) = shared.take() {
                 handle.send(Command::WebhookResponded { slot, serial, hook, response });
             }
         }));
         if let Err(QueueFull) = webhook.forward(request) {
-            if let Some(PendingHook::Forward(_, _, to)) = place.take() {
+            if let Some(PendingHook::Forward(_, _, to)) = hook.take() {
                 self.reply_published(slot, to, queue_full(), out);
             }
         } else if counts && let Some(cold) = core.table.cold_or_new(slot) {
@@ -166,18 +166,19 @@ impl Core {
             transport,
             client: slot.and_then(|slot| self.mqtt.row(slot)).map(Row::client),
             at_ms: self.unix_ms(),
-            hook: HookPlace::default(),
+            hook: SharedHook::default(),
             reply: None,
         }
     }
 
-    /// Whether a client may have answers sent to a topic. The back end publishes there in its own name what may
-    /// be the client's words: so the client must be allowed to hear it, and to publish there itself unless the
-    /// rule has the topic for answers. Nobody asks the application for that; whom it has let in is in.
+    /// Whether a client may name a topic for replies. The back end publishes there in its own name, and the data may be
+    /// the client's. So the client must be allowed to subscribe to the topic, and to publish there unless the rule has
+    /// the topic for replies. No request goes to the application: a client that it has allowed to subscribe is a
+    /// member.
     fn may_be_replied(&self, slot: u32, rule: &ForwardRule, name: &Name) -> bool {
         let (policy, principal) = (&self.settings.session.policy, self.principal(slot));
         let topic = self.mqtt_topic(name);
-        let may = |action| policy.decide(&principal, action, &topic).unasked().is_ok();
+        let may = |action| policy.decide(&principal, action, &topic).without_webhook().is_ok();
         match topic.kind {
             TopicKind::Personal(_) => may(Action::Subscribe),
             TopicKind::Ordinary if check_topic(name).is_ok() && !name.starts_with('$') => {

@@ -6,20 +6,20 @@ use std::sync::Arc;
 use model::{ConnectionId, Name, Publication, filter};
 
 use crate::core::reply::Reply;
-use crate::webhook::{HookPlace, WebhookResponse};
+use crate::webhook::{SharedHook, WebhookResponse};
 
 /// Which messages go to a back end: rules in the order of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forwards(Arc<[ForwardRule]>);
 
-/// Where the messages go whose topics a filter matches.
+/// The back end of messages whose topics match a filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForwardRule {
     /// A topic filter of MQTT, without `$share`. It is the rule's name as well.
     pub filter: Arc<str>,
     /// Whether the topic's members get the messages, too.
     pub deliver: bool,
-    /// Filters of the topics to which clients may have answers sent although they may not publish there.
+    /// Filters of topics that clients may name for replies although they may not publish there.
     pub answer_filters: Arc<[Box<str>]>,
 }
 
@@ -39,21 +39,21 @@ impl Forwards {
 pub struct ForwardRequest {
     /// The filter of its rule.
     pub filter: Arc<str>,
-    /// The message. A response topic is one to which its client may have answers sent.
+    /// The message. If it names a response topic, its client may name that.
     pub publication: Publication,
-    /// Whose it is; may be nobody's.
+    /// The users of its connection; may be none.
     pub users: Vec<Name>,
-    /// The connection that it came on, unless that is gone.
+    /// The connection that sent it, while that is open.
     pub connection: Option<ConnectionId>,
     /// The name of the transport.
     pub transport: &'static str,
     /// The client identifier of an MQTT client.
     pub client: Option<Name>,
-    /// When it came, in milliseconds since 1970.
+    /// When it was received, in milliseconds since 1970.
     pub at_ms: u64,
-    /// What waits for that the back end has taken it, where somebody does.
-    pub hook: HookPlace,
-    /// Told whether the back end has taken it. Without this nobody waits for it.
+    /// What waits until the back end has taken the message.
+    pub hook: SharedHook,
+    /// Takes the response of the back end. `None` if the client does not wait for it.
     pub reply: Option<Reply<WebhookResponse>>,
 }
 

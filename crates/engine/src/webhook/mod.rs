@@ -1,4 +1,4 @@
-//! What a shard asks the application through whoever carries it there.
+//! Requests to the application, which a [`Webhook`] carries.
 
 pub(crate) mod events;
 pub(crate) mod forward;
@@ -43,37 +43,37 @@ pub trait Webhook: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueFull;
 
-/// What the application is asked.
+/// A request to the application.
 pub struct WebhookRequest {
-    /// Where to ask, if the topic's rule says it; else at the place for all.
+    /// The URL of the topic's rule. Without one, the request goes to the URL for all topics.
     pub url: Option<Arc<str>>,
     /// The kind of request.
     pub details: RequestDetails,
-    /// The connection. Requests of one connection are answered in their order.
+    /// The connection. The responses to requests of one connection come in the order of the requests.
     pub connection: ConnectionId,
-    /// What waits for the answer.
-    pub hook: HookPlace,
-    /// Told the answer.
+    /// What waits for the response.
+    pub hook: SharedHook,
+    /// Takes the response.
     pub reply: Reply<WebhookResponse>,
 }
 
-/// What waits for an answer, until somebody takes it: the answer, or who has to do without one. Who writes
-/// the question down for another process looks at it.
+/// A pending hook, which the response takes, or the engine when the request can't be sent. An export for another
+/// process reads it. Clones share the hook.
 #[derive(Clone, Default)]
-pub struct HookPlace(Arc<Mutex<Option<PendingHook>>>);
+pub struct SharedHook(Arc<Mutex<Option<PendingHook>>>);
 
-impl HookPlace {
-    /// Something waits.
+impl SharedHook {
+    /// A hook that is pending.
     pub fn new(hook: PendingHook) -> Self {
-        HookPlace(Arc::new(Mutex::new(Some(hook))))
+        SharedHook(Arc::new(Mutex::new(Some(hook))))
     }
 
-    /// What waits, which then does so no longer.
+    /// Takes the hook, if it is still pending.
     pub fn take(&self) -> Option<PendingHook> {
         self.lock().take()
     }
 
-    /// Reads what waits, without taking it; nothing where nothing does.
+    /// Reads the hook, if it is still pending.
     pub fn peek<T>(&self, peek: impl FnOnce(&PendingHook) -> T) -> Option<T> {
         self.lock().as_ref().map(peek)
     }
@@ -105,18 +105,18 @@ pub struct RequestDetails {
     pub connect: Option<Box<Connecting>>,
 }
 
-/// Somebody who comes without a token.
+/// A client that connects without a token.
 pub struct Connecting {
-    /// Where from, as far as that is known.
+    /// Its address, if it is known.
     pub address: Option<IpAddr>,
-    /// With what request.
+    /// Its request.
     pub request: ConnectRequest,
-    /// The answer may name so many users and topics together.
+    /// The limit on the users and topics of the response together.
     pub topics_max: usize,
 }
 
 impl RequestDetails {
-    /// A question about a connection, or about its place in a topic.
+    /// A request about a connection, or about its membership in a topic.
     pub fn new(
         kind: WebhookKind,
         topic: Option<Name>,
@@ -149,18 +149,18 @@ impl fmt::Debug for WebhookRequest {
     }
 }
 
-/// What is asked.
+/// What the application decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WebhookKind {
-    /// Whether the client may enter the topic.
+    /// Whether the client may subscribe to the topic.
     Subscribe,
-    /// What to answer to a message.
+    /// The reply to a message.
     Message,
     /// Whether a message is published.
     Publish,
-    /// Who somebody is that has no token, and whether they may come.
+    /// Which user a client without a token is, and whether it may connect.
     Connect,
-    /// Whether a connection that it let in may stay.
+    /// Whether a connection that the application allowed may stay.
     Refresh,
 }
 
@@ -177,22 +177,22 @@ impl WebhookKind {
     }
 }
 
-/// What a client is told that enters a topic, and the meta that the application gives it.
+/// The reply to a client that joins a topic, and the meta that the application gives it.
 pub(crate) type Entered = (Box<str>, Option<Box<str>>);
 
-/// The application's answer, or why it has none.
+/// The application's response, or why there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WebhookResponse {
-    /// Yes.
+    /// The application allows it.
     Ok {
-        /// What the client is told: the text of a JSON value.
+        /// The reply to the client: the text of a JSON value.
         response: Box<str>,
-        /// What is to be done otherwise than the client asked.
+        /// What differs from what the client requested.
         changes: Box<Changes>,
     },
-    /// No.
+    /// The application denies it.
     Error(Box<Refusal>),
-    /// The application has not answered, for this reason.
+    /// The application did not respond, for this reason.
     Silent(&'static str),
 }
 
@@ -207,25 +207,25 @@ pub struct Changes {
     pub tags: Option<Vec<Name>>,
     /// Of a message: its key.
     pub key: Option<Name>,
-    /// Of a connection: who it is and what it may do, for how long.
+    /// Of a connection: its users, what it may do, and for how long.
     pub admission: Option<Box<Admission>>,
 }
 
-/// Why something is not done that the application would have to allow.
+/// Why something that needs the consent of the application is not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The status where it is answered by HTTP.
+    /// The status of a reply by HTTP.
     pub status: u16,
     /// Its code for programs.
     pub code: ReplyCode,
     /// For people.
     pub message: Box<str>,
-    /// What a Phoenix client is told: the text of a JSON value.
+    /// The reply to a Phoenix client: the text of a JSON value.
     pub response: Box<str>,
 }
 
 impl Refusal {
-    /// The application did not say it: something is in the way.
+    /// A refusal that does not come from the application.
     pub fn silent(code: ErrorCode, reason: &str) -> Self {
         let mut response = b"{\"reason\":".to_vec();
         protocol::json::string(reason, &mut response);
@@ -238,19 +238,19 @@ impl Refusal {
         }
     }
 
-    /// What a client gets that has an id for its request.
+    /// The error in a reply to a request with an id.
     pub(crate) fn error(&self) -> ReplyError<'_> {
         ReplyError { code: self.code.text(), message: &self.message }
     }
 }
 
 impl WebhookResponse {
-    /// Yes, and nothing more.
+    /// A response that allows the request and changes nothing.
     pub fn yes() -> Self {
         WebhookResponse::Ok { response: "{}".into(), changes: Box::default() }
     }
 
-    /// What it means where yes and no are the question.
+    /// The decision about a request.
     ///
     /// # Errors
     /// Why it may not be done.
@@ -268,8 +268,7 @@ impl WebhookResponse {
         }
     }
 
-    /// What it means where somebody wants to enter a topic: what the client is told, and the meta that it
-    /// shows there if the application gives one.
+    /// The decision about a client that joins a topic: the reply, and the meta that the application gives the client.
     ///
     /// # Errors
     /// Why it may not be done.

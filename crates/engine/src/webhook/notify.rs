@@ -1,17 +1,17 @@
-//! What the application hears of connections and topics, if it wants to.
+//! Events of connections and topics for the application.
 //!
-//! Events wait in [`Core::hook_events`] until the driver has its next turn. Polls are requests, and no
-//! connections: of them only that a topic has members is heard.
+//! Events wait in [`Core::hook_events`] until the driver has its next turn. A poll is a request and no connection: its
+//! only event is that a topic has members.
 
 use model::{CloseReason, Name};
 use protocol::Delivery;
 
 use crate::core::Core;
 use crate::core::settings::Settings;
-use crate::webhook::events::{HookEvent, Whose};
+use crate::webhook::events::{EventSource, HookEvent};
 
 impl Settings {
-    /// Whether the application hears who comes to a topic and goes.
+    /// Whether the application gets the joins and leaves of a topic.
     fn follows(&self, topic: &str) -> bool {
         let topic = self.session.policy.topic(topic);
         topic.kind.is_ordinary() && topic.rule.is_some_and(|rule| rule.events)
@@ -19,12 +19,12 @@ impl Settings {
 }
 
 impl Core {
-    /// A connection has come and says whose it is.
+    /// A connection is open, with these users.
     pub(crate) fn notify_connected(&mut self, slot: u32, users: &[Name]) {
         if self.settings.events.connected
-            && let Some(whose) = self.whose(slot, || users.to_vec())
+            && let Some(source) = self.source(slot, || users.to_vec())
         {
-            self.hook_events.push(HookEvent::Connected(whose));
+            self.hook_events.push(HookEvent::Connected(source));
         }
     }
 
@@ -33,10 +33,10 @@ impl Core {
         if !self.settings.events.disconnected || !self.hub.is_here(slot) {
             return None;
         }
-        let whose = self.whose(slot, || self.users(slot).map(Into::into).collect())?;
+        let source = self.source(slot, || self.users(slot).map(Into::into).collect())?;
         let opened_s = self.table.get(slot)?.opened_s;
         let seconds = self.now_s().saturating_sub(opened_s);
-        Some(HookEvent::Disconnected { whose, reason, seconds })
+        Some(HookEvent::Disconnected { source, reason, seconds })
     }
 
     /// A connection has entered a topic.
@@ -49,26 +49,26 @@ impl Core {
             self.hook_events.push(HookEvent::Occupied(topic.into()));
         }
         if events.joined
-            && let Some(whose) = self.whose(slot, || self.users(slot).map(Into::into).collect())
+            && let Some(source) = self.source(slot, || self.users(slot).map(Into::into).collect())
         {
-            self.hook_events.push(HookEvent::Joined(whose, topic.into()));
+            self.hook_events.push(HookEvent::Joined(source, topic.into()));
         }
     }
 
     /// A connection has left a topic, as its last member or not.
     pub(crate) fn notify_left(&mut self, slot: u32, topic: &str, ended: bool) {
         if self.settings.events.topics() && self.settings.follows(topic) {
-            let whose = self.whose(slot, || self.users(slot).map(Into::into).collect());
-            self.notify_left_as(whose.as_ref(), topic.into(), ended);
+            let source = self.source(slot, || self.users(slot).map(Into::into).collect());
+            self.notify_left_as(source.as_ref(), topic.into(), ended);
         }
     }
 
-    fn notify_left_as(&mut self, whose: Option<&Whose>, topic: Name, ended: bool) {
+    fn notify_left_as(&mut self, source: Option<&EventSource>, topic: Name, ended: bool) {
         let events = self.settings.events;
         if events.left
-            && let Some(whose) = whose
+            && let Some(source) = source
         {
-            self.hook_events.push(HookEvent::Left(whose.clone(), topic.clone()));
+            self.hook_events.push(HookEvent::Left(source.clone(), topic.clone()));
         }
         if events.occupancy() && ended {
             self.hook_events.push(HookEvent::Vacated(topic));
@@ -77,21 +77,21 @@ impl Core {
 
     /// The topics of a connection that the application follows, and whose it is; it is about to leave all
     /// of them.
-    pub(crate) fn followed(&self, slot: u32) -> Option<(Option<Whose>, Vec<Name>)> {
+    pub(crate) fn followed(&self, slot: u32) -> Option<(Option<EventSource>, Vec<Name>)> {
         if !self.settings.events.topics() || !self.hub.is_here(slot) {
             return None;
         }
         let topics = self.hub.topics_of(slot).filter(|topic| self.settings.follows(topic));
         let topics: Vec<Name> = topics.cloned().collect();
-        let whose = self.whose(slot, || self.users(slot).map(Into::into).collect());
-        (!topics.is_empty()).then_some((whose, topics))
+        let source = self.source(slot, || self.users(slot).map(Into::into).collect());
+        (!topics.is_empty()).then_some((source, topics))
     }
 
     /// It has left these.
-    pub(crate) fn notify_left_all(&mut self, (whose, topics): (Option<Whose>, Vec<Name>)) {
+    pub(crate) fn notify_left_all(&mut self, (source, topics): (Option<EventSource>, Vec<Name>)) {
         for topic in topics {
             let ended = self.hub.members(self.broker.hash(&topic), &topic) == 0;
-            self.notify_left_as(whose.as_ref(), topic, ended);
+            self.notify_left_as(source.as_ref(), topic, ended);
         }
     }
 
@@ -125,7 +125,7 @@ impl Core {
     }
 
     /// Whose a connection is that lasts.
-    fn whose(&self, slot: u32, users: impl FnOnce() -> Vec<Name>) -> Option<Whose> {
+    fn source(&self, slot: u32, users: impl FnOnce() -> Vec<Name>) -> Option<EventSource> {
         let found = self.table.get(slot)?;
         if !matches!(
             self.delivery(found),
@@ -134,6 +134,6 @@ impl Core {
             return None;
         }
         let transport = self.shared.protocols.of(found.encoding).name();
-        Some(Whose { connection: self.id(slot, found.serial), users: users(), transport })
+        Some(EventSource { connection: self.id(slot, found.serial), users: users(), transport })
     }
 }

@@ -1,5 +1,5 @@
-//! Requests that are held until the application has spoken: nothing of them is taken, their connection
-//! is left unread, and the same bytes are read again when it is known.
+//! Requests that wait for decisions of the application. None of their bytes are consumed and their connection is not
+//! read meanwhile; the same bytes are read again when the decisions are there.
 
 use model::{ErrorCode, Name};
 use protocol::http::Rejection;
@@ -8,12 +8,12 @@ use protocol::request::{ConnectDecision, ConnectRequest, TopicDecision};
 use crate::connection::{PendingRequest, Phase};
 use crate::engine::Engine;
 use crate::webhook::pending_hook::PendingHook;
-use crate::webhook::request::{HookRequest, Unasked, busy, send_requests};
+use crate::webhook::request::{HookRequest, NotSent, busy, send_requests};
 use crate::webhook::{Connecting, Refusal, RequestDetails, WebhookKind, WebhookResponse};
 
 impl Engine {
-    /// Holds a request, of which nothing was taken, until it is known whether these users may enter these
-    /// topics. `out` has the answers to those before it.
+    /// Makes a request, of which no byte is consumed, wait for the decisions whether these users may subscribe to these
+    /// topics. `out` has the replies to the requests before it.
     pub(crate) fn await_subscribe_decision(
         &mut self,
         slot: u32,
@@ -39,7 +39,7 @@ impl Engine {
         }
     }
 
-    /// The same until it is known who makes it.
+    /// Makes a request wait for the decision which users its client has.
     pub(crate) fn await_connect_decision(
         &mut self,
         slot: u32,
@@ -88,7 +88,7 @@ impl Engine {
             cold.pending =
                 Some(Box::new(PendingRequest { number, connect, waiting, decisions, open }));
         }
-        send_requests(core, slot, requests(number)).map_err(|Unasked { .. }| number)
+        send_requests(core, slot, requests(number)).map_err(|NotSent { .. }| number)
     }
 
     /// The application has decided about a topic.
@@ -104,7 +104,7 @@ impl Engine {
         self.on_decision(slot, number, |pending| pending.topic(TopicDecision { topic, result }));
     }
 
-    /// The application has said who makes a request.
+    /// The application has named the users of a request.
     pub(crate) fn on_connect_reply(&mut self, slot: u32, number: u32, response: WebhookResponse) {
         let allowed = self.core.settings.silence_allows;
         let result = match response {
@@ -130,7 +130,7 @@ impl Engine {
         let Some(pending) = core.table.cold_mut(slot).and_then(|cold| cold.pending.as_mut()) else {
             return;
         };
-        // An answer to an earlier question, of a request that went on without it.
+        // A response for an earlier request, which did not wait for it any longer.
         if pending.number != number || !pending.waits() {
             return;
         }

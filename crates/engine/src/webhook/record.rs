@@ -1,4 +1,4 @@
-//! What waits for the application's answer, on its way to another process.
+//! The export of pending hooks to another process.
 //!
 //! A CBOR value whose numbers stay for good.
 

@@ -1,4 +1,4 @@
-//! How the application is asked.
+//! How requests are sent to the application.
 
 use auth::Hook;
 use model::{ErrorCode, Name};
@@ -7,10 +7,10 @@ use crate::core::Core;
 use crate::core::command::Command;
 use crate::core::count::count;
 use crate::webhook::pending_hook::PendingHook;
-use crate::webhook::{HookPlace, QueueFull, Refusal, RequestDetails, WebhookKind, WebhookRequest};
+use crate::webhook::{QueueFull, Refusal, RequestDetails, SharedHook, WebhookKind, WebhookRequest};
 
-/// Requests about one connection that the application has not answered: more are refused, so that no
-/// client fills the queue of all.
+/// The limit on requests about one connection that wait for their responses. It keeps one client from filling the
+/// queue.
 pub(crate) const HOOKS_PENDING_MAX: u32 = 128;
 
 /// A request to the application about a connection.
@@ -21,7 +21,7 @@ pub(crate) struct HookRequest {
 }
 
 impl HookRequest {
-    /// Whether these users may enter a topic.
+    /// A request whether these users may subscribe to a topic.
     pub fn subscribe(
         topic: Name,
         users: Vec<Name>,
@@ -33,7 +33,7 @@ impl HookRequest {
     }
 }
 
-/// The kind of question that a policy's hook is.
+/// The kind of request for a policy's hook.
 pub(crate) fn kind(hook: Hook) -> WebhookKind {
     match hook {
         Hook::Subscribe => WebhookKind::Subscribe,
@@ -42,14 +42,14 @@ pub(crate) fn kind(hook: Hook) -> WebhookKind {
     }
 }
 
-/// The application can't be asked now; what would have waited for its answers.
-pub(crate) struct Unasked {
+/// The requests were not sent, because the queue has no capacity. What would have waited for their responses.
+pub(crate) struct NotSent {
     pub hooks: Vec<PendingHook>,
-    /// The connection has asked for something that is not answered.
+    /// The connection has other requests that wait for their responses.
     pub behind_others: bool,
 }
 
-/// Why it can't be asked.
+/// The error of a client whose request could not be sent to the application.
 pub(crate) fn busy() -> Refusal {
     Refusal::silent(ErrorCode::Overloaded, "the application is busy: try again later")
 }
@@ -59,28 +59,28 @@ pub(crate) fn send_requests(
     core: &mut Core,
     slot: u32,
     requests: Vec<HookRequest>,
-) -> Result<(), Unasked> {
+) -> Result<(), NotSent> {
     let pending = core.table.cold(slot).map_or(0, |cold| cold.hooks_pending);
-    let unasked = |hooks| Err(Unasked { hooks, behind_others: pending > 0 });
+    let not_sent = |hooks| Err(NotSent { hooks, behind_others: pending > 0 });
     let (requested, several) = (count(requests.len()), requests.len() > 1);
     let (Some(webhook), Some(serial)) =
         (core.webhook.clone(), core.table.get(slot).map(|connection| connection.serial))
     else {
-        return unasked(requests.into_iter().map(|request| request.hook).collect());
+        return not_sent(requests.into_iter().map(|request| request.hook).collect());
     };
-    // A request with several topics is one: their number has a limit of its own. What a client waits for
-    // doesn't keep the server from asking whether it may stay.
+    // A request with several topics counts as one: their number has a limit of its own. A full connection may still
+    // be refreshed.
     let is_own = requests.iter().any(|request| matches!(request.hook, PendingHook::Refresh(_)));
     if pending >= HOOKS_PENDING_MAX && !several && !is_own {
-        return unasked(requests.into_iter().map(|request| request.hook).collect());
+        return not_sent(requests.into_iter().map(|request| request.hook).collect());
     }
-    let mut places = Vec::with_capacity(requests.len());
+    let mut hooks = Vec::with_capacity(requests.len());
     let policy = core.settings.clone();
     let requests = requests.into_iter().map(|request| {
         let HookRequest { details, hook } = request;
-        // Where it is when nobody takes the request.
-        let place = HookPlace::new(hook);
-        places.push(place.clone());
+        // The queue may reject the request: the hook is taken back then.
+        let hook = SharedHook::new(hook);
+        hooks.push(hook.clone());
         let handle = core.handle.clone();
         let topic = details.topic.as_ref();
         let rule = topic.and_then(|topic| policy.session.policy.topic(topic).rule);
@@ -88,9 +88,9 @@ pub(crate) fn send_requests(
             url: rule.and_then(|rule| rule.webhook_url.clone()),
             details,
             connection: core.id(slot, serial),
-            hook: place.clone(),
+            hook: hook.clone(),
             reply: Box::new(move |response| {
-                if let Some(hook) = place.take() {
+                if let Some(hook) = hook.take() {
                     handle.send(Command::WebhookResponded { slot, serial, hook, response });
                 }
             }),
@@ -98,7 +98,7 @@ pub(crate) fn send_requests(
     });
     let requests = requests.collect();
     if let Err(QueueFull) = webhook.send(requests) {
-        return unasked(places.iter().filter_map(HookPlace::take).collect());
+        return not_sent(hooks.iter().filter_map(SharedHook::take).collect());
     }
     if let Some(cold) = core.table.cold_or_new(slot) {
         cold.hooks_pending += requested;

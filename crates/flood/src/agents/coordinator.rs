@@ -29,10 +29,10 @@ use crate::{backend, host};
 const AGENTS_MAX: usize = 64;
 /// How long an agent may take to look up hosts and make ready.
 const READY_MAX: Duration = Duration::from_secs(60);
-/// Questions for an agent's time before the start.
-const ASKED_BEFORE: u32 = 20;
-/// How often it is asked later.
-const ASK_EVERY: Duration = Duration::from_millis(500);
+/// Pings to each agent before the start. A pong has the agent's time.
+const PINGS_BEFORE_START: u32 = 20;
+/// How often an agent gets a ping later.
+const PING_INTERVAL: Duration = Duration::from_millis(500);
 /// How long after the order all begin: the order must be everywhere by then.
 const START_AFTER: Duration = Duration::from_millis(500);
 /// How long to wait for news before it is looked what is due.
@@ -182,7 +182,7 @@ fn listen(mut socket: TcpStream, number: usize, news: &Sender<News>, clock: &Mut
     loop {
         let said = match receive(&mut socket, FRAME_BYTES_MAX) {
             Ok(Some(ToCoordinator::Pong { number, at_ns })) => {
-                lock(clock).answered(number, at_ns, now_ns());
+                lock(clock).on_pong(number, at_ns, now_ns());
                 continue;
             }
             Ok(Some(said)) => Ok(said),
@@ -235,10 +235,10 @@ impl Together {
         Ok(())
     }
 
-    /// Asks each agent for its time, again and again.
+    /// Measures how far the clock of each agent is ahead.
     fn measure_clocks(&mut self) -> Result<()> {
-        for _ in 0..ASKED_BEFORE {
-            self.ask();
+        for _ in 0..PINGS_BEFORE_START {
+            self.ping();
             std::thread::sleep(WAIT / 4);
         }
         std::thread::sleep(WAIT);
@@ -249,9 +249,9 @@ impl Together {
         Ok(())
     }
 
-    fn ask(&mut self) {
+    fn ping(&mut self) {
         for member in self.members.iter_mut().filter(|member| member.is_under_way()) {
-            let number = lock(&member.clock).ask(now_ns());
+            let number = lock(&member.clock).ping(now_ns());
             member.say(&ToAgent::Ping { number });
         }
     }
@@ -279,7 +279,7 @@ impl Together {
         let (begin, mut times) = (Instant::now(), Times::new());
         let mut last = Sample { server: self.server(), ..Sample::default() };
         let mut series = Series::begin(last);
-        let (mut sampled, mut asked, mut is_stopped) = (begin, begin, false);
+        let (mut sampled, mut pinged, mut is_stopped) = (begin, begin, false);
         while self.members.iter().any(Member::is_under_way) {
             match self.news.recv_timeout(WAIT) {
                 Ok(news) => self.hear(news, &mut times),
@@ -289,9 +289,9 @@ impl Together {
             if stop.load(Ordering::Relaxed) && !std::mem::replace(&mut is_stopped, true) {
                 self.say(&ToAgent::Stop);
             }
-            if asked.elapsed() >= ASK_EVERY {
-                asked = Instant::now();
-                self.ask();
+            if pinged.elapsed() >= PING_INTERVAL {
+                pinged = Instant::now();
+                self.ping();
                 self.tell_clocks();
             }
             self.pass(begin);

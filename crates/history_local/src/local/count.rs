@@ -67,7 +67,7 @@ pub(super) struct Count {
     bytes_left: usize,
     /// What the log is told is about the request that asked.
     span: tracing::Span,
-    asker: Box<dyn CountWaiter>,
+    waiter: Box<dyn CountWaiter>,
 }
 
 /// The topic that is counted, with what is left to count of it.
@@ -122,9 +122,9 @@ impl Count {
         reply: impl FnOnce(&Local, &Reader, &[(u64, u64)]) -> Result<T, HistoryError> + Send + 'static,
     ) -> Self {
         wanted.reverse();
-        let asker = Box::new(PendingCount { completion, reply });
+        let waiter = Box::new(PendingCount { completion, reply });
         let (topic, found, bytes_left) = (None, Vec::new(), REQUEST_BYTES_MAX);
-        Count { wanted, topic, found, bytes_left, span: tracing::Span::current(), asker }
+        Count { wanted, topic, found, bytes_left, span: tracing::Span::current(), waiter }
     }
 
     /// Counts on. True when all is found.
@@ -232,14 +232,14 @@ impl Local {
     /// The step of the request whose turn it is.
     fn count_step(&self, reader: &Reader) {
         let next = || self.counting().waiting.pop_front();
-        if let Some(mut count) = std::iter::from_fn(next).find(|count| count.asker.is_wanted()) {
+        if let Some(mut count) = std::iter::from_fn(next).find(|count| count.waiter.is_wanted()) {
             let span = count.span.clone();
             let _entered = span.enter();
             let step = catch_unwind(AssertUnwindSafe(|| count.step(self, reader)));
             match step.unwrap_or_else(|_| Err(panicked())) {
-                Ok(true) => count.asker.found(self, reader, &count.found),
+                Ok(true) => count.waiter.found(self, reader, &count.found),
                 Ok(false) => self.counting().waiting.push_back(count),
-                Err(error) => count.asker.fail(error),
+                Err(error) => count.waiter.fail(error),
             }
         }
         let mut counting = self.counting();
@@ -249,7 +249,7 @@ impl Local {
         if let Err(error) = queued {
             let waiting = std::mem::take(&mut counting.waiting);
             drop(counting);
-            waiting.into_iter().for_each(|count| count.asker.fail(error.clone()));
+            waiting.into_iter().for_each(|count| count.waiter.fail(error.clone()));
         }
     }
 }

@@ -15,8 +15,8 @@ use broker::{
 
 use super::{Begin, HistoryLimits, Local};
 use history::{
-    AcknowledgeError, Asker, Completion, Gone, History, HistoryError, HistoryReply, Page, PageFrom,
-    PageQuery, Piece, Pull, Start, TopicCursor,
+    AcknowledgeError, Completion, Gone, History, HistoryError, HistoryReply, Page, PageFrom,
+    PageQuery, Piece, Pull, Requester, Start, TopicCursor,
 };
 
 mod clock;

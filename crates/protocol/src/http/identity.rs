@@ -30,7 +30,7 @@ const PHOENIX_HEADER: &str = "x-phoenix-authtoken";
 
 /// Where a token came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum TokenSource {
     /// A header that no page of a browser can set for a WebSocket.
     Authorization,
     /// Anywhere else.
@@ -118,24 +118,24 @@ impl Route<'_> {
     /// True where the token can only come from a program, which sees the status of an answer to its
     /// handshake; a page of a browser sees none.
     pub(crate) fn is_by_header(&self) -> bool {
-        matches!(self.token(), Ok(Some((_, Place::Authorization))))
+        matches!(self.token(), Ok(Some((_, TokenSource::Authorization))))
     }
 
     /// The request's token, and where it stands.
-    fn token(&self) -> Result<Option<(Cow<'_, str>, Place)>, Rejection> {
+    fn token(&self) -> Result<Option<(Cow<'_, str>, TokenSource)>, Rejection> {
         if let Some(token) = self.request.values("authorization").find_map(bearer) {
-            return Ok(Some((token.into(), Place::Authorization)));
+            return Ok(Some((token.into(), TokenSource::Authorization)));
         }
         let phoenix = || self.request.header(PHOENIX_HEADER).map(Cow::Borrowed);
         let found = self.subprotocol().or_else(phoenix).or_else(|| self.query_token());
         if let Some(token) = found {
-            return Ok(Some((token, Place::Other)));
+            return Ok(Some((token, TokenSource::Other)));
         }
         let Some(token) = self.cookie() else {
             return Ok(None);
         };
         self.cookie_page()?;
-        Ok(Some((token.into(), Place::Other)))
+        Ok(Some((token.into(), TokenSource::Other)))
     }
 
     /// The token among the offered subprotocols.

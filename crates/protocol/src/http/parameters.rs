@@ -36,7 +36,7 @@ pub(crate) struct Query {
 }
 
 impl Query {
-    fn asks_for(&self, topic: &str) -> bool {
+    fn requests(&self, topic: &str) -> bool {
         let own = TopicKind::of(topic).user();
         self.topics.iter().any(|it| it == topic) || self.users.iter().any(|it| Some(&**it) == own)
     }
@@ -227,7 +227,7 @@ impl Route<'_> {
             self.take_filters(&mut query)?;
         }
         self.check_topics(query.users.len() + query.topics.len())?;
-        if let Some((topic, _)) = query.resume.topics.iter().find(|it| !query.asks_for(&it.0)) {
+        if let Some((topic, _)) = query.resume.topics.iter().find(|it| !query.requests(&it.0)) {
             let message = format!("since:{topic} is of a topic that this request doesn't name");
             return Err(Rejection::new(ErrorCode::BadSince, message));
         }

@@ -316,8 +316,8 @@ mod tests {
     #[test]
     fn a_request_is_read_with_what_matters() {
         let bytes = b"POST /publish?topic=a HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabcGET";
-        let Ok(Parsed::Whole(request, taken)) = parse(bytes, &LIMITS) else { panic!() };
-        assert_eq!(taken, bytes.len() - 3);
+        let Ok(Parsed::Whole(request, consumed)) = parse(bytes, &LIMITS) else { panic!() };
+        assert_eq!(consumed, bytes.len() - 3);
         assert_eq!(
             (request.method, request.path, request.query),
             (Method::Post, "/publish", "topic=a")

@@ -97,7 +97,7 @@ impl Protocol for Http {
     fn read(&self, reader: &mut Reader<'_>, bytes: &mut [u8], out: &mut Vec<u8>) -> Read {
         let (settings, id, now_s) = (reader.settings, reader.id, reader.now_s());
         let decisions = reader.decisions;
-        let (taken, request) = match parse(bytes, &settings.http) {
+        let (consumed, request) = match parse(bytes, &settings.http) {
             Ok(Parsed::Partial) => return Read::MORE,
             Ok(Parsed::Head { mut request, bytes, continue_wanted }) => {
                 // The server doesn't read the body of a rejected request: the connection ends with
@@ -116,7 +116,7 @@ impl Protocol for Http {
                     }
                 }
             }
-            Ok(Parsed::Whole(request, taken)) => {
+            Ok(Parsed::Whole(request, consumed)) => {
                 reader.peer.client = client(settings, &request, &reader.peer);
                 let cors = reply::cors(settings, &request);
                 let peer = reader.peer.clone();
@@ -124,7 +124,7 @@ impl Protocol for Http {
                 let route = Route { settings, id, peer, now_s, request, cors: &cors, decisions };
                 let from = out.len();
                 match dispatch(reader.protocols, &route, out) {
-                    Ok(request_or_rejection) => (taken, request_or_rejection),
+                    Ok(request_or_rejection) => (consumed, request_or_rejection),
                     // It comes again.
                     Err(Interrupt::Pending(pending)) => {
                         out.truncate(from);
@@ -132,7 +132,7 @@ impl Protocol for Http {
                     }
                     Err(Interrupt::Rejection(rejection)) => {
                         reject_route(reader.protocols, &route, &rejection, out);
-                        (taken, Request::Replied { keep_alive: request.keep_alive })
+                        (consumed, Request::Replied { keep_alive: request.keep_alive })
                     }
                 }
             }
@@ -141,8 +141,8 @@ impl Protocol for Http {
                 (0, Request::Rejected)
             }
         };
-        let taken = if matches!(request, Request::Rejected) { bytes.len() } else { taken };
-        Read { taken, request: Some(request), ..Read::MORE }
+        let consumed = if matches!(request, Request::Rejected) { bytes.len() } else { consumed };
+        Read { consumed, request: Some(request), ..Read::MORE }
     }
 
     fn encode(&self, _message: &Message, _codecs: &mut Codecs, _out: &mut Vec<u8>) {}

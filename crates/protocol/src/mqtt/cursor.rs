@@ -38,9 +38,9 @@ impl<'a> Cursor<'a> {
     }
 
     pub fn take(&mut self, bytes: usize) -> Result<&'a [u8], MqttError> {
-        let (taken, rest) = self.0.split_at_checked(bytes).ok_or(MqttError::Truncated)?;
+        let (consumed, rest) = self.0.split_at_checked(bytes).ok_or(MqttError::Truncated)?;
         self.0 = rest;
-        Ok(taken)
+        Ok(consumed)
     }
 
     /// Bytes behind their length.

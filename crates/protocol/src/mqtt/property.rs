@@ -5,7 +5,7 @@ use super::cursor::Cursor;
 
 /// The packets and the will, by what properties they may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum PropertyContext {
     Connect,
     Connack,
     /// PUBLISH of a server.
@@ -82,12 +82,12 @@ pub mod id {
 }
 
 /// The form of a property, and where it may be.
-fn known(number: u8) -> Option<(Form, &'static [Place])> {
-    use Place::{
+fn known(number: u8) -> Option<(Form, &'static [PropertyContext])> {
+    use PropertyContext::{
         Auth, ClientDisconnect, ClientPublish, Confirm, Connack, Connect, Disconnect, Publish,
         Subscribe, Unsubscribe, Will,
     };
-    const ALL: &[Place] = &[
+    const ALL: &[PropertyContext] = &[
         Connect,
         Connack,
         Publish,
@@ -100,7 +100,7 @@ fn known(number: u8) -> Option<(Form, &'static [Place])> {
         Disconnect,
         Auth,
     ];
-    const MESSAGE: &[Place] = &[Publish, ClientPublish, Will];
+    const MESSAGE: &[PropertyContext] = &[Publish, ClientPublish, Will];
     Some(match number {
         id::PAYLOAD_FORMAT_INDICATOR => (Form::Byte, MESSAGE),
         id::MESSAGE_EXPIRY_INTERVAL => (Form::Four, MESSAGE),
@@ -145,16 +145,19 @@ impl<'a> Properties<'a> {
     pub const NONE: Properties<'static> = Properties(&[]);
 
     /// Reads and checks the properties at the beginning of what is left of a packet.
-    pub(super) fn read(cursor: &mut Cursor<'a>, place: Place) -> Result<Self, MqttError> {
+    pub(super) fn read(
+        cursor: &mut Cursor<'a>,
+        context: PropertyContext,
+    ) -> Result<Self, MqttError> {
         let bytes = cursor.variable()? as usize;
         let own = cursor.take(bytes)?;
         let (mut left, mut seen) = (Cursor(own), 0u64);
         while let [number, ..] = *left.0 {
             // A message that comes for several subscriptions has all of their identifiers.
             let may_repeat = number == id::USER_PROPERTY
-                || (number == id::SUBSCRIPTION_IDENTIFIER && place == Place::Publish);
+                || (number == id::SUBSCRIPTION_IDENTIFIER && context == PropertyContext::Publish);
             match known(number) {
-                Some((_, places)) if places.contains(&place) => {}
+                Some((_, contexts)) if contexts.contains(&context) => {}
                 _ => return Err(MqttError::Property(number)),
             }
             if seen & 1 << number != 0 && !may_repeat {
@@ -165,7 +168,7 @@ impl<'a> Properties<'a> {
             check(number, value)?;
         }
         let has = |number: u8| seen & 1 << number != 0;
-        let needs_method = has(id::AUTHENTICATION_DATA) || place == Place::Auth;
+        let needs_method = has(id::AUTHENTICATION_DATA) || context == PropertyContext::Auth;
         if needs_method && !has(id::AUTHENTICATION_METHOD) {
             return Err(MqttError::AuthenticationMethod);
         }

@@ -124,7 +124,7 @@ impl Protocol for Mqtt {
         }
         reader.decoder.gather(&gathered);
         match self.read_gathered(reader, out) {
-            Some(packet) => Read { taken: read.taken, ..packet },
+            Some(packet) => Read { consumed: read.consumed, ..packet },
             None => read,
         }
     }
@@ -181,14 +181,14 @@ impl Mqtt {
     fn read_gathered(&self, reader: &mut Reader<'_>, out: &mut Vec<u8>) -> Option<Read> {
         let gathered = reader.decoder.take_gathered();
         let read = self.read_packet(reader, gathered.unread(), out);
-        let (taken, read) = match read {
+        let (consumed, read) = match read {
             // It waits until its frames have come.
-            Some(Read { taken: 0, request: Some(Request::Continue { .. }), .. }) | None => {
+            Some(Read { consumed: 0, request: Some(Request::Continue { .. }), .. }) | None => {
                 (0, None)
             }
-            Some(read) => (read.taken, Some(Read { taken: 0, again: true, ..read })),
+            Some(read) => (read.consumed, Some(Read { consumed: 0, again: true, ..read })),
         };
-        reader.decoder.put_gathered(gathered, taken);
+        reader.decoder.put_gathered(gathered, consumed);
         read
     }
 
@@ -206,18 +206,18 @@ impl Mqtt {
         };
         let max = settings.packet_bytes_max as usize;
         match super::read(bytes, version, Side::Client, max) {
-            Ok(Some((Packet::Connect(connect), taken))) if !is_known => {
-                Some(self.connect(reader, &connect, taken, bytes, out))
+            Ok(Some((Packet::Connect(connect), consumed))) if !is_known => {
+                Some(self.connect(reader, &connect, consumed, bytes, out))
             }
-            Ok(Some((packet, taken))) => match incoming(reader, &packet) {
-                Some(incoming) => Some(to_request(taken, incoming)),
+            Ok(Some((packet, consumed))) => match incoming(reader, &packet) {
+                Some(incoming) => Some(to_request(consumed, incoming)),
                 None => Some(self.broken(MqttError::PacketType("server"), is_known, bytes, out)),
             },
             Ok(None) => {
                 let whole = super::packet_bytes(bytes).ok().flatten();
                 let whole = whole.filter(|whole| *whole > WAITED_BYTES)?;
                 let request = Some(Request::Continue { bytes: whole, interim: b"" });
-                Some(Read { taken: 0, request, ..Read::MORE })
+                Some(Read { consumed: 0, request, ..Read::MORE })
             }
             Err(error) => Some(self.broken(error, is_known, bytes, out)),
         }
@@ -244,7 +244,7 @@ impl Mqtt {
         &self,
         reader: &mut Reader<'_>,
         connect: &packet::Connect<'_>,
-        taken: usize,
+        consumed: usize,
         bytes: &[u8],
         out: &mut Vec<u8>,
     ) -> Read {
@@ -279,7 +279,7 @@ impl Mqtt {
             Err(Refusal::Code(reason, text)) => return refuse(reason, text, out),
             Err(Refusal::Pending(pending)) => {
                 let request = Some(Request::Pending(pending));
-                return Read { taken: 0, request, ..Read::MORE };
+                return Read { consumed: 0, request, ..Read::MORE };
             }
         };
         let properties = &connect.properties;
@@ -298,7 +298,7 @@ impl Mqtt {
         }
         let method = properties.text(id::AUTHENTICATION_METHOD).map(Into::into);
         to_request(
-            taken,
+            consumed,
             Incoming::Connect(Box::new(Connect {
                 encoding: mqtt.number(),
                 principal,
@@ -333,12 +333,12 @@ fn will_of(will: &packet::Will<'_>, principal: &auth::Principal) -> Will {
 /// The connection ends: nothing of what it has sent is read any more.
 fn ends(bytes: &[u8], close: CloseReason) -> Read {
     let request = Some(Request::Close(close));
-    Read { taken: bytes.len(), request, ..Read::MORE }
+    Read { consumed: bytes.len(), request, ..Read::MORE }
 }
 
-fn to_request(taken: usize, incoming: Incoming) -> Read {
+fn to_request(consumed: usize, incoming: Incoming) -> Read {
     let request = Some(Request::Mqtt(Box::new(incoming)));
-    Read { taken, request, ..Read::MORE }
+    Read { consumed, request, ..Read::MORE }
 }
 
 /// What a packet asks for; nothing where a client that was let in may not send it.

@@ -11,7 +11,7 @@ use super::packet::{
     Confirm, Connack, Connect, Disconnect, Packet, Publish, Results, Side, Subscribe, Unsubscribe,
     Version, Will, subscription,
 };
-use super::property::{Place, Properties};
+use super::property::{Properties, PropertyContext};
 use super::reason::ReasonCode;
 
 /// How many bytes the first packet of `bytes` has, with its fixed header, as soon as that is known: at most
@@ -21,7 +21,7 @@ use super::reason::ReasonCode;
 /// The remaining length is none.
 pub fn packet_bytes(bytes: &[u8]) -> Result<Option<usize>, MqttError> {
     let Some(rest) = bytes.get(1..) else { return Ok(None) };
-    Ok(variable(rest)?.map(|(length, taken)| 1 + taken + length as usize))
+    Ok(variable(rest)?.map(|(length, consumed)| 1 + consumed + length as usize))
 }
 
 /// Reads the first packet, which `from` sent, and tells how many bytes it takes; nothing while more must come.
@@ -39,24 +39,24 @@ pub fn read(
     let Some(first) = bytes.first() else { return Ok(None) };
     let (kind, flags) = (first >> 4, first & 0x0f);
     check_kind(kind, flags, version, from)?;
-    let Some((length, taken)) = variable(&bytes[1..])? else { return Ok(None) };
-    if version == Some(Version::V5) && !is_shortest(length, taken) {
+    let Some((length, consumed)) = variable(&bytes[1..])? else { return Ok(None) };
+    if version == Some(Version::V5) && !is_shortest(length, consumed) {
         return Err(MqttError::NotShortest);
     }
     check_length(kind, version, length)?;
-    let total = 1 + taken + length as usize;
+    let total = 1 + consumed + length as usize;
     if total > packet_bytes_max {
         return Err(MqttError::TooLarge(packet_bytes_max));
     }
     if kind == CONNECT {
-        check_protocol(&bytes[1 + taken..])?;
+        check_protocol(&bytes[1 + consumed..])?;
     }
-    let Some(body) = bytes.get(1 + taken..total) else { return Ok(None) };
+    let Some(body) = bytes.get(1 + consumed..total) else { return Ok(None) };
     let mut cursor = Cursor(body);
     let packet = packet(kind, flags, &mut cursor, version.unwrap_or(Version::V3), from)?;
     cursor.end()?;
     if let Packet::Connect(Connect { version: Version::V5, .. }) = packet
-        && !is_shortest(length, taken)
+        && !is_shortest(length, consumed)
     {
         return Err(MqttError::NotShortest);
     }
@@ -151,11 +151,11 @@ fn packet<'a>(
 fn properties<'a>(
     cursor: &mut Cursor<'a>,
     version: Version,
-    place: Place,
+    context: PropertyContext,
 ) -> Result<Properties<'a>, MqttError> {
     match version {
         Version::V3 => Ok(Properties::NONE),
-        Version::V5 => Properties::read(cursor, place),
+        Version::V5 => Properties::read(cursor, context),
     }
 }
 
@@ -179,10 +179,10 @@ fn connect<'a>(cursor: &mut Cursor<'a>) -> Result<Connect<'a>, MqttError> {
         return Err(MqttError::ConnectFlags);
     }
     let keep_alive_s = cursor.two()?;
-    let own = properties(cursor, version, Place::Connect)?;
+    let own = properties(cursor, version, PropertyContext::Connect)?;
     let client = cursor.text()?;
     let will = if has_will {
-        let properties = properties(cursor, version, Place::Will)?;
+        let properties = properties(cursor, version, PropertyContext::Will)?;
         let topic = topic(cursor.text()?)?;
         check_response_topic(&properties)?;
         let payload = cursor.binary()?;
@@ -204,7 +204,7 @@ fn connack<'a>(cursor: &mut Cursor<'a>, version: Version) -> Result<Connack<'a>,
         return Err(MqttError::ConnackFlags);
     }
     allowed::check_connack(code, version)?;
-    let properties = properties(cursor, version, Place::Connack)?;
+    let properties = properties(cursor, version, PropertyContext::Connack)?;
     Ok(Connack { session_present: flags == 1, code, properties })
 }
 
@@ -217,11 +217,11 @@ fn publish<'a>(
     let qos = Qos::from_number(flags >> 1 & 3).ok_or(MqttError::Qos)?;
     let name = cursor.text()?;
     let id = if qos.is_confirmed() { cursor.packet_id()? } else { 0 };
-    let place = match from {
-        Side::Client => Place::ClientPublish,
-        Side::Server => Place::Publish,
+    let context = match from {
+        Side::Client => PropertyContext::ClientPublish,
+        Side::Server => PropertyContext::Publish,
     };
-    let properties = properties(cursor, version, place)?;
+    let properties = properties(cursor, version, context)?;
     let topic = match name.is_empty() {
         true if properties.topic_alias().is_some() => name,
         true => return Err(MqttError::NoTopic),
@@ -262,7 +262,7 @@ fn confirm<'a>(
     if version == Version::V5 && !cursor.is_empty() {
         confirm.reason = allowed::reason(cursor.byte()?, allowed)?;
         if !cursor.is_empty() {
-            confirm.properties = Properties::read(cursor, Place::Confirm)?;
+            confirm.properties = Properties::read(cursor, PropertyContext::Confirm)?;
         }
     }
     Ok(confirm)
@@ -270,7 +270,7 @@ fn confirm<'a>(
 
 fn subscribe<'a>(cursor: &mut Cursor<'a>, version: Version) -> Result<Subscribe<'a>, MqttError> {
     let id = cursor.packet_id()?;
-    let properties = properties(cursor, version, Place::Subscribe)?;
+    let properties = properties(cursor, version, PropertyContext::Subscribe)?;
     let filters = cursor.take(cursor.0.len())?;
     let mut left = Cursor(filters);
     if left.is_empty() {
@@ -287,7 +287,7 @@ fn unsubscribe<'a>(
     version: Version,
 ) -> Result<Unsubscribe<'a>, MqttError> {
     let id = cursor.packet_id()?;
-    let properties = properties(cursor, version, Place::Unsubscribe)?;
+    let properties = properties(cursor, version, PropertyContext::Unsubscribe)?;
     let filters = cursor.take(cursor.0.len())?;
     let mut left = Cursor(filters);
     if left.is_empty() {
@@ -301,7 +301,7 @@ fn unsubscribe<'a>(
 
 fn suback<'a>(cursor: &mut Cursor<'a>, version: Version) -> Result<Results<'a>, MqttError> {
     let id = cursor.packet_id()?;
-    let properties = properties(cursor, version, Place::Confirm)?;
+    let properties = properties(cursor, version, PropertyContext::Confirm)?;
     let codes = cursor.take(cursor.0.len())?;
     if codes.is_empty() {
         return Err(MqttError::NoResult);
@@ -315,7 +315,7 @@ fn unsuback<'a>(cursor: &mut Cursor<'a>, version: Version) -> Result<Results<'a>
     if version == Version::V3 {
         return Ok(Results { id, properties: Properties::NONE, codes: &[] });
     }
-    let properties = Properties::read(cursor, Place::Confirm)?;
+    let properties = Properties::read(cursor, PropertyContext::Confirm)?;
     let codes = cursor.take(cursor.0.len())?;
     if codes.is_empty() {
         return Err(MqttError::NoResult);
@@ -333,11 +333,11 @@ fn disconnect<'a>(
     if version == Version::V5 && !cursor.is_empty() {
         end.reason = allowed::reason(cursor.byte()?, allowed::disconnect(from))?;
         if !cursor.is_empty() {
-            let place = match from {
-                Side::Client => Place::ClientDisconnect,
-                Side::Server => Place::Disconnect,
+            let context = match from {
+                Side::Client => PropertyContext::ClientDisconnect,
+                Side::Server => PropertyContext::Disconnect,
             };
-            end.properties = Properties::read(cursor, place)?;
+            end.properties = Properties::read(cursor, context)?;
         }
     }
     Ok(end)
@@ -353,5 +353,5 @@ fn auth<'a>(cursor: &mut Cursor<'a>, from: Side) -> Result<Disconnect<'a>, MqttE
     if cursor.is_empty() {
         return Err(MqttError::AuthenticationMethod);
     }
-    Ok(Disconnect { reason, properties: Properties::read(cursor, Place::Auth)? })
+    Ok(Disconnect { reason, properties: Properties::read(cursor, PropertyContext::Auth)? })
 }

@@ -17,8 +17,8 @@ const MAX: usize = 1 << 20;
 /// Reads one whole packet. A CONNECT comes before there is a version.
 fn whole(bytes: &[u8], version: Version, from: Side) -> Result<Packet<'_>, MqttError> {
     let version = (bytes[0] >> 4 != 1).then_some(version);
-    let (packet, taken) = read(bytes, version, from, MAX)?.expect("whole");
-    assert_eq!(taken, bytes.len());
+    let (packet, consumed) = read(bytes, version, from, MAX)?.expect("whole");
+    assert_eq!(consumed, bytes.len());
     Ok(packet)
 }
 
@@ -83,7 +83,8 @@ fn connect_of_3_1() {
     assert_eq!((it.version, it.is_3_1, it.client, it.keep_alive_s), (V3, true, "c", 60));
 }
 
-/// As in the example of MQTT 5.0, section 3.1.2.12: a session that lives for ten seconds; a password without a user name is fine there.
+/// As in the example of MQTT 5.0, section 3.1.2.12: a session that lives for ten seconds; a password without a user
+/// name is fine there.
 #[test]
 fn connect_of_5() {
     let bytes = of(0x10, b"\0\x04MQTT\x05\x42\0\x0a\x05\x11\0\0\0\x0a\0\0\0\x01p");

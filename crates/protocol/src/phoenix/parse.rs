@@ -86,10 +86,10 @@ struct Texts<'a>(&'a [u8]);
 
 impl<'a> Texts<'a> {
     fn take(&mut self, field: &'static str, length: u8) -> Result<&'a str, PhoenixError> {
-        let (taken, left) =
+        let (consumed, left) =
             self.0.split_at_checked(length.into()).ok_or(PhoenixError::Truncated { field })?;
         self.0 = left;
-        simdutf8::basic::from_utf8(taken).map_err(|_| PhoenixError::NotUtf8 { field })
+        simdutf8::basic::from_utf8(consumed).map_err(|_| PhoenixError::NotUtf8 { field })
     }
 
     fn reference(&mut self, field: &'static str, length: u8) -> Result<Option<Name>, PhoenixError> {

@@ -94,8 +94,8 @@ impl Gathered {
     }
 
     /// So many more were read. What is left moves only when it is the lesser part: each byte once on average.
-    fn advance(&mut self, taken: usize) {
-        self.read = (self.read + taken).min(self.bytes.len());
+    fn advance(&mut self, consumed: usize) {
+        self.read = (self.read + consumed).min(self.bytes.len());
         if self.read > self.bytes.len() / 2 {
             self.bytes.drain(..self.read);
             self.read = 0;
@@ -152,8 +152,8 @@ impl Decoder {
     }
 
     /// Puts back what was gathered, of which so many more bytes were read.
-    pub fn put_gathered(&mut self, mut gathered: Gathered, taken: usize) {
-        gathered.advance(taken);
+    pub fn put_gathered(&mut self, mut gathered: Gathered, consumed: usize) {
+        gathered.advance(consumed);
         self.gathered = (!gathered.unread().is_empty()).then_some(gathered);
     }
 
@@ -182,9 +182,9 @@ impl Decoder {
     ) -> Result<usize, WsError> {
         let mut at = 0;
         loop {
-            let taken = self.feed_frame(cx, &mut input[at..], on)?;
-            at += taken;
-            if taken == 0 || at == input.len() {
+            let consumed = self.feed_frame(cx, &mut input[at..], on)?;
+            at += consumed;
+            if consumed == 0 || at == input.len() {
                 return Ok(at);
             }
         }
@@ -197,11 +197,11 @@ impl Decoder {
         input: &mut [u8],
         on: &mut dyn FnMut(Event<'_>),
     ) -> Result<usize, WsError> {
-        let taken = self.read(cx, input, on);
-        if taken.is_err() {
+        let consumed = self.read(cx, input, on);
+        if consumed.is_err() {
             *self = Decoder { closed: true, ..Decoder::default() };
         }
-        taken
+        consumed
     }
 
     fn read(

@@ -52,12 +52,12 @@ impl Deflater {
         clear(&mut self.out);
         self.out.reserve(payload.len() / 2 + 64);
         loop {
-            let rest = &payload[taken(compress.total_in())..];
+            let rest = &payload[in_usize(compress.total_in())..];
             compress
                 .compress_vec(rest, &mut self.out, FlushCompress::Sync)
                 .expect("a deflate stream that was just reset takes any input");
             let has_space = self.out.len() < self.out.capacity();
-            if has_space && taken(compress.total_in()) == payload.len() {
+            if has_space && in_usize(compress.total_in()) == payload.len() {
                 break;
             }
             self.out.reserve(self.out.len().max(64));
@@ -123,7 +123,7 @@ impl Inflater {
                 .inflate
                 .decompress_vec(rest, &mut self.out, FlushDecompress::Sync)
                 .map_err(|_| WsError::InvalidDeflate)?;
-            *rest = &rest[taken(self.inflate.total_in() - before.0)..];
+            *rest = &rest[in_usize(self.inflate.total_in() - before.0)..];
             if self.out.len() > bytes_max {
                 return Err(WsError::MessageTooBig);
             }
@@ -141,9 +141,9 @@ impl Inflater {
     }
 }
 
-/// How much of a slice was taken.
+/// How many bytes of a slice were consumed.
 #[expect(clippy::cast_possible_truncation, reason = "no slice is longer than a usize counts")]
-fn taken(bytes: u64) -> usize {
+fn in_usize(bytes: u64) -> usize {
     bytes as usize
 }
 

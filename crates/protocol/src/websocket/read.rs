@@ -66,7 +66,7 @@ impl Frames {
         // A frame is one event at the most.
         let mut outcome = Outcome::Nothing;
         let (mut request, mut replied) = (None, None);
-        let taken = decoder.feed_frame(&mut context, bytes, &mut |event| match event {
+        let consumed = decoder.feed_frame(&mut context, bytes, &mut |event| match event {
             Event::Text(_) | Event::Binary(_) => outcome = on(&peer, event),
             Event::Ping(payload) => frame::encode(Opcode::Pong, false, payload, out),
             Event::Pong(_) => {}
@@ -92,7 +92,7 @@ impl Frames {
                 request = Some(Request::Close(reason));
             }
         }
-        let taken = taken.unwrap_or_else(|error| {
+        let consumed = consumed.unwrap_or_else(|error| {
             let reason = match error.code() {
                 1007 => CloseReason::InvalidPayload,
                 1009 => CloseReason::TooBig,
@@ -102,7 +102,7 @@ impl Frames {
             request = Some(Request::Close(reason));
             bytes.len()
         });
-        Read { taken, request, replied, again: false }
+        Read { consumed, request, replied, again: false }
     }
 }
 

@@ -366,7 +366,7 @@ impl Shard {
             sent = sealed;
         } else if !socket.is(State::Blocked) {
             match send_one(socket.as_fd(), bytes) {
-                Ok(taken) => sent = taken,
+                Ok(written) => sent = written,
                 Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => {}
                 Err(_) => return self.engine.on_lost(slot),
             }

@@ -17,7 +17,8 @@ use crate::sender::send_one;
 use crate::socket::State;
 use crate::tls::{HANDSHAKES_PER_TURN, UNSENT_BYTES_MAX, WINDOW_BYTES};
 
-/// Protocols that clients may request (RFC 7301), at all ports: the first bytes say what a client speaks, as without TLS.
+/// Protocols that clients may request (RFC 7301), at all ports: the first bytes say what a client speaks, as without
+/// TLS.
 const ALPN: &[&[u8]] = &[b"http/1.1", b"mqtt"];
 
 /// The shard's buffers keep so many bytes when a second has passed.
@@ -128,26 +129,26 @@ impl Shard {
         self.engine.metrics().tls_input_bytes.set(self.tls.input_bytes() as u64);
     }
 
-    /// A trusted proxy has sent bytes of the PROXY protocol's header, which comes before TLS. The engine gets the header as it
-    /// does without TLS.
+    /// A trusted proxy has sent bytes of the PROXY protocol's header, which comes before TLS. The engine gets the
+    /// header as it does without TLS.
     fn on_proxy_header(&mut self, slot: u32, input: &[u8]) -> Reading {
         let mut unfinished = self.tls.take_unfinished(slot);
         let mut header = std::mem::take(&mut unfinished.record);
         header.extend_from_slice(input);
-        let taken = match parse_header(&header) {
+        let consumed = match parse_header(&header) {
             Ok(Header::Partial) => {
                 unfinished.record = header;
                 self.tls.keep_unfinished(slot, unfinished);
                 return Reading::More;
             }
-            Ok(Header::Whole { taken, .. }) => taken,
+            Ok(Header::Whole { consumed, .. }) => consumed,
             Err(error) => {
                 self.engine.metrics().tls_handshakes[HandshakeResult::Failed as usize].add(1);
                 self.on_handshake_failed(slot, &error);
                 return Reading::Stopped;
             }
         };
-        let hello = header.split_off(taken);
+        let hello = header.split_off(consumed);
         self.engine.on_received(slot, &mut header);
         self.perform();
         if self.sockets.get(slot).is_none() {
@@ -338,7 +339,7 @@ impl Shard {
         let mut sent = 0;
         if !socket.is(State::Blocked) {
             match send_one(socket.as_fd(), sealed) {
-                Ok(taken) => sent = taken,
+                Ok(written) => sent = written,
                 Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => {}
                 Err(_) => {
                     self.engine.on_lost(slot);
@@ -389,7 +390,8 @@ impl Shard {
         }
     }
 
-    /// Like [`Shard::send`], for a connection with TLS and without an outbox. Returns how many bytes were encrypted, and
+    /// Like [`Shard::send`], for a connection with TLS and without an outbox. Returns how many bytes were encrypted,
+    /// and
     /// `None` if the connection has ended.
     pub(super) fn send_tls(&mut self, slot: u32, bytes: &[u8]) -> Option<usize> {
         let mut begin = 0;

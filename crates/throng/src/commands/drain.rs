@@ -14,8 +14,8 @@ use crate::error::CommandError;
 /// The `User-Agent` of the requests.
 const AGENT: &str = "throng-drain";
 const PATH: &str = "/api/drain";
-/// Between two questions how far it is.
-const ASK_EVERY: Duration = Duration::from_millis(500);
+/// How often the progress is read.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a node may give no reply before the command gives up.
 const AWAY_MAX: Duration = Duration::from_secs(30);
 /// Between two lines where standard error is no terminal.
@@ -91,7 +91,7 @@ pub fn run(args: &Drain) -> Result<(), CommandError> {
     let mut replied_at = Instant::now();
     while last["stage"] != "drained" {
         show.step(&last);
-        sleep(ASK_EVERY);
+        sleep(POLL_INTERVAL);
         match admin.get::<Value>(PATH) {
             Ok(state) if state["stage"] == "serving" => {
                 return ended(&mut admin, epoch.as_deref(), &mut show);
@@ -160,8 +160,8 @@ fn ended(admin: &mut Admin, before: Option<&str>, show: &mut Show) -> Result<(),
 /// How long a process that ends is silent before it counts as ended, and not as one that is slow.
 const ENDED_AFTER: Duration = Duration::from_secs(3);
 
-/// Whether a process that has been silent for so long since this reply can have ended by its drain: it ends as soon as it
-/// is empty. The drain waits for `wait` seconds before it closes any connection.
+/// Whether a process that has been silent for so long since this reply can have ended by its drain: it ends as soon as
+/// it is empty. The drain waits for `wait` seconds before it closes any connection.
 fn may_have_ended(state: &Value, wait: u64, silent: Duration) -> bool {
     let silent_seconds = silent.as_secs_f64();
     if silent < ENDED_AFTER {

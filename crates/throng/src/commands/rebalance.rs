@@ -20,8 +20,8 @@ const PATH: &str = "/api/rebalance";
 /// How often connections are closed, and counted again, at most: where a balancer takes nodes by turns, part of the
 /// clients come back to the node that they have left.
 const ROUNDS_MAX: u32 = 5;
-/// Between two questions how far nodes are.
-const ASK_EVERY: Duration = Duration::from_millis(500);
+/// How often the progress of nodes is read.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How long connections are not counted again at the least: a client that is told to go may hold its end open.
 const SETTLE_MIN: Duration = Duration::from_secs(4);
 /// How long clients have to come back before connections are counted again.
@@ -263,7 +263,7 @@ fn watch(admin: &mut Admin, with_surplus: &[(Node, u64)]) -> Result<(), CommandE
                 Err(error) if replied_at.elapsed() > AWAY_MAX => return Err(error),
                 Err(_) => {}
             }
-            sleep(ASK_EVERY);
+            sleep(POLL_INTERVAL);
         }
     }
     Ok(())
@@ -280,7 +280,7 @@ fn settle(admin: &mut Admin, before: u64) -> Result<(), CommandError> {
         if connections * 100 >= before * SETTLED_PERCENT || Instant::now() >= end {
             return Ok(());
         }
-        sleep(ASK_EVERY);
+        sleep(POLL_INTERVAL);
     }
 }
 

@@ -20,8 +20,8 @@ const PATH: &str = "/api/upgrade";
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// How long a node that no longer answers is asked for how it went.
 const AWAY_MAX: Duration = Duration::from_secs(30);
-/// Between two such questions.
-const ASK_EVERY: Duration = Duration::from_millis(500);
+/// How often the progress is read.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The limit on the characters of a text that the node sends.
 const TEXT_MAX: usize = 500;
 
@@ -118,7 +118,7 @@ fn poll_state(admin: &mut Admin, last: &Value, show: &mut Show) -> Result<Value,
             }
             Err(_) => {}
         }
-        sleep(ASK_EVERY);
+        sleep(POLL_INTERVAL);
     }
 }
 

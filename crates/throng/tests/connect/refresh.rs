@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tungstenite::Message;
 
 use crate::application::{Act, Application};
-use crate::connect::{CONNECT, asking};
+use crate::connect::{CONNECT, serve_with_webhook};
 use crate::support::*;
 use crate::tokens::support::*;
 
@@ -39,18 +39,19 @@ fn a_connection_stays_while_the_application_says_so() {
         }
         _ => json!({"expires": SECONDS, "grants": {"subscribe": ["room:{sub}", "more"]}}),
     });
-    let server = asking(&app, &[NO_SPREAD, LONG_POLLS]);
+    let server = serve_with_webhook(&app, &[NO_SPREAD, LONG_POLLS]);
     std::thread::scope(|scope| {
-        for way in LASTING {
+        for transport in LASTING {
             let (server, app) = (&server, &app);
             scope.spawn(move || {
-                let user = format!("{way:?}").to_lowercase();
+                let user = format!("{transport:?}").to_lowercase();
                 let chat = format!("room:{user}");
                 let topics =
-                    if way.is_phoenix() { String::new() } else { format!("&topic={chat}") };
-                let mut client =
-                    Client::open(server, way, &format!("as={user}{topics}"), "").ok().unwrap();
-                if way.is_phoenix() {
+                    if transport.is_phoenix() { String::new() } else { format!("&topic={chat}") };
+                let mut client = Client::open(server, transport, &format!("as={user}{topics}"), "")
+                    .ok()
+                    .unwrap();
+                if transport.is_phoenix() {
                     assert_eq!(client.join(&chat, json!({}))["status"], "ok");
                     assert_eq!(client.join("more", json!({}))["status"], "error");
                 }
@@ -64,19 +65,19 @@ fn a_connection_stays_while_the_application_says_so() {
                 server.publish(&chat, json!("still"));
                 loop {
                     let (name, value) = client.event();
-                    assert!(name != "token_expiring" && name != "closed", "{way:?} {value}");
+                    assert!(name != "token_expiring" && name != "closed", "{transport:?} {value}");
                     if name == "message" {
                         assert_eq!(value, "still");
                         break;
                     }
                 }
                 // It is granted more now.
-                match way {
-                    Way::Ws => {
-                        let ok = client.ask(json!({"type": "subscribe", "topic": "more"}));
+                match transport {
+                    Transport::Ws => {
+                        let ok = client.command(json!({"type": "subscribe", "topic": "more"}));
                         assert_eq!(ok["topic"], "more");
                     }
-                    Way::Phoenix => {
+                    Transport::Phoenix => {
                         assert_eq!(client.join("more", json!({}))["status"], "ok");
                     }
                     _ => {}
@@ -102,22 +103,22 @@ fn no_admission_ends_early() {
         Some("connect") => json!({"user": "al", "expires": BRIEF.as_secs()}),
         _ => json!({"status": "error"}),
     });
-    let server = &asking(&app, &[NO_SPREAD]);
+    let server = &serve_with_webhook(&app, &[NO_SPREAD]);
     std::thread::scope(|scope| {
-        for way in ALL {
+        for transport in ALL {
             for phase in 0..PHASES {
                 scope.spawn(move || {
                     std::thread::sleep(Duration::from_secs(1) * phase / PHASES);
                     let began = Instant::now();
-                    let topics = if way.is_phoenix() { "" } else { "topic=plain" };
-                    let mut client = Client::open(server, way, topics, "").ok().unwrap();
-                    match way {
+                    let topics = if transport.is_phoenix() { "" } else { "topic=plain" };
+                    let mut client = Client::open(server, transport, topics, "").ok().unwrap();
+                    match transport {
                         // A poll ends with what there is.
-                        Way::Poll => assert_eq!(client.event().0, "message"),
+                        Transport::Poll => assert_eq!(client.event().0, "message"),
                         _ => drop(client.closed()),
                     }
                     let after = began.elapsed();
-                    assert!(after >= BRIEF, "{way:?} ended after {after:?}");
+                    assert!(after >= BRIEF, "{transport:?} ended after {after:?}");
                 });
             }
         }
@@ -142,9 +143,9 @@ fn who_may_not_stay_ends_as_with_an_expired_token() {
             }
             _ => Act::Reply(vec![json!({})]),
         });
-        let server = asking(&app, &settings);
+        let server = serve_with_webhook(&app, &settings);
         let began = now_s();
-        let mut client = Client::open(&server, Way::Ws, "", "").ok().unwrap();
+        let mut client = Client::open(&server, Transport::Ws, "", "").ok().unwrap();
         assert_eq!(client.closed(), "token_expired", "{said}");
         assert!(now_s() >= began + 2, "{said}");
         let events = app.until("its end is told", |events| {
@@ -179,7 +180,7 @@ fn a_client_with_requests_of_its_own_needs_a_decision_all_the_same() {
     });
     let server = serve_with_requests(&app, &[NO_SPREAD, CONNECT]);
     let began = now_s();
-    let mut client = Client::open(&server, Way::Ws, "", "").ok().unwrap();
+    let mut client = Client::open(&server, Transport::Ws, "", "").ok().unwrap();
     let Wire::Ws(socket) = &mut client.wire else { unreachable!() };
     for id in 0..300 {
         let publish = json!({"type": "publish", "id": id, "topic": "asked:1", "data": 1});
@@ -202,8 +203,8 @@ fn silence_that_allows_lets_a_connection_stay() {
         ("THRONG_WEBHOOK_SILENCE", "allow"),
         ("THRONG_AUTH_EXPIRY_WARNING_SECONDS", "1"),
     ];
-    let server = asking(&app, &settings);
-    let mut client = Client::open(&server, Way::Sse, "topic=room:1", "").ok().unwrap();
+    let server = serve_with_webhook(&app, &settings);
+    let mut client = Client::open(&server, Transport::Sse, "topic=room:1", "").ok().unwrap();
     app.until("it was asked", |events| events.iter().any(|event| event["kind"] == "refresh"));
     outlive();
     server.publish("room:1", json!("still"));
@@ -218,8 +219,8 @@ fn a_connection_without_an_end_is_not_requested_again() {
         Some(_) => json!({"user": "al", "expires": SECONDS}),
         None => json!({}),
     });
-    let server = asking(&app, &[NO_SPREAD]);
-    let mut client = Client::open(&server, Way::Stream, "topic=room:1", "").ok().unwrap();
+    let server = serve_with_webhook(&app, &[NO_SPREAD]);
+    let mut client = Client::open(&server, Transport::Stream, "topic=room:1", "").ok().unwrap();
     let mut poll = Stream::new(server.connect());
     poll.send("GET /poll?topic=room:1&timeout=120 HTTP/1.1\r\nHost: t\r\n\r\n");
     let (status, body) = poll.read_reply();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::application::{Act, Application, Reserved};
-use crate::connect::{asking, asking_at, refused};
+use crate::connect::{refused, serve_with_webhook, serve_with_webhook_at};
 use crate::support::*;
 use crate::tokens::support::*;
 
@@ -19,21 +19,24 @@ fn what_a_silent_application_means_is_a_setting() {
     let oops =
         Application::start(|_| Act::Raw("HTTP/1.1 500 Oops\r\nContent-Length: 2\r\n\r\nno".into()));
     for url in [format!("http://{}/", closed.address), hang.url(), oops.url()] {
-        let denies = asking_at(&url, &[SOON]);
-        let allows = asking_at(&url, &[SOON, ("THRONG_WEBHOOK_SILENCE", "allow")]);
+        let denies = serve_with_webhook_at(&url, &[SOON]);
+        let allows = serve_with_webhook_at(&url, &[SOON, ("THRONG_WEBHOOK_SILENCE", "allow")]);
         let tokens = [("THRONG_AUTH_HMAC_KEY", KEY), REQUIRED];
-        let allows_tokens =
-            asking_at(&url, &[&[SOON, ("THRONG_WEBHOOK_SILENCE", "allow")], &tokens[..]].concat());
-        for way in ALL {
-            let query = if way.is_phoenix() { "user=al" } else { "user=al&topic=room:1&timeout=0" };
-            let (status, code) = refused(&denies, way, query, "");
-            let want = if way == Way::Longpoll { 500 } else { 503 };
-            assert_eq!((status, &*code), (want, "unanswered"), "{url} {way:?}");
+        let allows_tokens = serve_with_webhook_at(
+            &url,
+            &[&[SOON, ("THRONG_WEBHOOK_SILENCE", "allow")], &tokens[..]].concat(),
+        );
+        for transport in ALL {
+            let query =
+                if transport.is_phoenix() { "user=al" } else { "user=al&topic=room:1&timeout=0" };
+            let (status, code) = refused(&denies, transport, query, "");
+            let want = if transport == Transport::Longpoll { 500 } else { 503 };
+            assert_eq!((status, &*code), (want, "unanswered"), "{url} {transport:?}");
             // As if there were no hook: everybody is who they say, or needs a token.
-            assert!(Client::open(&allows, way, query, "").is_ok(), "{url} {way:?}");
-            let (status, code) = refused(&allows_tokens, way, query, "");
-            assert!([401, 403, 4401].contains(&status), "{url} {way:?} {status}");
-            assert_eq!(code, "token_required", "{url} {way:?}");
+            assert!(Client::open(&allows, transport, query, "").is_ok(), "{url} {transport:?}");
+            let (status, code) = refused(&allows_tokens, transport, query, "");
+            assert!([401, 403, 4401].contains(&status), "{url} {transport:?} {status}");
+            assert_eq!(code, "token_required", "{url} {transport:?}");
         }
         assert_eq!(denies.metric("throng_webhook_asked_total"), ALL.len() as f64, "{url}");
         assert_eq!(denies.metric("throng_webhook_events_total{result=\"ok\"}"), 0.0, "{url}");
@@ -49,7 +52,7 @@ fn a_full_queue_is_a_silence_too() {
             ("THRONG_WEBHOOK_QUEUE_EVENTS_MAX", "2"),
             ("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "60000"),
         ];
-        let server = asking(&hang, &settings);
+        let server = serve_with_webhook(&hang, &settings);
         let mut first = server.connect();
         first.write_all(b"GET /sse?topic=a HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
         server.until("it waits", |server| server.metric("throng_webhook_waiting") == 1.0);
@@ -113,7 +116,7 @@ fn wrong_responses_admit_no_client() {
         std::thread::sleep(Duration::from_millis(5));
         Act::Reply(events.iter().map(reply).collect())
     });
-    let server = asking(&app, &[("THRONG_LIMITS_TOPICS_PER_CONNECTION_MAX", "50")]);
+    let server = serve_with_webhook(&app, &[("THRONG_LIMITS_TOPICS_PER_CONNECTION_MAX", "50")]);
     std::thread::scope(|scope| {
         for (case, reply) in wrong.iter().enumerate() {
             let server = &server;
@@ -136,10 +139,10 @@ fn what_is_left_out_is_as_it_was() {
         Some("refused") => json!({"error": {"code": "NOT A CODE", "message": 7}}),
         _ => json!({}),
     });
-    let server = asking(&app, &[]);
+    let server = serve_with_webhook(&app, &[]);
     for case in ["none", "null"] {
         let target = format!("user=al&topic=room:1&case={case}");
-        let client = Client::open(&server, Way::Stream, &target, "");
+        let client = Client::open(&server, Transport::Stream, &target, "");
         assert!(client.is_ok());
         assert_eq!((members(&server, "@al"), members(&server, "room:1")), (1, 1), "{case}");
         drop(client);
@@ -149,12 +152,12 @@ fn what_is_left_out_is_as_it_was() {
     let empty = Application::start(|_| {
         Act::Raw("HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n".into())
     });
-    assert!(Client::open(&asking(&empty, &[]), Way::Sse, "user=al", "").is_ok());
+    assert!(Client::open(&serve_with_webhook(&empty, &[]), Transport::Sse, "user=al", "").is_ok());
     // It is nobody, whatever it says.
-    let got = refused(&server, Way::Sse, "user=al&case=nobody", "");
+    let got = refused(&server, Transport::Sse, "user=al&case=nobody", "");
     assert_eq!(got, (403, "not_your_user".into()));
-    assert!(Client::open(&server, Way::Sse, "case=nobody", "").is_ok());
-    assert_eq!(refused(&server, Way::Sse, "case=refused", ""), (403, "forbidden".into()));
+    assert!(Client::open(&server, Transport::Sse, "case=nobody", "").is_ok());
+    assert_eq!(refused(&server, Transport::Sse, "case=refused", ""), (403, "forbidden".into()));
 }
 
 /// Topics that the application gives are entered as those that a request names, and by its word.
@@ -163,7 +166,7 @@ fn given_topics_are_entered_by_the_applications_word() {
     let app = Application::replying(
         |_| json!({"user": "al", "grants": {}, "topics": ["closed:1", "room:1", "room:1"]}),
     );
-    let server = asking(&app, &[("THRONG_LIMITS_TOPICS_PER_CONNECTION_MAX", "4")]);
+    let server = serve_with_webhook(&app, &[("THRONG_LIMITS_TOPICS_PER_CONNECTION_MAX", "4")]);
     let since = server.publish("room:1", json!("old"))["id"].as_str().unwrap().to_string();
     server.publish("room:1", json!("missed"));
     let target = format!("/stream?topic=closed:1&since={since}");
@@ -181,7 +184,10 @@ fn given_topics_are_entered_by_the_applications_word() {
     assert_eq!(missed["data"], "missed", "{missed}");
     assert_eq!((members(&server, "closed:1"), members(&server, "room:1")), (1, 1));
     // Those that it names itself are granted, or not; and all count together.
-    assert_eq!(refused(&server, Way::Stream, "topic=room:2", ""), (403, "not_granted".into()));
+    assert_eq!(
+        refused(&server, Transport::Stream, "topic=room:2", ""),
+        (403, "not_granted".into())
+    );
     let all = "topic=room:2&topic=room:3";
-    assert_eq!(refused(&server, Way::Stream, all, ""), (400, "too_many_topics".into()));
+    assert_eq!(refused(&server, Transport::Stream, all, ""), (400, "too_many_topics".into()));
 }

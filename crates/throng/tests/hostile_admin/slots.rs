@@ -195,16 +195,16 @@ fn health_checks_and_operators_are_served_without_a_key() {
 fn one_address_with_few_connections_does_not_delay_others() {
     let server = Server::with(&[], &[("THRONG_ADMIN_CONNECTIONS_PER_ADDRESS_MAX", "8")]);
     let address = server.admin;
-    let ask = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let send_request = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let mut operator = Stream::new(connect(server.admin));
-    operator.send(ask);
+    operator.send(send_request);
     assert_eq!(operator.read_reply().0, 200);
     let _attacker = Attacker::by(64, &SAYS[..1], move || connect_from_elsewhere(address));
     let evicted = "throng_admin_connections_closed_total{reason=\"evicted\"}";
     server.until("its places ran out", |server| server.metric(evicted) > 100.0);
     (0..5).for_each(|_| all_requests_succeed(&server, ""));
     // The oldest connection of another address has kept its place.
-    operator.send(ask);
+    operator.send(send_request);
     assert_eq!(operator.read_reply().0, 200);
 }
 
@@ -256,9 +256,9 @@ fn an_upload_may_take_longer_than_a_head() {
 #[test]
 fn silent_connections_are_closed_and_idle_ones_after_an_reply_stay() {
     let server = Server::with(&[], &[("THRONG_ADMIN_HEAD_SECONDS", "2")]);
-    let ask = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let send_request = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let mut resting = Stream::new(connect(server.admin));
-    resting.send(ask);
+    resting.send(send_request);
     assert_eq!(resting.read_reply().0, 200);
     let began = Instant::now();
     let ended = ["", "GET /healthz HTTP/1.1\r\nHost"].map(|said| {
@@ -274,10 +274,10 @@ fn silent_connections_are_closed_and_idle_ones_after_an_reply_stay() {
         server.metric("throng_admin_connections_closed_total{reason=\"silent\"}") >= 2.0
     });
     // It rests for longer than the others: it began before them, and they were closed.
-    resting.send(ask);
+    resting.send(send_request);
     assert_eq!(resting.read_reply().0, 200);
     // A connection with half a head after an answer is not idle.
-    resting.send(&ask[..20]);
+    resting.send(&send_request[..20]);
     assert_eq!(resting.rest(), "");
 }
 

@@ -9,7 +9,7 @@ use crate::support::*;
 
 /// How a client is connected.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Way {
+pub enum Transport {
     Sse,
     Stream,
     Ws,
@@ -17,7 +17,8 @@ pub enum Way {
     Longpoll,
 }
 
-pub const ALL: [Way; 5] = [Way::Sse, Way::Stream, Way::Ws, Way::Phoenix, Way::Longpoll];
+pub const ALL: [Transport; 5] =
+    [Transport::Sse, Transport::Stream, Transport::Ws, Transport::Phoenix, Transport::Longpoll];
 
 enum Wire {
     Sse(Stream),
@@ -36,16 +37,16 @@ pub struct Client {
 
 impl Client {
     /// Connects as a user that nobody else is.
-    pub fn new(server: &Server, way: Way, user: &str) -> Self {
-        let wire = match way {
-            Way::Sse => Wire::Sse(server.listen(&format!("/sse?user={user}"))),
-            Way::Stream => Wire::Stream(server.listen(&format!("/stream?user={user}"))),
-            Way::Ws => Wire::Ws(websocket(server, &format!("user={user}"))),
-            Way::Phoenix => {
+    pub fn new(server: &Server, transport: Transport, user: &str) -> Self {
+        let wire = match transport {
+            Transport::Sse => Wire::Sse(server.listen(&format!("/sse?user={user}"))),
+            Transport::Stream => Wire::Stream(server.listen(&format!("/stream?user={user}"))),
+            Transport::Ws => Wire::Ws(websocket(server, &format!("user={user}"))),
+            Transport::Phoenix => {
                 let url = format!("ws://{}/socket/websocket?vsn=2.0.0&user={user}", server.client);
                 Wire::Phoenix(tungstenite::client(url, server.connect()).unwrap().0)
             }
-            Way::Longpoll => {
+            Transport::Longpoll => {
                 let (_, reply) = server.get(&format!("/socket/longpoll?vsn=2.0.0&user={user}"));
                 let token = reply["token"].as_str().unwrap().to_string();
                 Wire::Longpoll { token, messages: VecDeque::new() }

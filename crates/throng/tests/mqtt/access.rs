@@ -85,17 +85,17 @@ fn a_client_widens_no_grant_by_what_it_calls_itself() {
 }
 
 /// A server that asks this application who may enter and publish to `asked:…`, and waits for it.
-fn asking(app: &Application) -> Server {
-    asking_with(app, &[("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "60000")])
+fn serve_with_webhook(app: &Application) -> Server {
+    serve_with_webhook_and(app, &[("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "60000")])
 }
 
 /// One that does not wait long for the application. What it answers may come too late.
 fn hasty(app: &Application, settings: &[(&str, &str)]) -> Server {
     let hasty = [("THRONG_WEBHOOK_TIMEOUT_MILLISECONDS", "500")];
-    asking_with(app, &[&hasty, settings].concat())
+    serve_with_webhook_and(app, &[&hasty, settings].concat())
 }
 
-fn asking_with(app: &Application, settings: &[(&str, &str)]) -> Server {
+fn serve_with_webhook_and(app: &Application, settings: &[(&str, &str)]) -> Server {
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tokens/asked.toml");
     let url = app.url();
     let own = [("THRONG_WEBHOOK_URL", url.as_str()), ("THRONG_LOG_LEVEL", "error")];
@@ -119,7 +119,7 @@ fn members(events: &[Value]) -> Act {
 #[test]
 fn the_application_decides_who_subscribes() {
     let app = Application::start(members);
-    let server = asking(&app);
+    let server = serve_with_webhook(&app);
     for version in BOTH {
         let no = if version == V3 { 0x80 } else { 0x87 };
         let mut alice = Connect::new(version, "a").user("alice").open(server.client);
@@ -184,7 +184,7 @@ fn requests_beyond_capacity_are_rejected_by_a_code_that_suback_has() {
 #[test]
 fn the_application_decides_what_is_published() {
     let app = Application::start(members);
-    let (server, hasty) = (asking(&app), hasty(&app, &[]));
+    let (server, hasty) = (serve_with_webhook(&app), hasty(&app, &[]));
     let mut subscriber = Connect::new(V5, "hears").user("alice").open(server.client);
     subscriber.subscribe(&[filter("asked:1", 2)]);
     let mut alice = Connect::new(V5, "a").user("alice").open(server.client);

@@ -258,7 +258,7 @@ fn a_revoked_token_ends_its_connections_and_counts_no_more() {
 }
 
 /// A server whose application says who comes.
-fn asking(app: &Application, timeout_milliseconds: &str) -> Configured {
+fn serve_with_webhook(app: &Application, timeout_milliseconds: &str) -> Configured {
     let url = app.url();
     server(&[
         ("THRONG_WEBHOOK_URL", &url),
@@ -286,7 +286,7 @@ fn the_application_says_who_a_client_is() {
             _ => Act::Reply(events.iter().map(reply).collect()),
         }
     });
-    let (server, hasty) = (asking(&app, "60000"), asking(&app, "500"));
+    let (server, hasty) = (serve_with_webhook(&app, "60000"), serve_with_webhook(&app, "500"));
     for version in BOTH {
         let connect = Connect::new(version, "sensor 7");
         let named = connect.clone().user("login");

@@ -46,9 +46,9 @@ fn clients_get_the_pages_that_the_application_gets() {
                 assert_eq!(status, 200, "{want}");
                 let got = page(&node, &format!("topic=h:1{query}"));
                 assert_eq!(got, want, "{storage:?} {query}");
-                let mut ask = json!({"type": "history", "id": 1, "topic": "h:1"});
-                ask.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-                assert_eq!(command(&mut socket, ask)["ok"], want, "{storage:?} {query}");
+                let mut send_request = json!({"type": "history", "id": 1, "topic": "h:1"});
+                send_request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+                assert_eq!(command(&mut socket, send_request)["ok"], want, "{storage:?} {query}");
             }
         }
         assert_eq!(datas(&page(&node, "topic=h:1&since=last:31&limit=2")), numbers(2..4));
@@ -105,9 +105,9 @@ fn a_page_ends_where_an_outbox_would_be_full() {
         let mut socket = websocket(&node, "");
         let (mut all, mut since, mut pages) = (Vec::new(), "start".to_string(), 0);
         loop {
-            let ask = json!({"type": "history", "id": 1, "topic": "h:1", "limit": 100,
+            let send_request = json!({"type": "history", "id": 1, "topic": "h:1", "limit": 100,
                 "since": since});
-            let page = command(&mut socket, ask)["ok"].clone();
+            let page = command(&mut socket, send_request)["ok"].clone();
             let messages = page["messages"].as_array().unwrap();
             assert!(messages.len() <= 8 && page.to_string().len() < 9_000, "{}", messages.len());
             all.extend(messages.iter().map(|message| message["data"]["n"].clone()));
@@ -132,9 +132,9 @@ fn a_client_that_may_not_enter_a_topic_may_not_read_it() {
     let mut refused = |target: &str, fields: Value, status: u16, code: &str| {
         let (got, refused) = node.get(&format!("/history?{target}"));
         assert_eq!((got, &refused["error"]["code"]), (status, &json!(code)), "{target}");
-        let mut ask = json!({"type": "history", "id": 1});
-        ask.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        let reply = command(&mut socket, ask);
+        let mut send_request = json!({"type": "history", "id": 1});
+        send_request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let reply = command(&mut socket, send_request);
         assert_eq!(reply["error"]["code"], code, "{fields}: {reply}");
         refused["error"]["message"].as_str().unwrap().to_string()
     };
@@ -170,9 +170,9 @@ fn a_client_that_may_not_enter_a_topic_may_not_read_it() {
     }
     let mut own = websocket(&node, "user=al");
     for fields in [json!({"user": "al"}), json!({"topic": "@al"})] {
-        let mut ask = json!({"type": "history", "id": 1});
-        ask.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        assert_eq!(datas(&command(&mut own, ask)["ok"]), [json!("mail")]);
+        let mut send_request = json!({"type": "history", "id": 1});
+        send_request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        assert_eq!(datas(&command(&mut own, send_request)["ok"]), [json!("mail")]);
     }
     // As for other short requests of a page.
     for (method, status) in [("HEAD", 200), ("POST", 405), ("DELETE", 405), ("OPTIONS", 204)] {
@@ -202,8 +202,8 @@ fn many_pages_requested_for_at_once_come_one_after_the_other() {
         }
         let mut socket = websocket(&node, "topic=h:2");
         for id in 0..60 {
-            let ask = json!({"type": "history", "id": id, "topic": "h:1", "limit": 1000});
-            socket.send(tungstenite::Message::text(ask.to_string())).unwrap();
+            let send_request = json!({"type": "history", "id": id, "topic": "h:1", "limit": 1000});
+            socket.send(tungstenite::Message::text(send_request.to_string())).unwrap();
         }
         let (mut pages, mut refused) = (0, 0);
         while pages + refused < 60 {

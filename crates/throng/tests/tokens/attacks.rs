@@ -68,15 +68,22 @@ fn forged_tokens_count_for_nothing_anywhere() {
     for token in &forged {
         let reply = request(&server, "GET", "/poll?topic=room:1&timeout=0", &bearer(token), "");
         assert_eq!(reply.error(), (401, "invalid_token"), "{token}");
-        let mut client = Client::open(&server, Way::Ws, "", "").ok().unwrap();
+        let mut client = Client::open(&server, Transport::Ws, "", "").ok().unwrap();
         assert_eq!(
-            client.ask(json!({"type": "connect", "token": token})),
+            client.command(json!({"type": "connect", "token": token})),
             "invalid_token",
             "{token}"
         );
-        assert_eq!(client.ask(json!({"type": "subscribe", "topic": "room:1"})), "token_required");
-        let reply =
-            Client::open(&server, Way::Phoenix, "", &format!("X-Phoenix-AuthToken: {token}\r\n"));
+        assert_eq!(
+            client.command(json!({"type": "subscribe", "topic": "room:1"})),
+            "token_required"
+        );
+        let reply = Client::open(
+            &server,
+            Transport::Phoenix,
+            "",
+            &format!("X-Phoenix-AuthToken: {token}\r\n"),
+        );
         assert_eq!(reply.err().unwrap().error(), (403, "invalid_token"), "{token}");
     }
     // A wrong one beside a right one: the first place counts.
@@ -97,14 +104,14 @@ fn long_tokens_are_refused_and_not_read() {
         let filler = "x".repeat(bytes * 3 / 4);
         token(with(everything("al"), json!({"filler": filler})))
     };
-    let ask =
+    let command =
         |token: &str| request(&server, "GET", "/poll?topic=room:1&timeout=0", &bearer(token), "");
-    assert_eq!(ask(&of(8_000)).status, 200);
-    assert_eq!(ask(&of(20_000)).error(), (401, "invalid_token"));
-    assert_eq!(ask(&of(80_000)).status, 431);
-    let mut client = Client::open(&server, Way::Ws, "", "").ok().unwrap();
-    assert_eq!(client.ask(json!({"type": "connect", "token": of(60_000)})), "invalid_token");
-    assert!(client.ask(json!({"type": "connect", "token": of(8_000)})).is_object());
+    assert_eq!(command(&of(8_000)).status, 200);
+    assert_eq!(command(&of(20_000)).error(), (401, "invalid_token"));
+    assert_eq!(command(&of(80_000)).status, 431);
+    let mut client = Client::open(&server, Transport::Ws, "", "").ok().unwrap();
+    assert_eq!(client.command(json!({"type": "connect", "token": of(60_000)})), "invalid_token");
+    assert!(client.command(json!({"type": "connect", "token": of(8_000)})).is_object());
     // Claims that would take much to hold.
     for claims in [
         json!({"sub": "al", "throng": {"subscribe": vec!["a"; 101]}}),
@@ -113,7 +120,7 @@ fn long_tokens_are_refused_and_not_read() {
         json!({"sub": "x".repeat(255)}),
         json!({"sub": "al", "throng": {"info": {"a": "x".repeat(4_100)}}}),
     ] {
-        assert_eq!(ask(&token(claims)).error(), (401, "invalid_token"));
+        assert_eq!(command(&token(claims)).error(), (401, "invalid_token"));
     }
     // A pattern that a matcher with backtracking would not be done with.
     let stars = "*a".repeat(100);
@@ -127,7 +134,7 @@ fn long_tokens_are_refused_and_not_read() {
 fn a_storm_of_tokens_disturbs_no_user() {
     let server = serve(&[REQUIRED]);
     let al = token(everything("al"));
-    let mut witness = Client::enter(&server, Way::Sse, &al, "room:1");
+    let mut witness = Client::enter(&server, Transport::Sse, &al, "room:1");
     let rsa = signed("RS256", RSA.0, None, everything("al"));
     let longer = format!("{al}A");
     std::thread::scope(|scope| {
@@ -152,12 +159,12 @@ fn a_storm_of_tokens_disturbs_no_user() {
         }
         // One that is right, again and again.
         scope.spawn(|| {
-            let mut client = Client::open(&server, Way::Ws, "", "").ok().unwrap();
-            assert!(client.ask(json!({"type": "connect", "token": al})).is_object());
+            let mut client = Client::open(&server, Transport::Ws, "", "").ok().unwrap();
+            assert!(client.command(json!({"type": "connect", "token": al})).is_object());
             for _ in 0..500 {
-                let response = client.ask(json!({"type": "connect", "token": al}));
+                let response = client.command(json!({"type": "connect", "token": al}));
                 assert_eq!(response, "already_connected");
-                assert!(client.ask(json!({"type": "refresh", "token": al})).is_object());
+                assert!(client.command(json!({"type": "refresh", "token": al})).is_object());
             }
         });
         scope.spawn(|| {
@@ -172,9 +179,9 @@ fn a_storm_of_tokens_disturbs_no_user() {
 #[test]
 fn many_strangers_that_say_nothing_are_closed_and_receive_nothing() {
     let server = serve(&[REQUIRED, ("THRONG_TIMEOUTS_HEAD_SECONDS", "5")]);
-    let mut witness = Client::enter(&server, Way::Sse, &token(everything("al")), "room:1");
+    let mut witness = Client::enter(&server, Transport::Sse, &token(everything("al")), "room:1");
     let mut silent: Vec<Client> =
-        (0..100).map(|_| Client::open(&server, Way::Ws, "", "").ok().unwrap()).collect();
+        (0..100).map(|_| Client::open(&server, Transport::Ws, "", "").ok().unwrap()).collect();
     server.post("/api/broadcast", json!({"data": "for those who are known"}));
     assert_eq!(witness.until("message"), "for those who are known");
     for client in &mut silent {
@@ -187,12 +194,12 @@ fn many_strangers_that_say_nothing_are_closed_and_receive_nothing() {
 #[test]
 fn a_stranger_has_no_user() {
     let server = serve(&[REQUIRED]);
-    let mut stranger = Client::open(&server, Way::Ws, "", "").ok().unwrap();
+    let mut stranger = Client::open(&server, Transport::Ws, "", "").ok().unwrap();
     server.until("it is counted", |server| {
         server.metric("throng_connections{transport=\"ws\"}") >= 1.0
     });
     for query in ["topic=room:1", "user=al", "user=al&topic=room:1", "user=%2A"] {
-        let refused = Client::open(&server, Way::Ws, query, "").err().unwrap();
+        let refused = Client::open(&server, Transport::Ws, query, "").err().unwrap();
         assert_eq!(refused.error(), (4401, "token_required"), "{query}");
     }
     for (target, body) in [

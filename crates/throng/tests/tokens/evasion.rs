@@ -14,7 +14,7 @@ fn a_token_ends_though_its_client_keeps_itself_unread() {
     let server = serve(&[REQUIRED, NO_SPREAD, slow]);
     let (mut client, exp) = expiring(|exp| {
         let claims = everything("al");
-        let mut client = open_until(exp, &server, Way::Ws, &claims, "&topic=room:1")?;
+        let mut client = open_until(exp, &server, Transport::Ws, &claims, "&topic=room:1")?;
         let Wire::Ws(socket) = &mut client.wire else { unreachable!() };
         for _ in 0..1_000 {
             let subscribe = json!({"type": "subscribe", "id": 1, "topic": "room:2"});
@@ -42,19 +42,19 @@ fn who_says_later_who_they_are_has_no_more_connections() {
     let token = token(everything("al"));
     let connect = json!({"type": "connect", "token": token});
     let mut clients = Vec::new();
-    for way in ["the query", "a command"] {
-        let query = if way == "the query" { format!("token={token}") } else { String::new() };
-        let mut client = Client::open(&server, Way::Ws, &query, "").ok().unwrap();
+    for transport in ["the query", "a command"] {
+        let query = if transport == "the query" { format!("token={token}") } else { String::new() };
+        let mut client = Client::open(&server, Transport::Ws, &query, "").ok().unwrap();
         if query.is_empty() {
-            assert_eq!(client.ask(connect.clone())["users"], json!(["al"]), "{way}");
+            assert_eq!(client.command(connect.clone())["users"], json!(["al"]), "{transport}");
         }
         clients.push(client);
     }
-    let mut third = Client::open(&server, Way::Ws, "", "").ok().unwrap();
-    assert_eq!(third.ask(connect.clone()), "too_many_connections");
+    let mut third = Client::open(&server, Transport::Ws, "", "").ok().unwrap();
+    assert_eq!(third.command(connect.clone()), "too_many_connections");
     // It may stay as nobody, and come when one has gone.
     clients.pop();
-    server.until("there is room for it", |_| match third.ask(connect.clone()) {
+    server.until("there is room for it", |_| match third.command(connect.clone()) {
         Value::String(code) => {
             assert_eq!(code, "too_many_connections");
             false
@@ -73,7 +73,7 @@ fn what_the_application_decides_is_not_read_without_it() {
         _ => json!({}),
     });
     let server = serve_with_requests(&app, &[REQUIRED]);
-    let mut friend = Client::enter(&server, Way::Ws, &token(everything("friend")), "asked:7");
+    let mut friend = Client::enter(&server, Transport::Ws, &token(everything("friend")), "asked:7");
     let publish = json!({"topic": "asked:7", "data": "secret"});
     assert_eq!(server.api("POST", "/api/publish", Some(publish)).0, 200);
     let own = |names: &[&str]| {
@@ -83,22 +83,22 @@ fn what_the_application_decides_is_not_read_without_it() {
     let topic_token = token(json!({"sub": "mallory", "topic": "asked:7", "exp": now_s() + 3_600}));
     for grants in [&["subscribe", "presence"][..], &["subscribe", "history"], &[]] {
         let target = format!("token={}", own(grants));
-        let mut client = Client::open(&server, Way::Ws, &target, "").ok().unwrap();
+        let mut client = Client::open(&server, Transport::Ws, &target, "").ok().unwrap();
         for kind in ["presence", "history"] {
             for token in [None, Some(&topic_token)] {
-                let mut ask = json!({"type": kind, "topic": "asked:7"});
+                let mut command = json!({"type": kind, "topic": "asked:7"});
                 if let Some(token) = token {
-                    ask["token"] = json!(token);
+                    command["token"] = json!(token);
                 }
-                let response = client.ask(ask);
+                let response = client.command(command);
                 assert!(response.is_string(), "{kind} {grants:?} {token:?}: {response}");
             }
         }
     }
     // Whom it has let in may.
-    let entries = friend.ask(json!({"type": "presence", "topic": "asked:7"}));
+    let entries = friend.command(json!({"type": "presence", "topic": "asked:7"}));
     assert_eq!(entries["users"], 1, "{entries}");
-    let page = friend.ask(json!({"type": "history", "topic": "asked:7"}));
+    let page = friend.command(json!({"type": "history", "topic": "asked:7"}));
     assert_eq!(page["messages"][0]["data"], "secret", "{page}");
 }
 
@@ -110,7 +110,7 @@ fn a_clock_that_is_fast_does_not_outlive_a_revocation() {
     };
     let reply = request(&server, "GET", "/poll?timeout=0", &bearer(&issued(3_000)), "");
     assert_eq!(reply.error(), (401, "invalid_token"));
-    let mut client = Client::enter(&server, Way::Ws, &issued(30), "room:1");
+    let mut client = Client::enter(&server, Transport::Ws, &issued(30), "room:1");
     let (_, revoked) = server.api("POST", "/api/revoke", Some(json!({"user": "al"})));
     assert_eq!(revoked["closed"], 1);
     assert_eq!(client.closed(), "token_revoked");

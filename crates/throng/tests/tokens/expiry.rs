@@ -20,25 +20,25 @@ fn of(user: &str, seconds: u64) -> String {
 fn a_client_is_warned_on_every_transport_and_goes_on() {
     let server = serve(&[REQUIRED, NO_SPREAD, WARNED_AT_ONCE]);
     std::thread::scope(|scope| {
-        for way in LASTING {
+        for transport in LASTING {
             let server = &server;
             scope.spawn(move || {
                 let (user, topic, exp) =
-                    (format!("{way:?}"), format!("room:{way:?}"), now_s() + 300);
+                    (format!("{transport:?}"), format!("room:{transport:?}"), now_s() + 300);
                 let token = token(with(everything(&user), json!({"exp": exp})));
-                let mut client = Client::enter(server, way, &token, &topic);
-                let mut early = Client::enter(server, way, &of(&user, 3_600), &topic);
+                let mut client = Client::enter(server, transport, &token, &topic);
+                let mut early = Client::enter(server, transport, &of(&user, 3_600), &topic);
                 let warning = client.until("token_expiring");
-                assert_eq!(warning["expires"], exp, "{way:?}: {warning}");
-                assert!(warning["seconds"].as_u64().unwrap() <= 300, "{way:?}: {warning}");
+                assert_eq!(warning["expires"], exp, "{transport:?}: {warning}");
+                assert!(warning["seconds"].as_u64().unwrap() <= 300, "{transport:?}: {warning}");
                 server.publish(&topic, json!("still"));
-                assert_eq!(client.until("message"), "still", "{way:?}");
+                assert_eq!(client.until("message"), "still", "{transport:?}");
                 // A client whose token lives longer than that is not warned.
                 loop {
                     let (event, value) = early.event();
-                    assert_ne!(event, "token_expiring", "{way:?}: {value}");
+                    assert_ne!(event, "token_expiring", "{transport:?}: {value}");
                     if event == "message" {
-                        assert_eq!(value, "still", "{way:?}");
+                        assert_eq!(value, "still", "{transport:?}");
                         break;
                     }
                 }
@@ -51,27 +51,28 @@ fn a_client_is_warned_on_every_transport_and_goes_on() {
 fn a_client_is_closed_when_its_token_expires_on_every_transport() {
     let server = serve(&[REQUIRED, NO_SPREAD]);
     std::thread::scope(|scope| {
-        for way in LASTING {
+        for transport in LASTING {
             let server = &server;
             scope.spawn(move || {
-                let claims = everything(&format!("{way:?}"));
-                let topic = if way.is_phoenix() { "" } else { "&topic=room:1" };
-                let (mut client, exp) = open_expiring(server, way, &claims, topic);
+                let claims = everything(&format!("{transport:?}"));
+                let topic = if transport.is_phoenix() { "" } else { "&topic=room:1" };
+                let (mut client, exp) = open_expiring(server, transport, &claims, topic);
                 let reason = client.closed();
-                assert!(now_s() >= exp, "{way:?}");
-                if way != Way::Longpoll {
-                    assert_eq!(reason, "token_expired", "{way:?}");
+                assert!(now_s() >= exp, "{transport:?}");
+                if transport != Transport::Longpoll {
+                    assert_eq!(reason, "token_expired", "{transport:?}");
                 }
                 // And doesn't come back.
                 let token = token(with(claims, json!({"exp": exp})));
-                let reply = Client::open(server, way, &format!("token={token}"), "").err().unwrap();
-                assert_eq!(reply.error().1, "token_expired", "{way:?}");
-                let want = match way {
-                    Way::Ws => 4401,
-                    Way::Phoenix | Way::Longpoll => 403,
+                let reply =
+                    Client::open(server, transport, &format!("token={token}"), "").err().unwrap();
+                assert_eq!(reply.error().1, "token_expired", "{transport:?}");
+                let want = match transport {
+                    Transport::Ws => 4401,
+                    Transport::Phoenix | Transport::Longpoll => 403,
                     _ => 401,
                 };
-                assert_eq!(reply.status, want, "{way:?}");
+                assert_eq!(reply.status, want, "{transport:?}");
             });
         }
         // A poll that waits ends then.
@@ -79,7 +80,7 @@ fn a_client_is_closed_when_its_token_expires_on_every_transport() {
             let (mut client, exp) = expiring(|exp| {
                 let token = token(with(everything("poller"), json!({"exp": exp})));
                 let target = format!("topic=room:poll&token={token}");
-                let client = Client::open(&server, Way::Poll, &target, "").ok().unwrap();
+                let client = Client::open(&server, Transport::Poll, &target, "").ok().unwrap();
                 let mut waits = false;
                 server.until("it waits, or its token has expired", |server| {
                     waits = members(server, "room:poll") == 1;
@@ -110,9 +111,9 @@ fn an_expired_token_gets_401_with_a_challenge() {
         assert_eq!(challenge, "Bearer realm=\"throng\", error=\"invalid_token\"");
     }
     // A program sees the status of a handshake; a page of a browser sees a close frame only.
-    let refused = Client::open(&server, Way::Ws, "", &bearer(&late)).err().unwrap();
+    let refused = Client::open(&server, Transport::Ws, "", &bearer(&late)).err().unwrap();
     assert_eq!(refused.error(), (401, "token_expired"));
-    let refused = Client::open(&server, Way::Ws, &format!("token={late}"), "").err().unwrap();
+    let refused = Client::open(&server, Transport::Ws, &format!("token={late}"), "").err().unwrap();
     assert_eq!(refused.error(), (4401, "token_expired"));
     let early = token(with(everything("al"), json!({"nbf": now_s() + 600})));
     let reply = request(&server, "GET", "/sse", &bearer(&early), "");
@@ -123,13 +124,13 @@ fn an_expired_token_gets_401_with_a_challenge() {
 fn a_refreshed_token_keeps_the_connection() {
     let server = serve(&[REQUIRED, NO_SPREAD, WARNED_AT_ONCE]);
     std::thread::scope(|scope| {
-        for way in [Way::Ws, Way::Phoenix, Way::Longpoll] {
+        for transport in [Transport::Ws, Transport::Phoenix, Transport::Longpoll] {
             let server = &server;
             scope.spawn(move || {
-                let (user, topic) = (format!("{way:?}"), format!("room:{way:?}"));
-                let mut client = Client::enter(server, way, &of(&user, 300), &topic);
-                let refresh = |client: &mut Client, token: &str| match way {
-                    Way::Ws => client.ask(json!({"type": "refresh", "token": token})),
+                let (user, topic) = (format!("{transport:?}"), format!("room:{transport:?}"));
+                let mut client = Client::enter(server, transport, &of(&user, 300), &topic);
+                let refresh = |client: &mut Client, token: &str| match transport {
+                    Transport::Ws => client.command(json!({"type": "refresh", "token": token})),
                     _ => {
                         let payload = json!({"access_token": token});
                         let outcome = client.push(&topic, "access_token", payload);
@@ -143,7 +144,7 @@ fn a_refreshed_token_keeps_the_connection() {
                 // One that is worth nothing changes nothing.
                 for wrong in [&*of("bo", 600), "x.y.z", "", &token(json!({"sub": user, "exp": 1}))]
                 {
-                    assert!(refresh(&mut client, wrong).is_string(), "{way:?} {wrong}");
+                    assert!(refresh(&mut client, wrong).is_string(), "{transport:?} {wrong}");
                 }
                 // It may grant less than before.
                 let renewed = |exp: u64| {
@@ -151,16 +152,20 @@ fn a_refreshed_token_keeps_the_connection() {
                     (token(claims), json!({"users": [user], "expires": exp}))
                 };
                 let (token, want) = renewed(now_s() + 400);
-                assert_eq!(refresh(&mut client, &token), want, "{way:?}");
-                assert_eq!(client.until("token_expiring")["expires"], want["expires"], "{way:?}");
+                assert_eq!(refresh(&mut client, &token), want, "{transport:?}");
+                assert_eq!(
+                    client.until("token_expiring")["expires"],
+                    want["expires"],
+                    "{transport:?}"
+                );
                 // What it has entered stays, and what it asks for is judged by the new one.
                 server.publish(&topic, json!("still"));
-                assert_eq!(client.until("message"), "still", "{way:?}");
-                match way {
-                    Way::Ws => {
+                assert_eq!(client.until("message"), "still", "{transport:?}");
+                match transport {
+                    Transport::Ws => {
                         let subscribe = |topic: &str| json!({"type": "subscribe", "topic": topic});
-                        assert_eq!(client.ask(subscribe("room:2")), "not_granted");
-                        assert_eq!(client.ask(subscribe("other"))["topic"], "other");
+                        assert_eq!(client.command(subscribe("room:2")), "not_granted");
+                        assert_eq!(client.command(subscribe("other"))["topic"], "other");
                     }
                     _ => {
                         let refused = client.join("room:2", json!({}));
@@ -172,11 +177,11 @@ fn a_refreshed_token_keeps_the_connection() {
                 let ((), exp) = expiring(|exp| {
                     let (token, want) = renewed(exp);
                     let outcome = refresh(&mut client, &token);
-                    assert!(outcome == want || outcome.is_string(), "{way:?} {outcome}");
+                    assert!(outcome == want || outcome.is_string(), "{transport:?} {outcome}");
                     outcome.is_object().then_some(())
                 });
                 client.closed();
-                assert!(now_s() >= exp, "{way:?}");
+                assert!(now_s() >= exp, "{transport:?}");
             });
         }
     });
@@ -187,7 +192,7 @@ fn a_refreshed_token_keeps_the_connection() {
 fn ends_are_spread() {
     let server = serve(&[REQUIRED, ("THRONG_AUTH_EXPIRY_SPREAD_SECONDS", "5")]);
     let (mut clients, exp) = expiring(|exp| {
-        let open = |_| open_until(exp, &server, Way::Ws, &everything("al"), "");
+        let open = |_| open_until(exp, &server, Transport::Ws, &everything("al"), "");
         (0..60).map(open).collect::<Option<Vec<Client>>>()
     });
     let mut seconds: Vec<u64> = std::thread::scope(|scope| {
@@ -213,9 +218,9 @@ fn ends_are_spread() {
 #[test]
 fn what_does_not_expire_stays() {
     let server = serve(&[NO_SPREAD, ("THRONG_AUTH_ANONYMOUS_GRANTS", "subscribe:room:*")]);
-    let mut anonymous = Client::open(&server, Way::Sse, "topic=room:1", "").ok().unwrap();
-    let mut endless = Client::enter(&server, Way::Sse, &token(everything("al")), "room:1");
-    let (mut short, _) = open_expiring(&server, Way::Sse, &everything("bo"), "&topic=room:1");
+    let mut anonymous = Client::open(&server, Transport::Sse, "topic=room:1", "").ok().unwrap();
+    let mut endless = Client::enter(&server, Transport::Sse, &token(everything("al")), "room:1");
+    let (mut short, _) = open_expiring(&server, Transport::Sse, &everything("bo"), "&topic=room:1");
     assert_eq!(short.closed(), "token_expired");
     // A shard looks once a second whose token has expired.
     std::thread::sleep(Duration::from_millis(1_100));

@@ -37,23 +37,23 @@ fn receives_sensors(server: &Server, client: &mut Client) {
 #[test]
 fn a_filter_in_a_request_reaches_no_more_than_its_token_grants() {
     let (server, token) = (server(), of_sensors());
-    for way in [Way::Sse, Way::Stream, Way::Ws] {
+    for transport in [Transport::Sse, Transport::Stream, Transport::Ws] {
         for (filter, encoded, may) in FILTERS {
             let query = format!("topic={encoded}&filter=mqtt&token={token}");
-            match Client::open(&server, way, &query, "") {
-                Ok(_) => assert!(may, "{way:?} {filter}"),
+            match Client::open(&server, transport, &query, "") {
+                Ok(_) => assert!(may, "{transport:?} {filter}"),
                 Err(reply) => {
-                    let status = if way == Way::Ws { 4403 } else { 403 };
-                    assert_eq!(reply.error(), (status, "not_granted"), "{way:?} {filter}");
-                    assert!(!may, "{way:?} {filter}");
+                    let status = if transport == Transport::Ws { 4403 } else { 403 };
+                    assert_eq!(reply.error(), (status, "not_granted"), "{transport:?} {filter}");
+                    assert!(!may, "{transport:?} {filter}");
                 }
             }
         }
         // One that is not granted refuses all of them.
         let both = format!("topic=sensors/%2B&topic=%23&filter=mqtt&token={token}");
-        assert!(Client::open(&server, way, &both, "").is_err(), "{way:?}");
+        assert!(Client::open(&server, transport, &both, "").is_err(), "{transport:?}");
         let query = format!("topic=sensors/%2B&filter=mqtt&token={token}");
-        let mut client = Client::open(&server, way, &query, "").ok().unwrap();
+        let mut client = Client::open(&server, transport, &query, "").ok().unwrap();
         receives_sensors(&server, &mut client);
     }
 }
@@ -61,11 +61,12 @@ fn a_filter_in_a_request_reaches_no_more_than_its_token_grants() {
 #[test]
 fn a_filter_of_a_command_reaches_no_more_than_the_token_grants() {
     let (server, token) = (server(), of_sensors());
-    let mut client = Client::open(&server, Way::Ws, &format!("token={token}"), "").ok().unwrap();
+    let mut client =
+        Client::open(&server, Transport::Ws, &format!("token={token}"), "").ok().unwrap();
     for (filter, _, may) in FILTERS {
         let subscribe = json!({"type": "subscribe", "topic": filter, "filter": "mqtt"});
         let wanted = if may { json!({"topic": filter}) } else { json!("not_granted") };
-        assert_eq!(client.ask(subscribe), wanted, "{filter}");
+        assert_eq!(client.command(subscribe), wanted, "{filter}");
     }
     receives_sensors(&server, &mut client);
 }
@@ -73,13 +74,13 @@ fn a_filter_of_a_command_reaches_no_more_than_the_token_grants() {
 #[test]
 fn a_channel_that_is_a_filter_reaches_no_more_than_the_token_grants() {
     let (server, token) = (server(), of_sensors());
-    for way in [Way::Phoenix, Way::Longpoll] {
-        let opened = Client::open(&server, way, &format!("token={token}"), "");
+    for transport in [Transport::Phoenix, Transport::Longpoll] {
+        let opened = Client::open(&server, transport, &format!("token={token}"), "");
         let mut client = opened.ok().unwrap();
         for (filter, _, may) in FILTERS {
             let reply = client.join(filter, json!({"filter": "mqtt"}));
             let wanted = if may { "ok" } else { "error" };
-            assert_eq!(reply["status"], wanted, "{way:?} {filter}: {reply}");
+            assert_eq!(reply["status"], wanted, "{transport:?} {filter}: {reply}");
         }
         receives_sensors(&server, &mut client);
     }

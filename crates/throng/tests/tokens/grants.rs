@@ -6,12 +6,12 @@ use crate::support::*;
 use crate::tokens::support::*;
 
 /// The status and the code of a request; of a lasting one that is allowed, 200.
-fn opened(server: &Server, way: Way, query: &str) -> (u16, String) {
-    if way == Way::Poll {
+fn opened(server: &Server, transport: Transport, query: &str) -> (u16, String) {
+    if transport == Transport::Poll {
         let reply = get(server, &format!("/poll?timeout=0&{query}"));
         return (reply.status, reply.error().1.into());
     }
-    match Client::open(server, way, query, "") {
+    match Client::open(server, transport, query, "") {
         Ok(_) => (200, String::new()),
         // A close frame says the same in its own way.
         Err(reply) if reply.status == 4403 => (403, reply.error().1.into()),
@@ -19,16 +19,20 @@ fn opened(server: &Server, way: Way, query: &str) -> (u16, String) {
     }
 }
 
-const NAMING: [Way; 4] = [Way::Sse, Way::Stream, Way::Poll, Way::Ws];
+const NAMING: [Transport; 4] = [Transport::Sse, Transport::Stream, Transport::Poll, Transport::Ws];
 
 #[test]
 fn without_keys_nothing_changes() {
     let server = serve_with(&[]);
-    for way in NAMING {
-        assert_eq!(opened(&server, way, "topic=room:1&user=al&token=x").0, 200, "{way:?}");
+    for transport in NAMING {
+        assert_eq!(
+            opened(&server, transport, "topic=room:1&user=al&token=x").0,
+            200,
+            "{transport:?}"
+        );
     }
-    let mut client = Client::open(&server, Way::Ws, "", "").ok().unwrap();
-    assert_eq!(client.ask(json!({"type": "connect", "token": "x.y.z"})), "no_tokens");
+    let mut client = Client::open(&server, Transport::Ws, "", "").ok().unwrap();
+    assert_eq!(client.command(json!({"type": "connect", "token": "x.y.z"})), "no_tokens");
     assert_eq!(server.api("POST", "/api/revoke", Some(json!({"user": "al"}))).0, 409);
 }
 
@@ -36,17 +40,24 @@ fn without_keys_nothing_changes() {
 fn who_has_no_token_may_do_what_needs_none() {
     let grants = "subscribe:room:*,history:room:*,subscribe:closed:1";
     let server = serve(&[("THRONG_AUTH_ANONYMOUS_GRANTS", grants)]);
-    for way in NAMING {
-        assert_eq!(opened(&server, way, "topic=room:1").0, 200, "{way:?}");
+    for transport in NAMING {
+        assert_eq!(opened(&server, transport, "topic=room:1").0, 200, "{transport:?}");
         let refused = (403, "not_granted".to_string());
         // One that is not granted refuses all of it.
-        assert_eq!(opened(&server, way, "topic=room:1&topic=other"), refused, "{way:?}");
+        assert_eq!(
+            opened(&server, transport, "topic=room:1&topic=other"),
+            refused,
+            "{transport:?}"
+        );
         // The rules count as well.
-        let closed = opened(&server, way, "topic=closed:1");
-        assert_eq!(closed, (403, "forbidden".into()), "{way:?}");
+        let closed = opened(&server, transport, "topic=closed:1");
+        assert_eq!(closed, (403, "forbidden".into()), "{transport:?}");
         // Who says to be somebody has to prove it.
-        let code = if way == Way::Ws { 4401 } else { 401 };
-        assert_eq!(opened(&server, way, "topic=room:1&user=al"), (code, "token_required".into()));
+        let code = if transport == Transport::Ws { 4401 } else { 401 };
+        assert_eq!(
+            opened(&server, transport, "topic=room:1&user=al"),
+            (code, "token_required".into())
+        );
     }
     let refused = get(&server, "/presence?topic=room:1");
     assert_eq!(refused.error(), (403, "not_granted"));
@@ -60,26 +71,27 @@ fn who_has_no_token_may_do_what_needs_none() {
     assert_eq!(reply.error(), (403, "not_granted"));
     // A token that says nothing of topics is as good, and has its own topic.
     let token = token(json!({"sub": "al"}));
-    for way in NAMING {
-        assert_eq!(opened(&server, way, &format!("topic=room:1&token={token}")).0, 200);
-        let other = opened(&server, way, &format!("topic=other&token={token}"));
-        assert_eq!(other, (403, "not_granted".into()), "{way:?}");
+    for transport in NAMING {
+        assert_eq!(opened(&server, transport, &format!("topic=room:1&token={token}")).0, 200);
+        let other = opened(&server, transport, &format!("topic=other&token={token}"));
+        assert_eq!(other, (403, "not_granted".into()), "{transport:?}");
     }
-    let mut client = Client::open(&server, Way::Ws, &format!("token={token}"), "").ok().unwrap();
+    let mut client =
+        Client::open(&server, Transport::Ws, &format!("token={token}"), "").ok().unwrap();
     server.post("/api/send", json!({"user": "al", "data": "mine"}));
     assert_eq!(client.until("message"), "mine");
-    assert_eq!(client.ask(json!({"type": "login", "user": "bo"})), "not_granted");
-    assert_eq!(client.ask(json!({"type": "subscribe", "topic": "room:2"}))["topic"], "room:2");
+    assert_eq!(client.command(json!({"type": "login", "user": "bo"})), "not_granted");
+    assert_eq!(client.command(json!({"type": "subscribe", "topic": "room:2"}))["topic"], "room:2");
     // A Phoenix client without a token may join what is granted to all.
-    for way in [Way::Phoenix, Way::Longpoll] {
-        let mut client = Client::open(&server, way, "", "").ok().unwrap();
-        assert_eq!(client.join("room:1", json!({}))["status"], "ok", "{way:?}");
+    for transport in [Transport::Phoenix, Transport::Longpoll] {
+        let mut client = Client::open(&server, transport, "", "").ok().unwrap();
+        assert_eq!(client.join("room:1", json!({}))["status"], "ok", "{transport:?}");
         assert_eq!(client.join("other", json!({}))["response"]["reason"], "unauthorized");
-        assert_eq!(opened(&server, way, "user=al"), (403, "token_required".into()));
+        assert_eq!(opened(&server, transport, "user=al"), (403, "token_required".into()));
     }
     // One may say later who one is.
-    let mut client = Client::open(&server, Way::Ws, "topic=room:1", "").ok().unwrap();
-    assert_eq!(client.ask(json!({"type": "connect", "token": token}))["users"], json!(["al"]));
+    let mut client = Client::open(&server, Transport::Ws, "topic=room:1", "").ok().unwrap();
+    assert_eq!(client.command(json!({"type": "connect", "token": token}))["users"], json!(["al"]));
     server.publish("room:1", json!("still here"));
     assert_eq!(client.until("message"), "still here");
 }
@@ -89,15 +101,15 @@ fn a_request_repeats_the_users_of_its_token_and_names_no_others() {
     let server = serve(&[REQUIRED]);
     let claims = with(listener("al", &["room:*"]), json!({"users": ["team", "al"]}));
     let token = token(claims);
-    for way in ALL {
+    for transport in ALL {
         for users in ["", "&user=al", "&user=team", "&user=al&user=team"] {
-            let topics = if way.is_phoenix() { "" } else { "&topic=room:1" };
+            let topics = if transport.is_phoenix() { "" } else { "&topic=room:1" };
             let query = format!("token={token}{users}{topics}");
-            assert_eq!(opened(&server, way, &query).0, 200, "{way:?} {users}");
+            assert_eq!(opened(&server, transport, &query).0, 200, "{transport:?} {users}");
         }
         for users in ["&user=bo", "&user=al&user=bo", "&user=*", "&user=AL"] {
-            let (status, code) = opened(&server, way, &format!("token={token}{users}"));
-            assert_eq!((status, &*code), (403, "not_your_user"), "{way:?} {users}");
+            let (status, code) = opened(&server, transport, &format!("token={token}{users}"));
+            assert_eq!((status, &*code), (403, "not_your_user"), "{transport:?} {users}");
         }
     }
     let acks = |user: &str| {
@@ -115,13 +127,14 @@ fn what_is_granted_to_one_user_by_name_is_not_for_who_comes_later() {
     let server = serve(&[REQUIRED]);
     let claims = listener("al", &["chat:al:*", "own:{sub}"]);
     let mut client =
-        Client::open(&server, Way::Ws, &format!("token={}", token(claims)), "").ok().unwrap();
+        Client::open(&server, Transport::Ws, &format!("token={}", token(claims)), "").ok().unwrap();
     let found = server.api("GET", "/api/users/al", None).1;
     let id = found["connections"][0]["id"].clone();
-    let mut enters = |topic: &str| match client.ask(json!({"type": "subscribe", "topic": topic})) {
-        Value::String(code) => code,
-        done => done["topic"].as_str().unwrap().to_string(),
-    };
+    let mut enters =
+        |topic: &str| match client.command(json!({"type": "subscribe", "topic": topic})) {
+            Value::String(code) => code,
+            done => done["topic"].as_str().unwrap().to_string(),
+        };
     assert_eq!(enters("chat:al:1"), "chat:al:1");
     assert_eq!(enters("chat:bo:1"), "not_granted");
     // The application logs the connection in as another user, and then out as the first one.
@@ -144,7 +157,7 @@ fn a_token_grants_each_action_by_itself_and_rules_count_beside_it() {
         token(json!({"sub": "al", "throng": throng}))
     };
     let listens = |token: &str, topic: &str| {
-        opened(&server, Way::Sse, &format!("topic={topic}&token={token}"))
+        opened(&server, Transport::Sse, &format!("topic={topic}&token={token}"))
     };
     let refused = |code: &str| (403, code.to_string());
     assert_eq!(listens(&of("subscribe"), "room:1").0, 200);
@@ -174,20 +187,25 @@ fn a_token_grants_each_action_by_itself_and_rules_count_beside_it() {
     }
     // To ask for what was before is to read history; to return is not.
     let token = of("subscribe");
-    for way in NAMING {
+    for transport in NAMING {
         for since in ["since=start", "since=last:5", "since:room:1=start"] {
             let query = format!("topic=room:1&{since}&token={token}");
-            assert_eq!(opened(&server, way, &query), refused("not_granted"), "{way:?} {since}");
+            assert_eq!(
+                opened(&server, transport, &query),
+                refused("not_granted"),
+                "{transport:?} {since}"
+            );
         }
         let query = format!("topic=room:1&since=00000001:1&token={token}");
-        assert_eq!(opened(&server, way, &query).0, 200, "{way:?}");
+        assert_eq!(opened(&server, transport, &query).0, 200, "{transport:?}");
     }
-    let mut client = Client::open(&server, Way::Ws, &format!("token={token}"), "").ok().unwrap();
+    let mut client =
+        Client::open(&server, Transport::Ws, &format!("token={token}"), "").ok().unwrap();
     let subscribe = |since: &str| json!({"type": "subscribe", "topic": "room:1", "since": since});
-    assert_eq!(client.ask(subscribe("start")), "not_granted");
-    assert_eq!(client.ask(subscribe("00000001:1"))["topic"], "room:1");
+    assert_eq!(client.command(subscribe("start")), "not_granted");
+    assert_eq!(client.command(subscribe("00000001:1"))["topic"], "room:1");
     let mut phoenix =
-        Client::open(&server, Way::Phoenix, &format!("token={token}"), "").ok().unwrap();
+        Client::open(&server, Transport::Phoenix, &format!("token={token}"), "").ok().unwrap();
     let joined = phoenix.join("room:1", json!({"since": "start"}));
     assert_eq!(joined["response"]["reason"], "unauthorized");
     assert_eq!(phoenix.join("room:1", json!({}))["status"], "ok");
@@ -204,9 +222,13 @@ fn a_users_name_stands_for_itself() {
         let claims = listener(user, &["room:{sub}", "{sub}:*"]);
         let token = token(claims);
         let own = user.replace('*', "%2A");
-        assert_eq!(opened(&server, Way::Sse, &format!("topic=room:{own}&token={token}")).0, 200);
+        assert_eq!(
+            opened(&server, Transport::Sse, &format!("topic=room:{own}&token={token}")).0,
+            200
+        );
         for other in ["room:bo", "room:alice", "bo:1", "x:1"] {
-            let (status, code) = opened(&server, Way::Sse, &format!("topic={other}&token={token}"));
+            let (status, code) =
+                opened(&server, Transport::Sse, &format!("topic={other}&token={token}"));
             assert_eq!((status, &*code), (403, "not_granted"), "{user} {other}");
         }
     }
@@ -220,33 +242,45 @@ fn a_topic_token_grants_one_topic_to_one_user() {
     let topic =
         |user: &str, topic: &str, exp: u64| token(json!({"sub": user, "topic": topic, "exp": exp}));
     let good = topic("al", "room:1", exp);
-    for way in NAMING {
-        let ask = |with: &str| opened(&server, way, &format!("topic=room:1&token={own}{with}"));
-        assert_eq!(ask("").1, "not_granted", "{way:?}");
-        assert_eq!(ask(&format!("&topic_token={good}")).0, 200, "{way:?}");
+    for transport in NAMING {
+        let command =
+            |with: &str| opened(&server, transport, &format!("topic=room:1&token={own}{with}"));
+        assert_eq!(command("").1, "not_granted", "{transport:?}");
+        assert_eq!(command(&format!("&topic_token={good}")).0, 200, "{transport:?}");
         let read = format!("&since=start&topic_token={good}");
-        assert_eq!(ask(&read).0, 200, "{way:?}: to read what was before as well");
+        assert_eq!(command(&read).0, 200, "{transport:?}: to read what was before as well");
         for (wrong, code) in [
             (topic("bo", "room:1", exp), "not_granted"),
             (topic("al", "room:2", exp), "not_granted"),
             (topic("al", "room:*", exp), "not_granted"),
         ] {
-            assert_eq!(ask(&format!("&topic_token={wrong}")), (403, code.into()), "{way:?}");
+            assert_eq!(
+                command(&format!("&topic_token={wrong}")),
+                (403, code.into()),
+                "{transport:?}"
+            );
         }
         let late = topic("al", "room:1", now_s() - 1);
-        assert_eq!(ask(&format!("&topic_token={late}")).1, "token_expired", "{way:?}");
-        assert_eq!(ask(&format!("&topic_token={own}")).1, "invalid_token", "{way:?}");
+        assert_eq!(command(&format!("&topic_token={late}")).1, "token_expired", "{transport:?}");
+        assert_eq!(command(&format!("&topic_token={own}")).1, "invalid_token", "{transport:?}");
         // It says nothing of who one is.
-        assert_eq!(opened(&server, way, &format!("topic=room:1&token={good}")).1, "invalid_token");
+        assert_eq!(
+            opened(&server, transport, &format!("topic=room:1&token={good}")).1,
+            "invalid_token"
+        );
         // Several topics, each with its own.
         let second = topic("al", "room:2", exp);
         let both = format!("&topic=room:2&topic_token={good}&topic_token={second}");
-        assert_eq!(ask(&both).0, 200, "{way:?}");
-        assert_eq!(ask(&format!("&topic=room:2&topic_token={good}")).1, "not_granted", "{way:?}");
+        assert_eq!(command(&both).0, 200, "{transport:?}");
+        assert_eq!(
+            command(&format!("&topic=room:2&topic_token={good}")).1,
+            "not_granted",
+            "{transport:?}"
+        );
         // The rules count beside it.
         let closed = topic("al", "closed:1", exp);
         let query = format!("topic=closed:1&token={own}&topic_token={closed}");
-        assert_eq!(opened(&server, way, &query), (403, "forbidden".into()), "{way:?}");
+        assert_eq!(opened(&server, transport, &query), (403, "forbidden".into()), "{transport:?}");
     }
     for path in ["/history", "/presence"] {
         let target = format!("{path}?topic=room:1&token={own}");
@@ -257,23 +291,25 @@ fn a_topic_token_grants_one_topic_to_one_user() {
     let target = format!("/publish?topic=room:1&token={own}&topic_token={good}");
     assert_eq!(request(&server, "POST", &target, "", "x").error(), (403, "not_granted"));
 
-    let mut client = Client::open(&server, Way::Ws, &format!("token={own}"), "").ok().unwrap();
+    let mut client =
+        Client::open(&server, Transport::Ws, &format!("token={own}"), "").ok().unwrap();
     for kind in ["subscribe", "history", "presence"] {
         let command = |token: Value| json!({"type": kind, "topic": "room:1", "token": token});
-        assert_eq!(client.ask(command(Value::Null)), "not_granted", "{kind}");
+        assert_eq!(client.command(command(Value::Null)), "not_granted", "{kind}");
         let wrong = topic("bo", "room:1", exp);
-        assert_eq!(client.ask(command(json!(wrong))), "not_granted", "{kind}");
-        assert_eq!(client.ask(command(json!("x"))), "invalid_token", "{kind}");
-        assert!(client.ask(command(json!(good))).is_object(), "{kind}");
+        assert_eq!(client.command(command(json!(wrong))), "not_granted", "{kind}");
+        assert_eq!(client.command(command(json!("x"))), "invalid_token", "{kind}");
+        assert!(client.command(command(json!(good))).is_object(), "{kind}");
     }
-    for way in [Way::Phoenix, Way::Longpoll] {
-        let mut client = Client::open(&server, way, &format!("token={own}"), "").ok().unwrap();
+    for transport in [Transport::Phoenix, Transport::Longpoll] {
+        let mut client =
+            Client::open(&server, transport, &format!("token={own}"), "").ok().unwrap();
         for wrong in [json!({}), json!({"token": topic("bo", "room:1", exp)}), json!({"token": 7})]
         {
             let outcome = client.join("room:1", wrong);
-            assert_eq!(outcome["response"]["reason"], "unauthorized", "{way:?}");
+            assert_eq!(outcome["response"]["reason"], "unauthorized", "{transport:?}");
         }
-        assert_eq!(client.join("room:1", json!({"token": good}))["status"], "ok", "{way:?}");
+        assert_eq!(client.join("room:1", json!({"token": good}))["status"], "ok", "{transport:?}");
     }
 }
 
@@ -285,10 +321,10 @@ fn presence_shows_what_the_token_says() {
     claims["throng"]["info"] = json!({"name": "Alice"});
     let token = token(claims);
     let target = format!("topic=room:1&token={token}");
-    let mut client = Client::open(&server, Way::Ws, &target, "").ok().unwrap();
+    let mut client = Client::open(&server, Transport::Ws, &target, "").ok().unwrap();
     let shows = |client: &mut Client, want: Value| {
         server.until(&format!("presence shows {want}"), |_| {
-            let listed = client.ask(json!({"type": "presence", "topic": "room:1"}));
+            let listed = client.command(json!({"type": "presence", "topic": "room:1"}));
             let meta = listed["presences"]["al"]["metas"][0].clone();
             want.as_object().unwrap().iter().all(|(name, value)| meta[name] == *value)
         });
@@ -296,7 +332,7 @@ fn presence_shows_what_the_token_says() {
     shows(&mut client, json!({"info": {"name": "Alice"}}));
     let meta = json!({"info": {"name": "Mallory"}, "typing": true});
     let update = json!({"type": "presence_update", "topic": "room:1", "meta": meta});
-    client.ask(update);
+    client.command(update);
     shows(&mut client, json!({"info": {"name": "Alice"}, "typing": true}));
 }
 
@@ -309,20 +345,20 @@ fn many_users_count_as_topics() {
         let users: Vec<String> = (0..users).map(|at| format!("u{at}")).collect();
         token(json!({"users": users, "throng": {"subscribe": ["*"]}}))
     };
-    for way in NAMING {
-        let ask = |users: usize, topics: &str| {
-            opened(&server, way, &format!("token={}{topics}", of(users)))
+    for transport in NAMING {
+        let command = |users: usize, topics: &str| {
+            opened(&server, transport, &format!("token={}{topics}", of(users)))
         };
-        assert_eq!(ask(4, "&topic=a").0, 200, "{way:?}");
-        assert_eq!(ask(5, "&topic=a"), (400, "too_many_topics".into()), "{way:?}");
-        assert_eq!(ask(6, ""), (400, "too_many_topics".into()), "{way:?}");
+        assert_eq!(command(4, "&topic=a").0, 200, "{transport:?}");
+        assert_eq!(command(5, "&topic=a"), (400, "too_many_topics".into()), "{transport:?}");
+        assert_eq!(command(6, ""), (400, "too_many_topics".into()), "{transport:?}");
     }
-    for way in [Way::Phoenix, Way::Longpoll] {
-        let ask = |users| opened(&server, way, &format!("token={}", of(users)));
-        assert_eq!(ask(5).0, 200, "{way:?}");
-        assert_ne!(ask(6).0, 200, "{way:?}");
+    for transport in [Transport::Phoenix, Transport::Longpoll] {
+        let command = |users| opened(&server, transport, &format!("token={}", of(users)));
+        assert_eq!(command(5).0, 200, "{transport:?}");
+        assert_ne!(command(6).0, 200, "{transport:?}");
     }
-    let mut client = Client::open(&server, Way::Ws, "", "").ok().unwrap();
-    assert_eq!(client.ask(json!({"type": "connect", "token": of(6)})), "too_many_topics");
-    assert!(client.ask(json!({"type": "connect", "token": of(5)})).is_object());
+    let mut client = Client::open(&server, Transport::Ws, "", "").ok().unwrap();
+    assert_eq!(client.command(json!({"type": "connect", "token": of(6)})), "too_many_topics");
+    assert!(client.command(json!({"type": "connect", "token": of(5)})).is_object());
 }

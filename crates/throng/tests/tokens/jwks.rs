@@ -154,15 +154,15 @@ fn a_token_waits_on_every_transport_until_its_keys_have_come() {
     let token = rsa("1");
     let assert_sent = || assert!(sent.load(Ordering::Relaxed), "the keys have not come yet");
     thread::scope(|scope| {
-        for way in LASTING {
+        for transport in LASTING {
             let (server, token, assert_sent) = (&server, &token, &assert_sent);
             scope.spawn(move || {
-                let topic = if way.is_phoenix() { "" } else { "&topic=room:1" };
-                let opened = Client::open(server, way, &format!("token={token}{topic}"), "");
-                let mut client = opened.unwrap_or_else(|reply| panic!("{way:?}: {reply:?}"));
+                let topic = if transport.is_phoenix() { "" } else { "&topic=room:1" };
+                let opened = Client::open(server, transport, &format!("token={token}{topic}"), "");
+                let mut client = opened.unwrap_or_else(|reply| panic!("{transport:?}: {reply:?}"));
                 assert_sent();
-                if way.is_phoenix() {
-                    assert_eq!(client.join("room:1", json!({}))["status"], "ok", "{way:?}");
+                if transport.is_phoenix() {
+                    assert_eq!(client.join("room:1", json!({}))["status"], "ok", "{transport:?}");
                 }
             });
         }
@@ -178,7 +178,7 @@ fn a_token_waits_on_every_transport_until_its_keys_have_come() {
         });
         // A command and what is sent behind it.
         scope.spawn(|| {
-            let mut client = Client::open(&server, Way::Ws, "", "").ok().unwrap();
+            let mut client = Client::open(&server, Transport::Ws, "", "").ok().unwrap();
             let Wire::Ws(socket) = &mut client.wire else { panic!() };
             for command in [
                 json!({"type": "connect", "token": token, "id": 1}),
@@ -209,8 +209,8 @@ fn a_key_that_is_new_is_fetched_and_one_that_is_gone_counts_no_more() {
             let server = issuers.serve(&["/keys"], &[]);
             server.until("the keys are there", |server| poll(server, &rsa("1")).0 == 200);
             let query = format!("token={}", rsa("1"));
-            let ws = Client::open(&server, Way::Ws, &query, "").ok().unwrap();
-            let phoenix = Client::open(&server, Way::Phoenix, &query, "").ok().unwrap();
+            let ws = Client::open(&server, Transport::Ws, &query, "").ok().unwrap();
+            let phoenix = Client::open(&server, Transport::Phoenix, &query, "").ok().unwrap();
             issuers.set(at_once(vec![jwk(ED.1, "2")]));
             let response = poll(&server, &ed("2"));
             // On a slow machine they may be fetched again by then.
@@ -231,7 +231,7 @@ fn a_key_that_is_new_is_fetched_and_one_that_is_gone_counts_no_more() {
     thread::scope(|scope| {
         scope.spawn(|| assert_eq!(poll(&server, &ed("2")).0, 200));
         scope.spawn(|| {
-            let response = ws.ask(json!({"type": "refresh", "token": ed("2")}));
+            let response = ws.command(json!({"type": "refresh", "token": ed("2")}));
             assert_eq!(response["users"], json!(["al"]));
         });
         scope.spawn(|| {
@@ -291,8 +291,8 @@ fn an_issuer_that_is_down_is_not_the_tokens_fault() {
     let reply = get(&server, &format!("/sse?topic=room:1&token={}", rsa("1")));
     assert_eq!(reply.error(), (503, "keys_unavailable"));
     assert!(header(&reply.head, "retry-after").is_some(), "{reply:?}");
-    let mut stranger = Client::open(&server, Way::Ws, "", "").ok().unwrap();
-    let response = stranger.ask(json!({"type": "connect", "token": rsa("1")}));
+    let mut stranger = Client::open(&server, Transport::Ws, "", "").ok().unwrap();
+    let response = stranger.command(json!({"type": "connect", "token": rsa("1")}));
     assert_eq!(response, "keys_unavailable");
     // Other things go on.
     assert_eq!(poll(&server, "x.y.z"), refused(401, "invalid_token"));

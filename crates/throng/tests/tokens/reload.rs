@@ -70,18 +70,20 @@ fn keys_in_files_are_rotated_by_a_reload() {
         signed("RS256", RSA.0, None, everything("al")),
         signed("EdDSA", ED.0, None, everything("al")),
     );
-    let ask = || [by(FIRST), by(SECOND), rsa.clone(), ed.clone()].map(|token| place.poll(&token));
-    assert_eq!(ask(), [200, 401, 200, 401]);
-    let mut open =
-        Client::open(&place.server, Way::Ws, &format!("token={}", by(FIRST)), "").ok().unwrap();
+    let command =
+        || [by(FIRST), by(SECOND), rsa.clone(), ed.clone()].map(|token| place.poll(&token));
+    assert_eq!(command(), [200, 401, 200, 401]);
+    let mut open = Client::open(&place.server, Transport::Ws, &format!("token={}", by(FIRST)), "")
+        .ok()
+        .unwrap();
     place.write("key", SECOND);
     place.write("public.pem", ED.1);
     place.reload(TAKEN);
-    assert_eq!(ask(), [401, 200, 401, 200]);
+    assert_eq!(command(), [401, 200, 401, 200]);
     // Who is connected stays.
-    assert_eq!(open.ask(json!({"type": "ping"})), json!({}));
-    assert_eq!(open.ask(json!({"type": "refresh", "token": by(FIRST)})), "invalid_token");
-    assert!(open.ask(json!({"type": "refresh", "token": by(SECOND)})).is_object());
+    assert_eq!(open.command(json!({"type": "ping"})), json!({}));
+    assert_eq!(open.command(json!({"type": "refresh", "token": by(FIRST)})), "invalid_token");
+    assert!(open.command(json!({"type": "refresh", "token": by(SECOND)})).is_object());
 
     // What can't be right leaves all as it was.
     for (name, text) in [
@@ -95,13 +97,13 @@ fn keys_in_files_are_rotated_by_a_reload() {
         // The change beside it counts neither.
         place.write("throng.toml", &format!("{configuration}issuers = [\"https://a.example\"]\n"));
         place.reload(REFUSED);
-        assert_eq!(ask(), [401, 200, 401, 200], "{name} {text}");
+        assert_eq!(command(), [401, 200, 401, 200], "{name} {text}");
         place.write(name, &before);
         place.write("throng.toml", configuration);
     }
     std::fs::remove_file(place.folder.path().join("public.pem")).unwrap();
     place.reload(REFUSED);
-    assert_eq!(ask(), [401, 200, 401, 200]);
+    assert_eq!(command(), [401, 200, 401, 200]);
 }
 
 #[test]
@@ -112,7 +114,7 @@ fn tokens_can_be_required_and_not_while_it_runs() {
     let place = Place::new("tokens-required", &open, &[]);
     let none = || get(&place.server, "/poll?topic=room:1&timeout=0").status;
     assert_eq!(none(), 200);
-    let mut early = Client::open(&place.server, Way::Ws, "topic=room:1", "").ok().unwrap();
+    let mut early = Client::open(&place.server, Transport::Ws, "topic=room:1", "").ok().unwrap();
     place.write("throng.toml", &format!("{base}required = true\n"));
     place.reload(TAKEN);
     assert_eq!(none(), 401);
@@ -120,9 +122,9 @@ fn tokens_can_be_required_and_not_while_it_runs() {
     // Who has come before stays in what it has entered, and may do no more than others without a token.
     place.server.publish("room:1", json!("still"));
     assert_eq!(early.until("message"), "still");
-    assert_eq!(early.ask(json!({"type": "subscribe", "topic": "room:2"})), "not_granted");
-    assert!(early.ask(json!({"type": "connect", "token": by(FIRST)})).is_object());
-    assert_eq!(early.ask(json!({"type": "subscribe", "topic": "room:2"}))["topic"], "room:2");
+    assert_eq!(early.command(json!({"type": "subscribe", "topic": "room:2"})), "not_granted");
+    assert!(early.command(json!({"type": "connect", "token": by(FIRST)})).is_object());
+    assert_eq!(early.command(json!({"type": "subscribe", "topic": "room:2"}))["topic"], "room:2");
     // And without keys everybody is who they say, again.
     place.write("throng.toml", "[client]\npublish_prefixes = [\"room:\"]\n");
     place.reload(TAKEN);

@@ -58,14 +58,14 @@ fn no_token_and_no_key_is_in_a_log_or_an_reply() {
             .chain(wrong_claims.into_iter().map(of))
             .collect();
     for token in &tokens {
-        for way in LASTING {
-            let topics = if way.is_phoenix() { "" } else { "&topic=room:1" };
-            let mut client = match Client::open(&server, way, &format!("token={token}{topics}"), "")
-            {
-                Ok(client) => client,
-                Err(_) => continue,
-            };
-            if way.is_phoenix() {
+        for transport in LASTING {
+            let topics = if transport.is_phoenix() { "" } else { "&topic=room:1" };
+            let mut client =
+                match Client::open(&server, transport, &format!("token={token}{topics}"), "") {
+                    Ok(client) => client,
+                    Err(_) => continue,
+                };
+            if transport.is_phoenix() {
                 client.join("room:2", json!({"token": token}));
                 client.push("room:2", "access_token", json!({"access_token": token}));
             }
@@ -86,16 +86,16 @@ fn no_token_and_no_key_is_in_a_log_or_an_reply() {
                 stream.head();
             }
         }
-        let mut ws = Client::open(&server, Way::Ws, "", "").ok().unwrap();
-        ws.ask(json!({"type": "connect", "token": token}));
-        ws.ask(json!({"type": "refresh", "token": token}));
-        ws.ask(json!({"type": "subscribe", "topic": "room:2", "token": token}));
+        let mut ws = Client::open(&server, Transport::Ws, "", "").ok().unwrap();
+        ws.command(json!({"type": "connect", "token": token}));
+        ws.command(json!({"type": "refresh", "token": token}));
+        ws.command(json!({"type": "subscribe", "topic": "room:2", "token": token}));
     }
     server.post("/api/revoke", json!({"jti": "jti-2"}));
     let (mut lasting, _) = expiring(|exp| {
         tokens.push(of(with(everything("al"), json!({"exp": exp}))));
         let query = format!("token={}", tokens.last().unwrap());
-        Client::open(&server, Way::Ws, &query, "").ok()
+        Client::open(&server, Transport::Ws, &query, "").ok()
     });
     assert_eq!(lasting.closed(), "token_expired");
     // Everything that answers with what it knows.
@@ -148,7 +148,7 @@ fn refusals_say_nothing_of_topics() {
     let everything = token(everything("al"));
     let _members: Vec<Client> = ["room:here", "work:now", "free"]
         .into_iter()
-        .map(|topic| Client::enter(&server, Way::Ws, &everything, topic))
+        .map(|topic| Client::enter(&server, Transport::Ws, &everything, topic))
         .collect();
     let bo = token(json!({"sub": "bo", "throng": {}}));
     // The date and nothing else may differ; the names are of one length in what is compared.
@@ -192,7 +192,7 @@ fn refusals_say_nothing_of_topics() {
         same(&format!("{who}: /ack"), acks.to_vec());
         // A handshake names topics, too.
         let shakes = NAMES.map(|name| {
-            let opened = Client::open(&server, Way::Ws, &format!("topic={name}"), &headers);
+            let opened = Client::open(&server, Transport::Ws, &format!("topic={name}"), &headers);
             let reply = opened.err().unwrap();
             assert_eq!(reply.error().1, "not_granted");
             format!("{} {} {}", reply.status, reply.head, reply.body)
@@ -220,8 +220,8 @@ fn refusals_say_nothing_of_topics() {
             });
             same(&format!("{who}: {command}"), replies.to_vec());
         }
-        for way in [Way::Phoenix, Way::Longpoll] {
-            let mut client = Client::open(&server, way, "", &headers).ok().unwrap();
+        for transport in [Transport::Phoenix, Transport::Longpoll] {
+            let mut client = Client::open(&server, transport, "", &headers).ok().unwrap();
             for (event, payload) in [
                 ("phx_join", json!({})),
                 ("phx_join", json!({"since": "start"})),
@@ -235,7 +235,7 @@ fn refusals_say_nothing_of_topics() {
             ] {
                 let replies =
                     NAMES.map(|name| client.push(name, event, payload.clone()).to_string());
-                same(&format!("{who}: {way:?} {event}"), replies.to_vec());
+                same(&format!("{who}: {transport:?} {event}"), replies.to_vec());
             }
         }
     }

@@ -18,25 +18,27 @@ fn al() -> String {
 fn a_token_may_stand_in_a_header_in_the_query_and_in_a_cookie() {
     let server = server();
     let token = al();
-    for way in LASTING {
-        let topic = if way.is_phoenix() { "" } else { "topic=room:1" };
+    for transport in LASTING {
+        let topic = if transport.is_phoenix() { "" } else { "topic=room:1" };
         for (query, headers) in [
             (topic.to_string(), bearer(&token)),
             (topic.to_string(), format!("authorization: bearer {token}\r\n")),
             (format!("{topic}&token={token}"), String::new()),
             (topic.to_string(), format!("Cookie: a=b; throng_token={token}; c=d\r\n")),
         ] {
-            let mut client = Client::open(&server, way, &query, &headers)
-                .unwrap_or_else(|reply| panic!("{way:?} {headers}: {reply:?}"));
-            if way.is_phoenix() {
-                assert_eq!(client.join("room:1", json!({}))["status"], "ok", "{way:?}");
+            let mut client = Client::open(&server, transport, &query, &headers)
+                .unwrap_or_else(|reply| panic!("{transport:?} {headers}: {reply:?}"));
+            if transport.is_phoenix() {
+                assert_eq!(client.join("room:1", json!({}))["status"], "ok", "{transport:?}");
             }
             server.until_members("room:1", 1);
-            assert!(is_here(&server, "al"), "{way:?}");
+            assert!(is_here(&server, "al"), "{transport:?}");
             server.publish("room:1", json!("hello"));
-            assert_eq!(client.until("message"), "hello", "{way:?}");
+            assert_eq!(client.until("message"), "hello", "{transport:?}");
             drop(client);
-            server.until("it is gone", |server| !is_here(server, "al") || way == Way::Longpoll);
+            server.until("it is gone", |server| {
+                !is_here(server, "al") || transport == Transport::Longpoll
+            });
             server.post("/api/disconnect", json!({"user": "al"}));
             server.until("it is gone", |server| !is_here(server, "al"));
         }
@@ -94,7 +96,7 @@ fn a_cookie_counts_for_pages_that_are_known_only() {
     let server = server();
     let cookie = format!("Cookie: throng_token={}\r\n", al());
     let own = format!("Origin: http://{}\r\n", server.client);
-    let ask = |method: &str, target: &str, headers: &str| {
+    let command = |method: &str, target: &str, headers: &str| {
         let reply = request(&server, method, target, &format!("{cookie}{headers}"), "");
         (reply.status, reply.error().1.to_string())
     };
@@ -116,22 +118,22 @@ fn a_cookie_counts_for_pages_that_are_known_only() {
         ("Origin: https://evil.example\r\nSec-Fetch-Site: same-origin\r\n", 403),
     ] {
         let want = if status == 200 { "" } else { "bad_origin" };
-        assert_eq!(ask("GET", poll, headers), (status, want.into()), "{headers}");
+        assert_eq!(command("GET", poll, headers), (status, want.into()), "{headers}");
     }
     // What changes something needs to be known for sure.
     let ack = "/ack?user=al&id=00000001:1";
-    assert_eq!(ask("POST", ack, ""), (403, "bad_origin".into()));
-    assert_ne!(ask("POST", ack, "Origin: https://app.example\r\n").0, 403);
+    assert_eq!(command("POST", ack, ""), (403, "bad_origin".into()));
+    assert_ne!(command("POST", ack, "Origin: https://app.example\r\n").0, 403);
     // A token that a page has put somewhere itself needs none of this, where the page may use the server.
     let reply = request(&server, "GET", poll, &format!("{}{own}", bearer(&al())), "");
     assert_eq!(reply.status, 200);
     // WebSockets, too.
-    for way in [Way::Ws, Way::Phoenix] {
+    for transport in [Transport::Ws, Transport::Phoenix] {
         let foreign = format!("{cookie}Origin: https://evil.example\r\n");
-        let reply = Client::open(&server, way, "", &foreign).err().unwrap();
-        assert_eq!(reply.error(), (403, "bad_origin"), "{way:?}");
+        let reply = Client::open(&server, transport, "", &foreign).err().unwrap();
+        assert_eq!(reply.error(), (403, "bad_origin"), "{transport:?}");
         let known = format!("{cookie}Origin: https://app.example\r\n");
-        assert!(Client::open(&server, way, "", &known).is_ok(), "{way:?}");
+        assert!(Client::open(&server, transport, "", &known).is_ok(), "{transport:?}");
     }
 }
 
@@ -139,12 +141,12 @@ fn a_cookie_counts_for_pages_that_are_known_only() {
 fn any_origin_is_none_that_is_named() {
     let server = serve(&[REQUIRED, ("THRONG_AUTH_COOKIE", "session")]);
     let cookie = format!("Cookie: throng_token=x; session={}\r\n", al());
-    let ask = |headers: &str| {
+    let command = |headers: &str| {
         let headers = format!("{cookie}{headers}");
         request(&server, "GET", "/poll?topic=room:1&timeout=0", &headers, "")
     };
-    assert_eq!(ask("").status, 200);
-    let foreign = ask("Origin: https://app.example\r\n");
+    assert_eq!(command("").status, 200);
+    let foreign = command("Origin: https://app.example\r\n");
     assert_eq!(foreign.error(), (403, "bad_origin"));
     assert_eq!(header(&foreign.head, "access-control-allow-credentials"), None);
     // Without a name there is no such cookie.
@@ -200,20 +202,20 @@ fn phoenix_clients_bring_tokens_in_their_own_ways() {
     let token = al();
     for encoded in [STANDARD_NO_PAD.encode(&token), URL_SAFE_NO_PAD.encode(&token)] {
         let offer = format!("Sec-WebSocket-Protocol: phoenix, base64url.bearer.phx.{encoded}\r\n");
-        let mut client = Client::open(&server, Way::Phoenix, "", &offer).ok().unwrap();
+        let mut client = Client::open(&server, Transport::Phoenix, "", &offer).ok().unwrap();
         assert_eq!(client.join("room:1", json!({}))["status"], "ok");
         assert_eq!(client.join("other", json!({}))["response"]["reason"], "unauthorized");
     }
     let padded = STANDARD.encode(b"x");
     for wrong in [&*padded, "!", "", &"A".repeat(100)] {
         let offer = format!("Sec-WebSocket-Protocol: phoenix, base64url.bearer.phx.{wrong}\r\n");
-        let refused = Client::open(&server, Way::Phoenix, "", &offer).err().unwrap();
+        let refused = Client::open(&server, Transport::Phoenix, "", &offer).err().unwrap();
         assert_eq!(refused.status, 403, "{wrong}");
     }
     let sent = format!("X-Phoenix-AuthToken: {token}\r\n");
-    let mut client = Client::open(&server, Way::Longpoll, "", &sent).ok().unwrap();
+    let mut client = Client::open(&server, Transport::Longpoll, "", &sent).ok().unwrap();
     assert_eq!(client.join("room:1", json!({}))["status"], "ok");
-    let refused = Client::open(&server, Way::Longpoll, "", "").err().unwrap();
+    let refused = Client::open(&server, Transport::Longpoll, "", "").err().unwrap();
     assert_eq!(refused.error(), (403, "token_required"));
 }
 
@@ -221,7 +223,7 @@ fn phoenix_clients_bring_tokens_in_their_own_ways() {
 #[test]
 fn a_stranger_on_ws_says_first_who_it_is() {
     let server = server();
-    let mut client = Client::open(&server, Way::Ws, "", "").ok().unwrap();
+    let mut client = Client::open(&server, Transport::Ws, "", "").ok().unwrap();
     for command in [
         json!({"type": "subscribe", "topic": "room:1"}),
         json!({"type": "publish", "topic": "room:1", "data": 1}),
@@ -233,23 +235,23 @@ fn a_stranger_on_ws_says_first_who_it_is() {
         json!({"type": "presence_update", "topic": "room:1", "meta": {}}),
         json!({"type": "ack", "topic": "work:1", "message": "00000001:1"}),
     ] {
-        assert_eq!(client.ask(command.clone()), "token_required", "{command}");
+        assert_eq!(client.command(command.clone()), "token_required", "{command}");
     }
-    assert_eq!(client.ask(json!({"type": "ping"})), json!({}));
-    assert_eq!(client.ask(json!({"type": "refresh", "token": al()})), "not_connected");
-    assert_eq!(client.ask(json!({"type": "connect"})), "bad_token");
-    assert_eq!(client.ask(json!({"type": "connect", "token": ""})), "invalid_token");
+    assert_eq!(client.command(json!({"type": "ping"})), json!({}));
+    assert_eq!(client.command(json!({"type": "refresh", "token": al()})), "not_connected");
+    assert_eq!(client.command(json!({"type": "connect"})), "bad_token");
+    assert_eq!(client.command(json!({"type": "connect", "token": ""})), "invalid_token");
     // It is told nothing that everybody else is.
-    let mut known = Client::open(&server, Way::Ws, "", &bearer(&al())).ok().unwrap();
+    let mut known = Client::open(&server, Transport::Ws, "", &bearer(&al())).ok().unwrap();
     server.post("/api/broadcast", json!({"data": "to all"}));
     assert_eq!(known.until("message"), "to all");
     let exp = now_s() + 600;
     let token = token(with(listener("al", &["room:*"]), json!({"exp": exp, "users": ["team"]})));
-    let connected = client.ask(json!({"type": "connect", "token": token}));
+    let connected = client.command(json!({"type": "connect", "token": token}));
     assert_eq!(connected, json!({"users": ["al", "team"], "expires": exp}));
-    assert_eq!(client.ask(json!({"type": "connect", "token": token})), "already_connected");
-    assert_eq!(client.ask(json!({"type": "subscribe", "topic": "other"})), "not_granted");
-    let entered = client.ask(json!({"type": "subscribe", "topic": "room:1"}));
+    assert_eq!(client.command(json!({"type": "connect", "token": token})), "already_connected");
+    assert_eq!(client.command(json!({"type": "subscribe", "topic": "other"})), "not_granted");
+    let entered = client.command(json!({"type": "subscribe", "topic": "room:1"}));
     assert_eq!(entered["topic"], "room:1");
     for (target, body) in [
         ("/api/broadcast", json!({"data": "again"})),
@@ -266,14 +268,14 @@ fn a_stranger_on_ws_says_first_who_it_is() {
 #[test]
 fn a_stranger_that_says_nothing_is_closed() {
     let server = serve(&[REQUIRED, ("THRONG_TIMEOUTS_HEAD_SECONDS", "5")]);
-    let mut silent = Client::open(&server, Way::Ws, "", "").ok().unwrap();
-    let mut busy = Client::open(&server, Way::Ws, "", "").ok().unwrap();
-    assert_eq!(busy.ask(json!({"type": "connect", "token": "x.y.z"})), "invalid_token");
-    let mut known = Client::open(&server, Way::Ws, "", "").ok().unwrap();
-    known.ask(json!({"type": "connect", "token": al()}));
+    let mut silent = Client::open(&server, Transport::Ws, "", "").ok().unwrap();
+    let mut busy = Client::open(&server, Transport::Ws, "", "").ok().unwrap();
+    assert_eq!(busy.command(json!({"type": "connect", "token": "x.y.z"})), "invalid_token");
+    let mut known = Client::open(&server, Transport::Ws, "", "").ok().unwrap();
+    known.command(json!({"type": "connect", "token": al()}));
     assert_eq!(silent.closed(), "unauthorized");
     assert_eq!(busy.closed(), "unauthorized");
-    assert_eq!(known.ask(json!({"type": "ping"})), json!({}));
+    assert_eq!(known.command(json!({"type": "ping"})), json!({}));
     server.until("both are counted", |server| {
         server.metric("throng_connections_closed_total{reason=\"unauthorized\"}") == 2.0
     });

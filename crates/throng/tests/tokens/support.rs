@@ -74,21 +74,26 @@ pub fn expiring<T>(mut attempt: impl FnMut(u64) -> Option<T>) -> (T, u64) {
 pub fn open_until(
     exp: u64,
     server: &Server,
-    way: Way,
+    transport: Transport,
     claims: &Value,
     query: &str,
 ) -> Option<Client> {
     let token = token(with(claims.clone(), json!({ "exp": exp })));
-    match Client::open(server, way, &format!("token={token}{query}"), "") {
+    match Client::open(server, transport, &format!("token={token}{query}"), "") {
         Ok(client) => Some(client),
         Err(reply) if reply.error().1 == "token_expired" => None,
-        Err(reply) => panic!("{way:?}: {reply:?}"),
+        Err(reply) => panic!("{transport:?}: {reply:?}"),
     }
 }
 
 /// Connects with a token of these claims that expires soon, and returns the time at which it does.
-pub fn open_expiring(server: &Server, way: Way, claims: &Value, query: &str) -> (Client, u64) {
-    expiring(|exp| open_until(exp, server, way, claims, query))
+pub fn open_expiring(
+    server: &Server,
+    transport: Transport,
+    claims: &Value,
+    query: &str,
+) -> (Client, u64) {
+    expiring(|exp| open_until(exp, server, transport, claims, query))
 }
 
 /// A token that the shared key signs.
@@ -120,7 +125,7 @@ pub fn with(mut claims: Value, more: Value) -> Value {
 
 /// How a client is connected.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Way {
+pub enum Transport {
     Sse,
     Stream,
     Poll,
@@ -129,30 +134,38 @@ pub enum Way {
     Longpoll,
 }
 
-pub const ALL: [Way; 6] = [Way::Sse, Way::Stream, Way::Poll, Way::Ws, Way::Phoenix, Way::Longpoll];
+pub const ALL: [Transport; 6] = [
+    Transport::Sse,
+    Transport::Stream,
+    Transport::Poll,
+    Transport::Ws,
+    Transport::Phoenix,
+    Transport::Longpoll,
+];
 
 /// Those that stay connected.
-pub const LASTING: [Way; 5] = [Way::Sse, Way::Stream, Way::Ws, Way::Phoenix, Way::Longpoll];
+pub const LASTING: [Transport; 5] =
+    [Transport::Sse, Transport::Stream, Transport::Ws, Transport::Phoenix, Transport::Longpoll];
 
-impl Way {
+impl Transport {
     /// Where a client of it asks.
     pub fn path(self) -> &'static str {
         match self {
-            Way::Sse => "/sse?",
-            Way::Stream => "/stream?",
-            Way::Poll => "/poll?timeout=60&",
-            Way::Ws => "/ws?",
-            Way::Phoenix => "/socket/websocket?vsn=2.0.0&",
-            Way::Longpoll => "/socket/longpoll?vsn=2.0.0&",
+            Transport::Sse => "/sse?",
+            Transport::Stream => "/stream?",
+            Transport::Poll => "/poll?timeout=60&",
+            Transport::Ws => "/ws?",
+            Transport::Phoenix => "/socket/websocket?vsn=2.0.0&",
+            Transport::Longpoll => "/socket/longpoll?vsn=2.0.0&",
         }
     }
 
     pub fn is_phoenix(self) -> bool {
-        matches!(self, Way::Phoenix | Way::Longpoll)
+        matches!(self, Transport::Phoenix | Transport::Longpoll)
     }
 
     fn is_websocket(self) -> bool {
-        matches!(self, Way::Ws | Way::Phoenix)
+        matches!(self, Transport::Ws | Transport::Phoenix)
     }
 }
 
@@ -244,12 +257,17 @@ impl Client {
 
     /// Connects, to what the query says, with these header lines. A refusal is the answer to the request;
     /// for `/ws` it may be a close frame, which is an answer of its code.
-    pub fn open(server: &Server, way: Way, query: &str, headers: &str) -> Result<Self, Reply> {
-        let target = format!("{}{query}", way.path());
-        if way.is_websocket() {
+    pub fn open(
+        server: &Server,
+        transport: Transport,
+        query: &str,
+        headers: &str,
+    ) -> Result<Self, Reply> {
+        let target = format!("{}{query}", transport.path());
+        if transport.is_websocket() {
             let socket = handshake(server, &target, headers)?;
-            let mut client = match way {
-                Way::Ws => Client::of(Wire::Ws(socket)),
+            let mut client = match transport {
+                Transport::Ws => Client::of(Wire::Ws(socket)),
                 _ => return Ok(Client::of(Wire::Phoenix(socket))),
             };
             let (kind, said) = client.event();
@@ -263,7 +281,7 @@ impl Client {
         }
         let mut stream = Stream::new(server.connect());
         stream.send(&format!("GET {target} HTTP/1.1\r\nHost: {}\r\n{headers}\r\n", server.client));
-        if way == Way::Poll {
+        if transport == Transport::Poll {
             // It may wait long; what was wrong is said at once.
             stream.reader.get_ref().set_nonblocking(false).unwrap();
             return Ok(Client::of(Wire::Poll(stream)));
@@ -280,9 +298,9 @@ impl Client {
             let body = body();
             return Err(Reply { status, head, body });
         }
-        Ok(match way {
-            Way::Sse => Client::of(Wire::Sse(stream)),
-            Way::Stream => Client::of(Wire::Stream(stream)),
+        Ok(match transport {
+            Transport::Sse => Client::of(Wire::Sse(stream)),
+            Transport::Stream => Client::of(Wire::Stream(stream)),
             _ => {
                 let body = body();
                 let Some(session) = body["token"].as_str().map(String::from) else {
@@ -296,14 +314,14 @@ impl Client {
     }
 
     /// Connects with a token in the query, and enters a topic.
-    pub fn enter(server: &Server, way: Way, token: &str, topic: &str) -> Self {
-        let topics = if way.is_phoenix() { String::new() } else { format!("&topic={topic}") };
+    pub fn enter(server: &Server, transport: Transport, token: &str, topic: &str) -> Self {
+        let topics = if transport.is_phoenix() { String::new() } else { format!("&topic={topic}") };
         let before = members(server, topic);
-        let opened = Client::open(server, way, &format!("token={token}{topics}"), "");
-        let mut client = opened.unwrap_or_else(|reply| panic!("{way:?}: {reply:?}"));
-        if way.is_phoenix() {
+        let opened = Client::open(server, transport, &format!("token={token}{topics}"), "");
+        let mut client = opened.unwrap_or_else(|reply| panic!("{transport:?}: {reply:?}"));
+        if transport.is_phoenix() {
             let joined = client.join(topic, json!({}));
-            assert_eq!(joined["status"], "ok", "{way:?}: {joined}");
+            assert_eq!(joined["status"], "ok", "{transport:?}: {joined}");
         }
         server.until("it is in the topic", |server| members(server, topic) == before + 1);
         client
@@ -333,7 +351,7 @@ impl Client {
     }
 
     /// A command of `/ws`, and what it is answered: the object, or the code of the error.
-    pub fn ask(&mut self, fields: Value) -> Value {
+    pub fn command(&mut self, fields: Value) -> Value {
         let Wire::Ws(socket) = &mut self.wire else { panic!("this is not /ws") };
         socket.send(Message::text(with(fields, json!({"id": 1})).to_string())).unwrap();
         let outcome = self.reply("reply");

@@ -114,14 +114,14 @@ fn sessions_are_resumed_at_the_new_process() {
     let node = node(&authority, Storage::Memory, &[]);
     let config = authority.client_config();
     let address = node.client_tls.unwrap();
-    let ask = || {
+    let request = || {
         let mut stream = connect_with(&config, address);
         stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
         // The ticket comes before the answer.
         stream.read_exact(&mut [0; 13]).unwrap();
     };
-    ask();
+    request();
     node.upgrade();
-    ask();
+    request();
     assert_eq!(node.metric("throng_tls_handshakes_total{result=\"resumed\"}"), 1.0);
 }

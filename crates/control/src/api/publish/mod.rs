@@ -64,7 +64,7 @@ fn check_scope(node: &Node, caller: &Caller, topic: &str) -> Result<(), Rejectio
     let live = node.live();
     let policy = &live.policy;
     let decision = policy.decide(caller.principal(), Action::Publish, &policy.topic(topic));
-    match decision.unasked() {
+    match decision.without_webhook() {
         Ok(_) => Ok(()),
         Err(Deny::PublishSystem) => Err(denied(Deny::PublishSystem)),
         Err(deny) => {
@@ -94,7 +94,7 @@ fn denied(deny: Deny) -> Rejection {
 fn check_rules(node: &Node, topic: &str) -> Result<(), Rejection> {
     let policy = &node.live().policy;
     let decision = policy.decide(&Principal::application(), Action::Publish, &policy.topic(topic));
-    decision.unasked().map(drop).map_err(denied)
+    decision.without_webhook().map(drop).map_err(denied)
 }
 
 /// The message for the broker, to this topic, checked.

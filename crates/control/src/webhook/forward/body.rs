@@ -121,7 +121,7 @@ fn field(out: &mut Vec<u8>, name: &str, text: &str) {
 mod tests {
     use model::{Attributes, ConnectionId, NodeId, Publication, Qos};
     use serde_json::{Value, json};
-    use shard::HookPlace;
+    use shard::SharedHook;
 
     use super::*;
 
@@ -157,7 +157,7 @@ mod tests {
             transport: "mqtt",
             client: Some("pump-7".into()),
             at_ms: 1_700_000_000_000,
-            hook: HookPlace::default(),
+            hook: SharedHook::default(),
             reply: None,
         };
         let want = json!({

@@ -1,12 +1,12 @@
-//! Carries what clients publish to back ends, and what these answer back: rules of `[[forward]]`.
+//! Sends clients' messages to back ends, and publishes the replies in their responses: rules of `[[forward]]`.
 //!
-//! Each rule has a queue: a queue of its own, whose messages leave in batches in the order in which they came,
-//! one HTTP request at a time. A batch that is not taken is sent again, until the time of its messages is
-//! over; then they have failed, and whoever waits for them is told. So a back end that does not answer holds
-//! up its own queue alone, and no message overtakes another.
+//! Each rule has a queue of its own. Its messages are sent in batches, in the order of their arrival, with one HTTP
+//! request at a time. A batch that is not taken is sent again until the time of its messages is over. Then they have
+//! failed, and the clients that wait for them get an error. So a back end that does not respond holds up its own queue
+//! only, and no message overtakes another.
 //!
-//! A status of 200 to 299 takes a batch, one of 400 to 499 refuses it for good but for 408 and 429, and all
-//! else is a failure that may pass. What an answer says is published by [`PublishReplies`], which knows the node.
+//! A status of 200 to 299 takes a batch. A status of 400 to 499 rejects it for good, but for 408 and 429. Any other
+//! result is a failure that may pass. [`PublishReplies`] publishes the replies of a response.
 
 mod body;
 mod queue;
@@ -33,47 +33,46 @@ pub(super) use queue::Waits;
 pub use queue::{ForwardStats, ReplyCounts};
 use sender::ForwardSender;
 
-/// At the end, what waits is sent for so long.
+/// How long the messages that wait are still sent at the end.
 const END: Duration = Duration::from_secs(3);
 
-/// Where the messages of a rule go, and how. All of it may change while the node runs; the limits hold for
-/// what comes after.
+/// The back end of a rule. All of it may change while the node runs; new limits hold for later messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forward {
-    /// The rule's filter, which is its name.
+    /// The filter of the rule, which is its name.
     pub filter: Arc<str>,
     /// `http://` or `https://`.
     pub url: Arc<str>,
-    /// How long one request may take.
+    /// The time limit of one request.
     pub timeout: Duration,
-    /// How long a message is offered.
+    /// How long a message is sent again before it has failed.
     pub retry: Duration,
-    /// How many messages a request may carry.
+    /// The limit on messages in a request.
     pub batch_messages_max: usize,
     /// How long a message waits for others.
     pub batch_wait: Duration,
-    /// How many messages may be there that the back end has not taken.
+    /// The limit on messages that the back end has not taken.
     pub queue_messages_max: usize,
-    /// What these may hold, in bytes; one that is alone may be larger.
+    /// The limit on their bytes. A message that is alone may be larger.
     pub queue_bytes_max: usize,
 }
 
-/// Where the reply to a message goes.
+/// The destination of the reply to a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplyTo {
-    /// The topic that its client named, else its user's own.
+    /// The topic that its client named; otherwise the personal topic of its user.
     pub topic: Name,
-    /// By which the client knows the reply.
+    /// The data by which the client recognises the reply.
     pub correlation_data: Option<Box<[u8]>>,
 }
 
 /// Publishes the replies of back ends.
 pub trait PublishReplies: Send + Sync {
-    /// Publishes the messages of a response's body and counts what becomes of each. `reply_to` says where the
-    /// answer to a message goes by its id; nothing where it can go nowhere, or was not asked.
+    /// Publishes the replies in a response's body and counts the results. `reply_to` returns the destination of the
+    /// reply to a message, by the message's id; `None` if there is no destination or no such message.
     ///
     /// # Errors
-    /// What is wrong with the body, or with the first message that can't be published; others are.
+    /// What is wrong with the body, or with the first reply that can't be published. Other replies are published.
     fn publish(
         &self,
         body: &[u8],
@@ -86,26 +85,26 @@ pub trait PublishReplies: Send + Sync {
 pub(super) struct Restored {
     pub request: ForwardRequest,
     pub id: String,
-    /// Its number: those that come later have higher ones.
+    /// Its number. Later messages have higher ones.
     pub number: u64,
     /// The request in which it is under way, if it is.
     pub sent_in: Option<RequestId>,
 }
 
-/// The shards' side: the queues, by their filters.
+/// The side of the shards: the queues, by their filters.
 pub(super) struct Forwards {
-    /// With what ids begin: that of another run is another.
+    /// The beginning of ids. Another run has another one.
     node: String,
     gate: Arc<Gate>,
     queues: RwLock<HashMap<Arc<str>, Arc<ForwardQueue>>>,
-    /// Those that nobody serves yet.
+    /// Queues without a sender yet.
     begun: Mutex<Vec<Arc<ForwardQueue>>>,
-    /// Those whose rules are gone, and which may have something to send yet.
+    /// Queues whose rules were removed, and which may still have messages.
     closed: Mutex<Vec<Weak<ForwardQueue>>>,
     changed: Notify,
     /// The number of the next message.
     pub next: AtomicU64,
-    /// When what waits is sent no longer; nothing before the end.
+    /// When messages are sent no longer; `None` before the end.
     end: watch::Sender<Option<Instant>>,
 }
 
@@ -124,7 +123,7 @@ impl Forwards {
         }
     }
 
-    /// Takes rules in place of those before. What waits for one that is gone is sent yet.
+    /// Replaces the rules. Messages of a removed rule are still sent.
     pub fn set(&self, rules: &[Forward], proof: &Proof) {
         let mut queues = self.queues.write().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut *queues);
@@ -155,8 +154,8 @@ impl Forwards {
         self.changed.notify_one();
     }
 
-    /// Puts a message into its queue. For one whose rule is gone there is no capacity, as in a queue that closes: its
-    /// shard has not heard of that yet, and what is published again goes by the rules that are there then.
+    /// Puts a message into its queue. A message whose rule was removed is rejected like one without capacity: its shard
+    /// does not have the new rules yet, and the client may publish it again under these.
     pub fn put(&self, request: ForwardRequest) -> Result<(), QueueFull> {
         let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
         let queue = queues.get(&request.filter).cloned();
@@ -166,15 +165,15 @@ impl Forwards {
         queue.ok_or(QueueFull)?.put(request, id, number)
     }
 
-    /// All queues, those included whose rules are gone.
+    /// Returns all queues, with those of removed rules.
     pub fn all_queues(&self) -> Vec<Arc<ForwardQueue>> {
         let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
         let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
         queues.values().cloned().chain(closed.iter().filter_map(Weak::upgrade)).collect()
     }
 
-    /// Takes in the messages of another process, in their order and without regard to limits. They count as if
-    /// they came now. Gives those whose rules are not there.
+    /// Imports the messages of another process, in their order and without limits. Their time begins anew. Returns
+    /// those whose rules are not there.
     pub fn restore(&self, messages: Vec<Restored>) -> Vec<Restored> {
         let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
         let mut homeless = Vec::new();
@@ -187,7 +186,7 @@ impl Forwards {
         homeless
     }
 
-    /// Takes nothing any more, and ends when all was sent, or soon.
+    /// Accepts no more messages, and ends when all were sent, or soon.
     pub fn close(&self) {
         self.end.send_if_modified(|end| {
             let is_first = end.is_none();
@@ -199,7 +198,7 @@ impl Forwards {
         self.changed.notify_one();
     }
 
-    /// What was counted, by filter.
+    /// Returns the counters, by filter.
     pub fn stats(&self) -> Vec<(Arc<str>, ForwardStats)> {
         let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> =
@@ -213,12 +212,12 @@ impl Forwards {
     }
 }
 
-/// The control thread's side: sends what is in the queues.
+/// The side of the control thread: sends the messages of the queues.
 pub struct Forwarder {
     forwards: Arc<Forwards>,
-    /// Whose servers it trusts.
+    /// Which certificates of servers are trusted.
     clients: Clients,
-    /// Tells that this has ended.
+    /// Completes when this has ended.
     _done: oneshot::Sender<()>,
 }
 
@@ -231,8 +230,8 @@ impl Forwarder {
         Forwarder { forwards, clients, _done: done }
     }
 
-    /// Runs until the dispatcher is told to stop, and a little longer to send what waits. Needs a tokio
-    /// runtime with I/O and time.
+    /// Runs until the dispatcher is stopped, and a little longer to send the messages that wait. Needs a tokio runtime
+    /// with I/O and time.
     pub async fn run(self, replies: Arc<dyn PublishReplies>) {
         let mut queues = JoinSet::new();
         let mut end = self.forwards.end.subscribe();

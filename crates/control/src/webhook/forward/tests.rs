@@ -31,7 +31,7 @@ fn message(data: &str, replies: Option<&Arc<AtomicUsize>>) -> ForwardRequest {
         transport: "mqtt",
         client: None,
         at_ms: 0,
-        hook: shard::HookPlace::default(),
+        hook: shard::SharedHook::default(),
         reply: replies.map(|replies| -> shard::Reply<WebhookResponse> {
             Box::new(move |_| _ = replies.fetch_add(1, Ordering::Relaxed))
         }),

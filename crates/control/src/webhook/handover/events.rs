@@ -1,34 +1,33 @@
-//! Events for the application.
+//! The export of events for the application.
 
 use std::sync::Arc;
 
 use handover::{Part, PartError, encode};
 use minicbor::{Decode, Encode};
 use model::{CloseReason, Name};
-use shard::{HookEvent, Whose};
+use shard::{EventSource, HookEvent};
 
 use super::super::Dispatcher;
 use super::super::events::{QueueState, TopicState, Waiting};
 use super::{Id, Staged, connection, decode, id_record, names, number, numbered, texts, transport};
 
-/// Topics, or events, that are copied while a lock is held once.
+/// The limit on topics or events that are copied while a lock is held once.
 const PIECE: usize = 256;
 
-/// Kinds of keys. They stay for good.
+/// The kinds of keys. They never change.
 const WAITING: u8 = b'w';
 const UNNUMBERED: u8 = b'i';
 const TOPIC: u8 = b't';
 const STATE: u8 = b's';
 
-/// The part's name, which stays for good.
+/// The name of the part. It never changes.
 const EVENTS: &str = "events";
 
-/// Events that the application has not taken yet, and which topics are occupied, for another process, which
-/// goes on with the same numbers and in the same order. A request that was not answered is sent again as it
-/// was.
+/// Events that the application has not taken yet, and which topics are occupied, for another process, which goes on
+/// with the same numbers and in the same order. A request without a response is sent again unchanged.
 ///
-/// The other process has all from here, also where events are kept in a store: there is nothing to be read from
-/// that, and nothing is written that it holds.
+/// The other process gets everything from here, also if events are stored: it need not read the store, which has them
+/// already.
 pub struct EventsPart {
     dispatcher: Arc<Dispatcher>,
     staged: Staged,
@@ -57,32 +56,32 @@ struct EventRecord {
     transport: String,
     #[n(5)]
     topic: Option<String>,
-    /// The name of the reason why it has ended.
+    /// The name of the reason for its end.
     #[n(6)]
     reason: Option<String>,
-    /// How long it was there.
+    /// How long it was open.
     #[cbor(n(7), default)]
     seconds: u32,
 }
 
 impl EventRecord {
-    /// Nothing for events that are not in the list of those.
+    /// Absent for events without one.
     fn new(at_ms: u64, event: &HookEvent) -> Option<Self> {
-        let (kind, whose, topic, end) = match event {
-            HookEvent::Connected(whose) => (0, whose, None, None),
-            HookEvent::Disconnected { whose, reason, seconds } => {
-                (1, whose, None, Some((reason.name(), *seconds)))
+        let (kind, source, topic, end) = match event {
+            HookEvent::Connected(source) => (0, source, None, None),
+            HookEvent::Disconnected { source, reason, seconds } => {
+                (1, source, None, Some((reason.name(), *seconds)))
             }
-            HookEvent::Joined(whose, topic) => (2, whose, Some(topic), None),
-            HookEvent::Left(whose, topic) => (3, whose, Some(topic), None),
+            HookEvent::Joined(source, topic) => (2, source, Some(topic), None),
+            HookEvent::Left(source, topic) => (3, source, Some(topic), None),
             HookEvent::Occupied(_) | HookEvent::Vacated(_) => return None,
         };
         Some(EventRecord {
             at_ms,
             kind,
-            connection: id_record(whose.connection),
-            users: texts(&whose.users),
-            transport: whose.transport.into(),
+            connection: id_record(source.connection),
+            users: texts(&source.users),
+            transport: source.transport.into(),
             topic: topic.map(Name::to_string),
             reason: end.map(|(reason, _)| reason.into()),
             seconds: end.map_or(0, |(_, seconds)| seconds),
@@ -90,7 +89,7 @@ impl EventRecord {
     }
 
     fn import(self) -> Result<(u64, HookEvent), PartError> {
-        let whose = Whose {
+        let source = EventSource {
             connection: connection(self.connection),
             users: names(self.users),
             transport: transport(&self.transport),
@@ -99,17 +98,17 @@ impl EventRecord {
         let reasons = CloseReason::ALL.into_iter();
         let reason = reasons.clone().find(|it| Some(it.name()) == self.reason.as_deref());
         let event = match (self.kind, reason) {
-            (0, _) => HookEvent::Connected(whose),
-            (1, Some(reason)) => HookEvent::Disconnected { whose, reason, seconds: self.seconds },
-            (2, _) => HookEvent::Joined(whose, topic),
-            (3, _) => HookEvent::Left(whose, topic),
+            (0, _) => HookEvent::Connected(source),
+            (1, Some(reason)) => HookEvent::Disconnected { source, reason, seconds: self.seconds },
+            (2, _) => HookEvent::Joined(source, topic),
+            (3, _) => HookEvent::Left(source, topic),
             _ => return Err(PartError::new(EVENTS, "an event has a kind that nobody knows")),
         };
         Ok((self.at_ms, event))
     }
 }
 
-/// What shards have said of a topic.
+/// What shards have reported about a topic.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 struct TopicRecord {
@@ -118,12 +117,12 @@ struct TopicRecord {
     /// The state that the application knows.
     #[n(1)]
     is_occupied: bool,
-    /// When an event says otherwise, in milliseconds since 1970.
+    /// When the next event about it is due, in milliseconds since 1970.
     #[n(2)]
     due_ms: Option<u64>,
 }
 
-/// What is no single event's.
+/// The state besides the events.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 struct StateRecord {
@@ -131,15 +130,15 @@ struct StateRecord {
     next: u64,
     #[n(1)]
     lost: u64,
-    /// The application was told that the node has begun.
+    /// The event that the node has begun was added.
     #[n(2)]
     begun: bool,
-    /// How many events the request has that was not taken, and how many were dropped before it, as it says.
+    /// The number of events of the batch that was not taken, and of dropped events that it reports.
     #[n(3)]
     again: Option<(u64, u64)>,
 }
 
-/// A waiting event as it is written: when it was, and its JSON.
+/// A waiting event: when it happened, and its JSON.
 fn row(event: &Waiting) -> Vec<u8> {
     [&event.at_ms.to_le_bytes()[..], &event.json].concat()
 }

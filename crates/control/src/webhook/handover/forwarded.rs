@@ -1,4 +1,4 @@
-//! Messages for back ends, which these have not taken.
+//! The export of messages that back ends have not taken.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use handover::{Part, PartError, encode};
 use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
 use model::Name;
-use shard::{ForwardRequest, HookPlace, PendingHook};
+use shard::{ForwardRequest, PendingHook, SharedHook};
 
 use super::super::Dispatcher;
 use super::super::error::ErrorKind;
@@ -19,20 +19,20 @@ use super::{
     texts, transport,
 };
 
-/// Messages that are written while a queue's lock is held once.
+/// The limit on messages that are exported while a queue's lock is held once.
 const PIECE: usize = 128;
 
-/// Kinds of keys. They stay for good.
+/// The kinds of keys. They never change.
 const MESSAGE: u8 = b'm';
 const STATE: u8 = b's';
 
-/// The part's name, which stays for good.
+/// The name of the part. It never changes.
 const FORWARD: &str = "forward";
 
-/// Messages that wait for back ends or are under way, for another process, which sends them in their order:
-/// those of one request once more in one request with the same id. They have their whole time anew.
+/// Messages that wait for back ends or are under way, for another process, which sends them in their order. Those of
+/// one request are sent in one request with the same id again. Their time begins anew.
 ///
-/// Who waits for a message whose rule the other process has not is told that it was not taken.
+/// A message whose rule the other process does not have has failed: its client gets an error.
 pub struct Forwarded {
     dispatcher: Arc<Dispatcher>,
     to_shard: ToShard,
@@ -40,8 +40,7 @@ pub struct Forwarded {
 }
 
 impl Forwarded {
-    /// The messages of this dispatcher. Those who wait for what becomes of another process's messages are told
-    /// through this process's shards.
+    /// The messages of this dispatcher. Results of another process's messages go to this process's shards.
     pub fn new(dispatcher: Arc<Dispatcher>, to_shard: ToShard) -> Self {
         Forwarded { dispatcher, to_shard, staged: Staged::default() }
     }
@@ -69,7 +68,7 @@ struct MessageRecord {
     client: Option<String>,
     #[n(7)]
     at_ms: u64,
-    /// What waits for that the back end takes it.
+    /// What waits until the back end has taken it.
     #[n(8)]
     hook: Option<ByteVec>,
     /// The id of the request in which it is under way.
@@ -118,7 +117,7 @@ impl MessageRecord {
             .map_err(|error| PartError::new(FORWARD, error))?;
         let connection = self.connection.map(connection);
         let hook = self.hook.map(|bytes| hook(FORWARD, &bytes)).transpose()?;
-        // Only who has a connection waits.
+        // Only a connection waits.
         let waits = connection.zip(hook.as_ref());
         let reply = waits.map(|(id, hook)| reply(to_shard, id, hook));
         let request = ForwardRequest {
@@ -129,7 +128,7 @@ impl MessageRecord {
             transport: transport(&self.transport),
             client: self.client.map(Name::from),
             at_ms: self.at_ms,
-            hook: hook.unwrap_or_else(HookPlace::default),
+            hook: hook.unwrap_or_else(SharedHook::default),
             reply,
         };
         let sent_in = self.sent_in.map(RequestId::of_text);
@@ -182,7 +181,7 @@ impl Part for Forwarded {
         Ok(())
     }
 
-    /// All messages wait in their queues, in their order. Shards must take commands by now.
+    /// Queues all messages in their order. Shards must process commands by now.
     fn complete(&self) -> Result<(), PartError> {
         let mut restored = Vec::new();
         for (key, value) in self.staged.take() {

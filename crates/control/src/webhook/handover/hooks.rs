@@ -1,4 +1,4 @@
-//! Questions to the application that it has not answered.
+//! The export of requests to the application that have no response.
 
 use std::sync::Arc;
 
@@ -18,18 +18,17 @@ use super::{
     texts, transport,
 };
 
-/// Questions that are written while the locks are held once.
+/// The limit on requests that are exported while the locks are held once.
 const PIECE: usize = 128;
 
-/// The kind of keys. It stays for good.
+/// The kind of keys. It never changes.
 const PENDING: u8 = b'q';
 
-/// The part's name, which stays for good.
+/// The name of the part. It never changes.
 const HOOKS: &str = "hooks";
 
-/// Questions that wait or are under way, for another process, which asks them all again: those of one request
-/// once more in one request with the same id, as far as it has not failed in part. They have their whole time
-/// anew.
+/// Requests that wait or are under way, for another process, which sends them all again. Those of one batch are sent in
+/// one batch with the same id again, unless some of them have failed. Their time begins anew.
 pub struct Hooks {
     dispatcher: Arc<Dispatcher>,
     to_shard: ToShard,
@@ -37,19 +36,19 @@ pub struct Hooks {
 }
 
 impl Hooks {
-    /// The questions of this dispatcher. Answers to those of another process go to this process's shards.
+    /// The requests of this dispatcher. Responses to requests of another process go to this process's shards.
     pub fn new(dispatcher: Arc<Dispatcher>, to_shard: ToShard) -> Self {
         Hooks { dispatcher, to_shard, staged: Staged::default() }
     }
 }
 
-/// A question.
+/// A request.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 struct RequestDetailsRecord {
     #[n(0)]
     connection: Id,
-    /// Where to ask, if its topic's rule says so.
+    /// The URL of its topic's rule, if it has one.
     #[n(1)]
     url: Option<String>,
     /// The kind's name.
@@ -71,15 +70,15 @@ struct RequestDetailsRecord {
     transport: String,
     #[n(10)]
     connect: Option<ConnectRecord>,
-    /// What waits for the answer.
+    /// What waits for the response.
     #[n(11)]
     hook: ByteVec,
-    /// The id of the request in which it was sent, and how many were in that.
+    /// The id of the batch in which it was sent, and how many requests that had.
     #[n(12)]
     sent_in: Option<(String, u64)>,
 }
 
-/// Somebody who comes without a token.
+/// A client without a token.
 #[derive(Encode, Decode)]
 #[cbor(map)]
 struct ConnectRecord {
@@ -170,13 +169,13 @@ impl From<ConnectRecord> for Connecting {
             credentials,
         };
         let topics_max = usize::try_from(record.topics_max).unwrap_or(usize::MAX);
-        // One that can't be read is not known.
+        // An invalid value counts as unknown.
         Connecting { address: address.and_then(|it| it.parse().ok()), request, topics_max }
     }
 }
 
 impl RequestDetailsRecord {
-    /// Nothing where nobody waits for the answer any more.
+    /// Absent if its connection does not wait any more.
     fn new(request: &PendingRequest, sent_in: SentIn<'_>) -> Option<Self> {
         let WebhookRequest { url, details, connection, hook, reply: _ } = &request.hook_request;
         let RequestDetails { kind, topic, event, payload, tags, key, users, transport, connect } =
@@ -248,7 +247,7 @@ impl Part for Hooks {
         let mut numbers = Vec::new();
         self.dispatcher.each_pending(&mut |request, _| numbers.push(request.number));
         numbers.sort_unstable();
-        // One may be on its way from the request queue into a queue, and seen in both.
+        // A request may move from the request queue to a queue meanwhile, and be seen in both.
         numbers.dedup();
         for numbers in numbers.chunks(PIECE) {
             let (Some(first), Some(last)) = (numbers.first(), numbers.last()) else { continue };
@@ -275,7 +274,7 @@ impl Part for Hooks {
         Ok(())
     }
 
-    /// All questions wait in their order, before those that this process's shards ask.
+    /// Queues all requests in their order, before those of this process's shards.
     fn complete(&self) -> Result<(), PartError> {
         let settings = self.dispatcher.settings();
         let mut restored = Vec::new();

@@ -1,8 +1,8 @@
-//! What goes on with the application, on its way to another process: questions that it has not answered, what
-//! it is told, and messages for back ends.
+//! The export of work with the application to another process: requests without a response, events, and messages for
+//! back ends.
 //!
-//! While the process serves, all of this changes all the time. What is written down while
-//! [all stands still](super::Dispatcher::stand_still) is whole and goes on in its order.
+//! While the process serves, all of this changes all the time. What is exported while
+//! [all stands still](super::Dispatcher::stand_still) is complete, and goes on in its order.
 
 mod events;
 mod forwarded;
@@ -21,13 +21,13 @@ pub use events::EventsPart;
 pub use forwarded::Forwarded;
 pub use hooks::Hooks;
 
-/// Leaves a command in a shard's mailbox.
+/// Sends a command to a shard's mailbox.
 pub type ToShard = Arc<dyn Fn(u16, Command) + Send + Sync>;
 
 /// Records by their keys.
 type Records = BTreeMap<Box<[u8]>, Box<[u8]>>;
 
-/// Records that are taken in all together: order counts, and so does what is gone.
+/// Records that are imported all together, because their order and their absence count.
 #[derive(Default)]
 struct Staged(Mutex<Records>);
 
@@ -85,12 +85,12 @@ fn names(texts: Vec<String>) -> Vec<Name> {
 /// A transport by its name.
 fn transport(name: &str) -> &'static str {
     let known = protocol::standard().names().map(|protocol| protocol.name());
-    // Requests without a transport of their own, and what a newer version may know.
+    // Requests without a transport of their own, and transports of a newer version.
     known.chain(["http"]).find(|known| *known == name).unwrap_or("unknown")
 }
 
-/// Tells a connection's shard an answer to what it waits for.
-fn reply(to_shard: &ToShard, id: ConnectionId, hook: &shard::HookPlace) -> Reply<WebhookResponse> {
+/// Sends a response to the shard of a connection.
+fn reply(to_shard: &ToShard, id: ConnectionId, hook: &shard::SharedHook) -> Reply<WebhookResponse> {
     let (to_shard, hook) = (to_shard.clone(), hook.clone());
     let ConnectionId { shard, slot, serial, .. } = id;
     Box::new(move |response| {
@@ -100,7 +100,7 @@ fn reply(to_shard: &ToShard, id: ConnectionId, hook: &shard::HookPlace) -> Reply
     })
 }
 
-fn hook(part: &'static str, bytes: &[u8]) -> Result<shard::HookPlace, PartError> {
+fn hook(part: &'static str, bytes: &[u8]) -> Result<shard::SharedHook, PartError> {
     let hook = PendingHook::decode(bytes).map_err(|error| PartError::new(part, error))?;
-    Ok(shard::HookPlace::new(hook))
+    Ok(shard::SharedHook::new(hook))
 }

@@ -46,7 +46,7 @@ pub fn hook_request(slot: u32) -> WebhookRequest {
         url: None,
         details: RequestDetails { event: Some("say".into()), payload, ..about },
         connection: ConnectionId { node: model::NodeId(9), shard: 0, slot, serial: 3 },
-        hook: shard::HookPlace::default(),
+        hook: shard::SharedHook::default(),
         reply: Box::new(|_| ()),
     }
 }

@@ -3,7 +3,7 @@
 use ::handover::testing::pass;
 use ::handover::{Part, Sent};
 use model::{Name, Publication};
-use shard::{Command, ForwardRequest, HookEvent, HookPlace, PendingHook, Whose};
+use shard::{Command, EventSource, ForwardRequest, HookEvent, PendingHook, SharedHook};
 
 use super::*;
 
@@ -33,7 +33,7 @@ async fn next(replies: &mut Replies) -> (u32, bool) {
 /// A question with a number, of connection `number % 10`.
 fn numbered_request(number: u32, to_shard: &ToShard) -> WebhookRequest {
     let (slot, to_shard) = (number % 10, to_shard.clone());
-    let hook = HookPlace::new(PendingHook::Connect(number));
+    let hook = SharedHook::new(PendingHook::Connect(number));
     let base = hook_request_with(slot, Data::Json(number.to_string().into()));
     let place = hook.clone();
     let reply = Box::new(move |response| {
@@ -189,8 +189,8 @@ fn a_request_is_written_with_all_that_the_application_is_sent() {
 
 fn joined(topic: &str) -> HookEvent {
     let connection = ConnectionId { node: model::NodeId(9), shard: 0, slot: 1, serial: 3 };
-    let whose = Whose { connection, users: vec!["al".into()], transport: "ws" };
-    HookEvent::Joined(whose, topic.into())
+    let source = EventSource { connection, users: vec!["al".into()], transport: "ws" };
+    HookEvent::Joined(source, topic.into())
 }
 
 #[tokio::test]
@@ -219,12 +219,12 @@ async fn events_go_on_with_their_numbers() {
     // Three events wait, one topic is occupied, and there is a state.
     assert_eq!(pass(&parts[0], &parts[1], &mut sent), 4 + 1 + 1);
     old.stand_still();
-    let whose = |event| match event {
-        HookEvent::Joined(whose, _) => whose,
+    let source = |event| match event {
+        HookEvent::Joined(source, _) => source,
         _ => unreachable!(),
     };
     let (reason, seconds) = (model::CloseReason::ByClient, 7);
-    old.notify(0, vec![HookEvent::Disconnected { whose: whose(joined("")), reason, seconds }]);
+    old.notify(0, vec![HookEvent::Disconnected { source: source(joined("")), reason, seconds }]);
     old.notify(0, vec![HookEvent::Vacated("t".into()), HookEvent::Occupied("u".into())]);
     app.gate.add_permits(1);
     tokio::time::sleep(Duration::from_millis(50)).await;

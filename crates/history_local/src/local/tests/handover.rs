@@ -71,10 +71,10 @@ impl Line {
 
 /// What is answered, now or later.
 fn reply<T: Send + 'static>(
-    ask: impl FnOnce(Completion<T>) -> Result<HistoryReply<T>, HistoryError>,
+    call: impl FnOnce(Completion<T>) -> Result<HistoryReply<T>, HistoryError>,
 ) -> T {
     let (sender, later) = mpsc::channel();
-    match ask(Completion::new(move |it: Result<T, _>| drop(sender.send(it.unwrap())))).unwrap() {
+    match call(Completion::new(move |it: Result<T, _>| drop(sender.send(it.unwrap())))).unwrap() {
         HistoryReply::Now(it) => it,
         HistoryReply::Later => later.recv_timeout(TIMEOUT).unwrap(),
     }
@@ -95,8 +95,8 @@ fn assert_same(old: &Process, new: &Process, through: u64) {
     assert_eq!(a.history.epoch(), b.history.epoch());
     let top = a.history.top().offset;
     let offsets: Vec<u64> = (1..=top).collect();
-    let both = |what: &str, ask: &dyn Fn(&Node) -> String| {
-        assert_eq!(ask(a), ask(b), "{what}");
+    let both = |what: &str, call: &dyn Fn(&Node) -> String| {
+        assert_eq!(call(a), call(b), "{what}");
     };
     for topic in TOPICS.into_iter().chain(["h:never"]) {
         both(topic, &|node| {

@@ -80,8 +80,8 @@ fn others_read_while_topics_are_scanned_and_nothing_is_for_who_has_left() {
     fill(&node);
     let (reached, open) = gate(&store);
     let (sender, reply) = mpsc::channel::<Matching>();
-    let asker = Asker::default();
-    let completion = Completion::of(&asker, move |found: Result<Matching, _>| {
+    let requester = Requester::default();
+    let completion = Completion::of(&requester, move |found: Result<Matching, _>| {
         sender.send(found.unwrap()).unwrap();
     });
     assert!(matches!(search(&node, &["+/1"], 0, completion), HistoryReply::Later));
@@ -91,7 +91,7 @@ fn others_read_while_topics_are_scanned_and_nothing_is_for_who_has_left() {
     open.send(()).unwrap();
     reached_later.recv_timeout(TIMEOUT).unwrap();
     assert_eq!(reply.try_recv().unwrap_err(), mpsc::TryRecvError::Empty);
-    drop(asker);
+    drop(requester);
     open_later.send(()).unwrap();
     let left = reply.recv_timeout(TIMEOUT);
     assert_eq!(left.unwrap_err(), mpsc::RecvTimeoutError::Disconnected);

@@ -200,9 +200,10 @@ fn nothing_is_counted_for_who_has_left() {
     let (store, node) = large_topics(&dir, &topics);
     let (reached, open) = gate(&store);
     let (sender, reply) = mpsc::channel::<Start>();
-    let asker = Asker::default();
-    let completion =
-        Completion::of(&asker, move |start: Result<Start, _>| sender.send(start.unwrap()).unwrap());
+    let requester = Requester::default();
+    let completion = Completion::of(&requester, move |start: Result<Start, _>| {
+        sender.send(start.unwrap()).unwrap()
+    });
     let started = node.history.start(&names(&node, &topics), &request(Since::Last(5)), completion);
     assert!(matches!(started, Ok(HistoryReply::Later)));
     // It leaves when some has been counted.
@@ -210,7 +211,7 @@ fn nothing_is_counted_for_who_has_left() {
     reached.recv_timeout(Duration::from_secs(10)).unwrap();
     open.send(()).unwrap();
     reached_later.recv_timeout(Duration::from_secs(10)).unwrap();
-    drop(asker);
+    drop(requester);
     open_later.send(()).unwrap();
     let left = reply.recv_timeout(Duration::from_secs(10));
     assert_eq!(left.unwrap_err(), mpsc::RecvTimeoutError::Disconnected);
@@ -238,25 +239,26 @@ fn what_is_counted_for_a_request_is_bounded_and_each_topic_has_a_share() {
 fn a_page_of_the_newest_reads_no_more_than_its_limit() {
     let dir = Dir::new("newest-page");
     let (store, node) = large_topics(&dir, &["d:1"]);
-    let page = |from, asker: &Asker| {
+    let page = |from, requester: &Requester| {
         let (sender, page) = mpsc::channel();
-        let completion =
-            Completion::of(asker, move |page: Result<Page, _>| sender.send(page.unwrap()).unwrap());
+        let completion = Completion::of(requester, move |page: Result<Page, _>| {
+            sender.send(page.unwrap()).unwrap()
+        });
         let (hash, topic) = (node.hash("d:1"), "d:1".into());
         let query = PageQuery { hash, topic, from, backwards: false, limit: 1, bytes_max: 1 << 20 };
         assert!(matches!(node.history.page(query, completion), Ok(HistoryReply::Later)));
         page
     };
     for (messages, want) in [(1, 5), (3, 3), (5, 1), (1_000, 1)] {
-        let asker = Asker::default();
-        let page = page(PageFrom::Newest(messages), &asker);
+        let requester = Requester::default();
+        let page = page(PageFrom::Newest(messages), &requester);
         let page = page.recv_timeout(Duration::from_secs(10)).unwrap();
         let offsets: Vec<u64> = page.messages.iter().map(|message| message.id.offset).collect();
         assert_eq!((offsets, page.more, page.gone), (vec![want], want < 5, false));
     }
     // None is read for who has left.
     let (_, open) = gate(&store);
-    let pages = [PageFrom::End, PageFrom::Newest(2)].map(|from| page(from, &Asker::default()));
+    let pages = [PageFrom::End, PageFrom::Newest(2)].map(|from| page(from, &Requester::default()));
     open.send(()).unwrap();
     for page in pages {
         let left = page.recv_timeout(Duration::from_secs(10)).unwrap_err();

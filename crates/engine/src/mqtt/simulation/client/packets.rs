@@ -23,18 +23,18 @@ impl Client {
         while self.end.is_some() {
             let input = std::mem::take(&mut self.input);
             let found = read(&input, Some(self.version), Side::Server, usize::MAX);
-            let taken = match found.unwrap_or_else(|error| panic!("{error}: {input:?}")) {
+            let consumed = match found.unwrap_or_else(|error| panic!("{error}: {input:?}")) {
                 None => {
                     self.input = input;
                     return true;
                 }
-                Some((packet, taken)) => {
+                Some((packet, consumed)) => {
                     self.on_packet(&packet);
-                    taken
+                    consumed
                 }
             };
             if self.end.is_some() {
-                self.input = input[taken..].to_vec();
+                self.input = input[consumed..].to_vec();
             }
         }
         true

@@ -12,8 +12,8 @@ use presence::Presence as _;
 use proptest::prelude::*;
 use sessions::{Claim, Ended, Now, Retained as _, Session, Sessions as _, Subscription};
 use shard::{
-    ForwardRequest, HookEvent, HookPlace, PendingHook, RequestDetails, Webhook as _, WebhookKind,
-    WebhookRequest, Whose,
+    EventSource, ForwardRequest, HookEvent, PendingHook, RequestDetails, SharedHook, Webhook as _,
+    WebhookKind, WebhookRequest,
 };
 use token::{Revocation, Revoked};
 
@@ -262,13 +262,13 @@ fn filled() -> Process {
                 "ws",
             ),
             connection: connection(2),
-            hook: HookPlace::new(PendingHook::Connect(4)),
+            hook: SharedHook::new(PendingHook::Connect(4)),
             reply: Box::new(|_| ()),
         }])
         .unwrap();
-    let whose = Whose { connection: connection(2), users: users.clone(), transport: "ws" };
+    let source = EventSource { connection: connection(2), users: users.clone(), transport: "ws" };
     let events =
-        vec![HookEvent::Joined(whose, "orders:1".into()), HookEvent::Occupied("orders:1".into())];
+        vec![HookEvent::Joined(source, "orders:1".into()), HookEvent::Occupied("orders:1".into())];
     process.webhook.notify(0, events);
     // What has no number yet is passed on when all stands still.
     process.webhook.stand_still();
@@ -282,7 +282,7 @@ fn filled() -> Process {
             transport: "mqtt",
             client: Some("dev".into()),
             at_ms: 1_000,
-            hook: HookPlace::default(),
+            hook: SharedHook::default(),
             reply: None,
         })
         .unwrap();
