@@ -1,5 +1,5 @@
 """What the benches in Python share: the binaries, ports of this machine, and quantiles."""
-import os, pathlib, socket, time
+import os, pathlib, random, socket, time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
@@ -8,9 +8,16 @@ WAIT_SECONDS = 30
 
 
 def free_port():
-    with socket.socket() as it:
-        it.bind(("127.0.0.1", 0))
-        return it.getsockname()[1]
+    """A port that nothing listens at, and that no outgoing connection gets before a server listens there."""
+    first_outgoing = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(first_outgoing // 2, first_outgoing) if first_outgoing > 4_096 else 0
+        with socket.socket() as it:
+            try:
+                it.bind(("127.0.0.1", port))
+                return it.getsockname()[1]
+            except OSError:
+                continue
 
 
 def until(what, is_so):
