@@ -100,4 +100,14 @@ pub trait Broker: Send + Sync {
     fn pass_to_node(&self, _message: &Arc<Envelope>, _group: &Name, _passed: &[NodeId]) -> bool {
         false
     }
+
+    /// The number of the connect of an MQTT client now, by the time of day in microseconds since 1970: it is larger than those of all
+    /// connects in the cluster of which this node knows. `None` without other nodes.
+    fn connect_number(&self, _unix_us: u64) -> Option<u64> {
+        None
+    }
+
+    /// Tells other nodes of the connect of an MQTT client whose session has this key: its earlier connections there end, and where it
+    /// `is_clean` its sessions, too.
+    fn client_connected(&self, _key: &Name, _number: u64, _is_clean: bool) {}
 }

@@ -449,6 +449,16 @@ impl Broker for Local {
         self.router.pass_on(message, key, passed)
     }
 
+    fn connect_number(&self, unix_us: u64) -> Option<u64> {
+        self.relay.as_ref().map(|(_, relay)| relay.connect_number(unix_us))
+    }
+
+    fn client_connected(&self, key: &Name, number: u64, is_clean: bool) {
+        if let Some((_, relay)) = &self.relay {
+            relay.client_connected(key, number, is_clean);
+        }
+    }
+
     fn pass_to_node(&self, message: &Arc<Envelope>, group: &Name, passed: &[NodeId]) -> bool {
         let Some((own, relay)) = &self.relay else { return false };
         if self.router.is_alone() {

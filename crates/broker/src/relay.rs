@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use model::{Envelope, GroupChoice};
+use model::{Envelope, GroupChoice, Name};
 
 use crate::GroupMessage;
 
@@ -19,6 +19,14 @@ pub trait Relay: Send + Sync {
 
     /// Takes a message to another node, for a member of a group there alone.
     fn pass_to_node(&self, message: GroupMessage);
+
+    /// The number of the connect of an MQTT client now, by the time of day in microseconds since 1970: it is larger than those of all
+    /// connects in the cluster of which this node knows.
+    fn connect_number(&self, unix_us: u64) -> u64;
+
+    /// Tells other nodes of the connect of an MQTT client whose session has this key: its earlier connections there end, and where it
+    /// `is_clean` its sessions, too.
+    fn client_connected(&self, key: &Name, number: u64, is_clean: bool);
 
     /// A shard has its first member of a topic. `skip_offset` draws an offset that no message has: what other nodes published
     /// before did not come here, so no client that has all up to the offset before has all up to this one.
@@ -84,6 +92,14 @@ mod tests {
             let passed: Vec<u32> = passed.iter().map(|node| node.0).collect();
             let topic = &message.publication.topic;
             self.push(format!("{topic} to {} past {passed:?}", to.0));
+        }
+
+        fn connect_number(&self, unix_us: u64) -> u64 {
+            unix_us + 1
+        }
+
+        fn client_connected(&self, key: &Name, number: u64, is_clean: bool) {
+            self.push(format!("{key} by {number}, {is_clean}"));
         }
 
         fn enter(&self, topic: &str, skip_offset: &dyn Fn() -> u64) {

@@ -22,6 +22,9 @@
 //! ([`GroupDiff`]), the node where a message is published chooses the node that gives it to a member, and a node that has
 //! no member any more passes it on ([`GroupMessage`]).
 //!
+//! A client identifier of MQTT has one connection in the cluster: a node tells the others which clients connect
+//! ([`ClientConnect`]), and they end earlier connections of theirs. A [`LogicalClock`] says which one is earlier.
+//!
 //! Another process can go on as the same node ([`Handover`]): others notice nothing but a connection that broke.
 //!
 //! [`Node`] is all of it. Nothing here knows a socket, a clock, a thread or randomness, so that a simulation of several
@@ -34,6 +37,7 @@ mod entries;
 mod groups;
 mod incoming;
 mod interest;
+mod logical_clock;
 mod node;
 mod output;
 mod packet;
@@ -46,15 +50,16 @@ mod subject;
 
 pub use groups::GroupMembers;
 pub use interest::Interest;
+pub use logical_clock::LogicalClock;
 pub use node::{
     Description, HELLO_US, Handover, HandoverError, Node, PRESENCE_PACKET_BYTES, PRESENCE_US,
     Record, SILENT_US, Settings,
 };
 pub use output::{Counts, Output, Target, TooLarge};
 pub use packet::{
-    Call, CallReply, GroupDiff, GroupMessage, GroupsPage, GroupsRequest, Head, HeadsReply,
-    HeadsRequest, Hello, Message, MqttEvent, Packet, PacketError, PresenceDiff, PresencePage,
-    PresenceRequest, ReplayReply, ReplayRequest, ReplayedRange, RequestedRange,
+    Call, CallReply, ClientConnect, GroupDiff, GroupMessage, GroupsPage, GroupsRequest, Head,
+    HeadsReply, HeadsRequest, Hello, Message, MqttEvent, Packet, PacketError, PresenceDiff,
+    PresencePage, PresenceRequest, ReplayReply, ReplayRequest, ReplayedRange, RequestedRange,
 };
 pub use peer::PeerState;
 pub use replay::{MessagesFrom, RetainedMessage};

@@ -3,6 +3,7 @@
 //! The shell calls the inputs in any order, and after each of them [`Node::poll_outputs`]. It calls
 //! [`Node::on_time`] at [`Node::due_us`] at the latest.
 
+mod clients;
 mod entries;
 mod groups;
 mod handover;
@@ -19,6 +20,7 @@ use model::NodeId;
 use crate::entries::PresenceMemory;
 use crate::groups::OwnGroups;
 use crate::incoming::{StreamOutput, Times};
+use crate::logical_clock::LogicalClock;
 use crate::peer::Peer;
 use crate::replay::{RETAINED_US, Replay};
 use crate::stream::PerStream;
@@ -92,6 +94,8 @@ pub struct Node {
     presence_memory: PresenceMemory,
     /// Its groups that share messages.
     groups: OwnGroups,
+    /// Orders the connects of MQTT clients.
+    clock: LogicalClock,
     /// Since when the shell reads no packets.
     reading_paused_us: Option<u64>,
     hello_number: u64,
@@ -121,6 +125,7 @@ impl Node {
             has_left_out_entries: false,
             presence_memory: PresenceMemory { bytes: 0, bytes_max: usize::MAX },
             groups: OwnGroups::default(),
+            clock: LogicalClock::default(),
             reading_paused_us: None,
             hello_number: 0,
             hello_due_us: now_us,
@@ -415,6 +420,7 @@ impl Node {
             has_presence: true,
             has_calls: true,
             has_groups: true,
+            clock: self.clock.newest(),
         };
         self.send(Target::Nodes, Packet::Hello(hello).encode());
     }
@@ -454,6 +460,7 @@ impl Node {
         let (node, streams) = (NodeId(hello.node), self.interested_streams().collect::<Vec<_>>());
         let interest_begun_us: Vec<u64> =
             streams.iter().map(|it| self.interest_begun_us.get(*it)).collect();
+        self.clock.observe(hello.clock);
         let Some(peer) = self.peer(node, now_us) else { return };
         let (was_up, before) = (peer.state.is_up, peer.hello_number);
         if !peer.on_hello(hello, now_us) {
@@ -550,7 +557,7 @@ impl Node {
                 }
                 StreamOutput::Gap(Stream::MQTT, _) => {
                     self.counts.gaps += 1;
-                    self.on_groups_gap(node);
+                    self.on_mqtt_gap(node);
                 }
                 StreamOutput::Deliver(stream, payload) => {
                     self.counts.delivered += 1;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use model::NodeId;
 use presence::{Change, Page};
 
-use crate::{Call, CallReply, GroupMembers, GroupMessage, PresenceRequest, Stream};
+use crate::{Call, CallReply, ClientConnect, GroupMembers, GroupMessage, PresenceRequest, Stream};
 
 /// Where a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +75,17 @@ pub enum Output {
         /// The groups.
         changes: Vec<GroupMembers>,
     },
+    /// MQTT clients have connected to another node: end their earlier connections here, and
+    /// [publish](crate::Node::publish_connects) later ones again.
+    ClientsConnected {
+        /// The node.
+        node: NodeId,
+        /// Their connects.
+        connects: Vec<ClientConnect>,
+    },
+    /// Connects to another node are lost: [publish](crate::Node::publish_connects) those of all MQTT clients here again, so that
+    /// the other node compares them.
+    RepeatConnects,
     /// Give a message to a member of a group here, and to no one else.
     DeliverToGroup {
         /// The node that passed it on.

@@ -132,6 +132,9 @@ pub struct Hello {
     /// It takes part in groups over nodes: it says how many members it has, and replies to requests for that.
     #[cbor(n(11), default)]
     pub has_groups: bool,
+    /// The largest number of the [logical clock](crate::LogicalClock) that it knows.
+    #[cbor(n(12), default)]
+    pub clock: u64,
 }
 
 /// A request for the newest numbers of some streams.
@@ -351,6 +354,24 @@ pub struct MqttEvent {
     /// A message that it passes on.
     #[n(1)]
     pub message: Option<GroupMessage>,
+    /// Connects of clients to it.
+    #[cbor(n(2), default)]
+    pub connects: Vec<ClientConnect>,
+}
+
+/// The connect of an MQTT client to a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct ClientConnect {
+    /// The key of its session.
+    #[n(0)]
+    pub key: String,
+    /// What the [logical clock](crate::LogicalClock) of the node said: of two connects all nodes know the same as the later.
+    #[n(1)]
+    pub number: u64,
+    /// Its session begins anew (Clean Start): earlier ones at other nodes end.
+    #[cbor(n(2), default)]
+    pub is_clean: bool,
 }
 
 /// Groups of which a node has another number of members.

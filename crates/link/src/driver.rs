@@ -7,9 +7,9 @@ use async_nats::connection::State;
 use async_nats::{Client, Event};
 use broker::Local;
 use bytes::Bytes;
-use cluster::{Description, Node, Output, PRESENCE_PACKET_BYTES, Target, TooLarge};
+use cluster::{ClientConnect, Description, Node, Output, PRESENCE_PACKET_BYTES, Target, TooLarge};
 use handover::message::encode_shared_into;
-use model::NodeId;
+use model::{LogicalTime, NodeId};
 use throttle::Throttle;
 use tokio::sync::mpsc::{self, Receiver, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::Link;
+use crate::clients::MqttClients;
 use crate::deliveries::{Deliveries, Delivery};
 use crate::entries::{Entries, Registry};
 use crate::groups::Groups;
@@ -28,6 +29,12 @@ use crate::writer::{Command, Writer, continue_panic, own_targets};
 
 /// Gives what the hellos of this node say.
 pub(crate) type Describe = Box<dyn Fn() -> Description + Send>;
+
+/// What the driver does besides messages, presence and groups.
+pub(crate) struct Shell {
+    pub describe: Describe,
+    pub clients: Box<dyn MqttClients>,
+}
 
 /// Packets that may wait between the subscriptions and the driver.
 const PACKETS_MAX: usize = 1_024;
@@ -73,7 +80,7 @@ pub(crate) struct Driver {
     mode: Mode,
     /// Notifies the caller of [`Link::pause`] once the broker has all messages that have come.
     when_delivered: Option<std::sync::mpsc::Sender<()>>,
-    describe: Describe,
+    shell: Shell,
     status_due_us: u64,
     /// The largest packet that NATS takes and the one that this node needs, as they were compared last, in bytes.
     compared_bytes: Option<(usize, usize)>,
@@ -87,7 +94,7 @@ impl Driver {
         link: Arc<Link>,
         client: Client,
         (broker, registry): (Arc<Local>, Registry),
-        describe: Describe,
+        shell: Shell,
     ) -> Self {
         let entries = Entries::new(registry, link.settings().presence_bytes_max);
         let (packets_sender, packets) = mpsc::channel(PACKETS_MAX);
@@ -114,7 +121,7 @@ impl Driver {
             commands,
             writer,
             packets,
-            describe,
+            shell,
             status_due_us: 0,
             compared_bytes: None,
             damaged: Throttle::new(1, 1_000_000),
@@ -199,8 +206,12 @@ impl Driver {
     /// Takes the inputs of other threads, lets time pass, and performs the node's outputs.
     fn turn(&mut self) {
         let now_us = self.link.now_us();
+        let mut connects = Vec::new();
         for input in self.link.take_inputs() {
             match input {
+                Input::ClientConnected(key, number, is_clean) => {
+                    connects.push(ClientConnect { key: key.into(), number, is_clean });
+                }
                 Input::InterestBegun(stream, begun_us) => {
                     self.node.on_interest_begun(stream, begun_us, now_us);
                 }
@@ -217,12 +228,13 @@ impl Driver {
                 Input::Packet(node, bytes) => self.send(Target::Node(node), bytes),
             }
         }
+        self.node.publish_connects(connects, now_us);
         if now_us >= self.entries.due_us {
             self.entries.publish(&mut self.node, now_us);
             self.groups.publish(&mut self.node, now_us);
         }
         if now_us >= self.node.due_us() {
-            self.node.describe((self.describe)());
+            self.node.describe((self.shell.describe)());
             self.node.on_time(now_us);
         }
         if now_us >= self.status_due_us {
@@ -239,6 +251,7 @@ impl Driver {
             self.update_status();
         }
         self.perform();
+        self.observe_clock();
         // Notices of what others have changed would never end while this process comes to rest.
         if self.mode == Mode::Serving {
             self.entries.advance(&mut self.node, now_us);
@@ -271,7 +284,7 @@ impl Driver {
         while self.entries.publish(&mut self.node, self.link.now_us()) {
             self.perform();
         }
-        self.node.describe((self.describe)());
+        self.node.describe((self.shell.describe)());
         self.node.on_rest(self.link.now_us());
         self.perform();
         self.flush().await;
@@ -307,7 +320,7 @@ impl Driver {
                 self.verify_payload();
                 self.node.set_packet_bytes_max(self.client.max_payload(), now_us);
                 self.link.set_packet_bytes_max(self.client.max_payload());
-                self.node.describe((self.describe)());
+                self.node.describe((self.shell.describe)());
                 self.node.on_connected(now_us);
                 self.groups.set_connected(true);
                 self.set_connected(true);
@@ -413,6 +426,8 @@ impl Driver {
             Output::DeliverToGroup { node, message } => {
                 self.deliveries.push(Delivery::ToGroup(node, message));
             }
+            Output::ClientsConnected { node, connects } => self.on_connects(node, connects),
+            Output::RepeatConnects => self.shell.clients.repeat_connects(),
             Output::GroupsChanged { node, changes } => self.groups.on_changed(node, &changes),
             Output::Gap { node, stream, lost } => {
                 self.deliveries.push(Delivery::Gap(node, stream, lost));
@@ -442,6 +457,20 @@ impl Driver {
                 self.status_due_us = 0;
             }
         }
+    }
+
+    fn on_connects(&self, node: NodeId, connects: Vec<ClientConnect>) {
+        // What connects here from now on is later.
+        self.observe_clock();
+        for ClientConnect { key, number, is_clean } in connects {
+            let time = LogicalTime { number, node };
+            self.shell.clients.on_connected_to_node(&key, time, is_clean);
+        }
+    }
+
+    /// Connects here are later than those of which the node knows.
+    fn observe_clock(&self) {
+        lock(&self.link.state).clock.observe(self.node.clock_newest());
     }
 
     fn command(&self, command: Command) {

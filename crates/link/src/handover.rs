@@ -94,6 +94,7 @@ impl Link {
         let is_on: Vec<bool> = Stream::all().map(|stream| handover.has_interest(stream)).collect();
         let node = handover.complete(self.node_settings(), self.now_us()).map_err(damaged)?;
         let mut state = lock(&self.state);
+        state.clock.observe(node.clock_newest());
         for stream in Stream::all() {
             let record = interest.get(&stream).copied().unwrap_or_default();
             state.interest.restore(stream, is_on[stream.index()], record.left_us);
@@ -111,7 +112,10 @@ impl Link {
             Input::InterestBegun(stream, _) => {
                 !is_on[stream.index()] && state.interest.is_on(*stream)
             }
-            Input::Publish(..) | Input::PassToGroup(_) | Input::Packet(..) => true,
+            Input::Publish(..)
+            | Input::PassToGroup(_)
+            | Input::Packet(..)
+            | Input::ClientConnected(..) => true,
         });
         state.inputs = inputs;
         drop(state);

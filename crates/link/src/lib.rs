@@ -9,6 +9,7 @@
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
 
 mod calls;
+mod clients;
 mod credentials;
 mod deliveries;
 mod driver;
@@ -23,6 +24,7 @@ mod status;
 mod thread;
 mod writer;
 
+pub use clients::MqttClients;
 pub use cluster::{Call, CallReply, Description, PeerState};
 pub use credentials::{Credentials, CredentialsError};
 pub use entries::Registry;

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use broker::{GroupMessage, Relay};
 use bytes::Bytes;
-use cluster::{Call, CallReply, Interest, Node, Packet, Stream, Subjects};
-use model::{Envelope, GroupChoice, NodeId};
+use cluster::{Call, CallReply, Interest, LogicalClock, Node, Packet, Stream, Subjects};
+use model::{Envelope, GroupChoice, Name, NodeId};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::Login;
@@ -76,6 +76,8 @@ pub struct Link {
 pub(crate) struct LinkState {
     pub interest: Interest,
     pub inputs: Vec<Input>,
+    /// Gives connects of MQTT clients their numbers.
+    pub clock: LogicalClock,
 }
 
 /// What other threads give to the link's thread.
@@ -84,6 +86,8 @@ pub(crate) enum Input {
     Publish(Arc<Envelope>, Vec<GroupChoice>),
     /// A message for a member of a group at another node.
     PassToGroup(GroupMessage),
+    /// An MQTT client has connected: the key of its session, the number of the connect, and whether the session begins anew.
+    ClientConnected(Name, u64, bool),
     /// Interest in a stream began at this time.
     InterestBegun(Stream, u64),
     /// A packet for one node.
@@ -103,6 +107,7 @@ impl Link {
             state: Mutex::new(LinkState {
                 interest: Interest::new(settings.linger_us),
                 inputs: Vec::new(),
+                clock: LogicalClock::default(),
             }),
             node: Mutex::default(),
             notify: Notify::new(),
@@ -286,7 +291,7 @@ impl Link {
             match input {
                 Input::Publish(message, _) => self.release(&message),
                 Input::PassToGroup(GroupMessage { message, .. }) => self.release(&message),
-                Input::InterestBegun(..) | Input::Packet(..) => {}
+                Input::InterestBegun(..) | Input::Packet(..) | Input::ClientConnected(..) => {}
             }
         }
         let now_us = self.now_us();
@@ -332,6 +337,17 @@ impl Relay for Link {
         }
         self.queued_bytes.fetch_add(queued_bytes(&message.message), Relaxed);
         self.push(&mut lock(&self.state), Input::PassToGroup(message));
+    }
+
+    fn connect_number(&self, unix_us: u64) -> u64 {
+        lock(&self.state).clock.tick(unix_us)
+    }
+
+    fn client_connected(&self, key: &Name, number: u64, is_clean: bool) {
+        if !self.is_closed.load(Relaxed) {
+            let input = Input::ClientConnected(key.clone(), number, is_clean);
+            self.push(&mut lock(&self.state), input);
+        }
     }
 
     fn enter(&self, topic: &str, skip_offset: &dyn Fn() -> u64) {
@@ -441,9 +457,10 @@ mod tests {
         let sent = |link: &Link| {
             let packet = |input| match input {
                 Input::Packet(_, bytes) => Packet::decode(&bytes).unwrap(),
-                Input::Publish(..) | Input::PassToGroup(_) | Input::InterestBegun(..) => {
-                    panic!("no packet")
-                }
+                Input::Publish(..)
+                | Input::PassToGroup(_)
+                | Input::ClientConnected(..)
+                | Input::InterestBegun(..) => panic!("no packet"),
             };
             link.take_inputs().into_iter().map(packet).collect::<Vec<_>>()
         };

@@ -13,7 +13,8 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::oneshot;
 
 use crate::Link;
-use crate::driver::{Describe, Driver};
+use crate::clients::MqttClients;
+use crate::driver::{Driver, Shell};
 use crate::entries::Registry;
 use crate::lock::lock;
 
@@ -98,7 +99,8 @@ impl Runtime {
 }
 
 /// Starts the thread of a link. It connects to one of the servers, and again when it loses the connection. What others
-/// publish goes to the broker, and who is present at other nodes to the registry.
+/// publish goes to the broker, who is present at other nodes to the registry, and which MQTT clients connect there to
+/// `clients`.
 ///
 /// # Errors
 /// When the thread can't be started.
@@ -109,15 +111,16 @@ pub fn spawn(
     broker: Arc<Local>,
     registry: Registry,
     describe: impl Fn() -> Description + Send + 'static,
+    clients: impl MqttClients + 'static,
 ) -> io::Result<Running> {
     let (stop, stopped) = oneshot::channel();
-    let describe: Describe = Box::new(describe);
+    let shell = Shell { describe: Box::new(describe), clients: Box::new(clients) };
     let thread = std::thread::Builder::new().name("cluster".into()).spawn(move || {
         let mut close = CloseOnDrop::new(link.clone(), registry.clone());
         close.is_in_order = runtime.block_on(async {
             match connect(link.clone(), servers).await {
                 Ok((client, events)) => {
-                    let driver = Driver::new(link, client, (broker, registry), describe);
+                    let driver = Driver::new(link, client, (broker, registry), shell);
                     driver.run(events, stopped).await
                 }
                 Err(error) => {
@@ -228,7 +231,7 @@ mod tests {
     use std::time::Instant;
 
     use broker::Relay as _;
-    use model::{Data, Epoch, Message, NodeId, Position, Publication};
+    use model::{Data, Epoch, LogicalTime, Message, NodeId, Position, Publication};
     use presence::{Change, Limits, Presence as _, SharedEntry, Updates};
 
     use super::*;
@@ -290,7 +293,8 @@ mod tests {
         let link = Link::new(Settings::for_tests(), Login::Anonymous, Instant::now());
         let servers = Servers::new(&["nats://127.0.0.1:1".into()]).unwrap();
         let (runtime, describe) = (Runtime::new().unwrap(), Description::default);
-        let running = spawn(runtime, link.clone(), servers, broker(), registry(), describe);
+        let running =
+            spawn(runtime, link.clone(), servers, broker(), registry(), describe, NoClients);
         let running = running.unwrap();
         let publish = || {
             let publication = Publication::new("a", Data::Text("x".into()));
@@ -323,6 +327,17 @@ mod tests {
         running.stop();
     }
 
+    struct NoClients;
+
+    impl MqttClients for NoClients {
+        fn on_connected_to_node(&self, _: &str, _: LogicalTime, _: bool) {}
+        fn repeat_connects(&self) {}
+    }
+
+    fn shell() -> Shell {
+        Shell { describe: Box::new(Description::default), clients: Box::new(NoClients) }
+    }
+
     /// Runs a driver with this writer and without NATS. Returns what [`Driver::run`] does.
     fn run_with_writer(
         writer: impl Future<Output = ()> + Send + 'static,
@@ -332,8 +347,7 @@ mod tests {
         Runtime::new().unwrap().0.block_on(async {
             let servers = Servers::new(&["nats://127.0.0.1:1".into()]).unwrap();
             let (client, events) = connect(link.clone(), servers).await.unwrap();
-            let driver =
-                Driver::new(link, client, (broker, registry), Box::new(Description::default));
+            let driver = Driver::new(link, client, (broker, registry), shell());
             let (_stop, stopped) = oneshot::channel();
             driver.with_writer(tokio::spawn(writer)).run(events, stopped).await
         })

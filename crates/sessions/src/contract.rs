@@ -1,6 +1,6 @@
 //! What the rest of Throng knows of the sessions.
 
-use model::{ConnectionId, Name};
+use model::{ConnectionId, LogicalTime, Name};
 
 use crate::flow::Source;
 use crate::interests::Interests;
@@ -88,6 +88,10 @@ pub trait Sessions: Send + Sync {
 
     /// Returns how many messages that sessions have left were dropped since the last call.
     fn take_redispatch_dropped(&self) -> u64;
+
+    /// A client has connected to another node of the cluster. A session of it that is away ends where the connect `is_clean` and later
+    /// than its newest one here; otherwise it stays, but without a will that is not due yet.
+    fn on_connected_to_node(&self, key: &str, time: LogicalTime, is_clean: bool) -> NodeConnect;
 
     /// Ends the session of a client that is away and returns its will. Returns `None` if there is no such session.
     fn end(&self, key: &str) -> Option<Option<Will>>;
@@ -222,6 +226,17 @@ pub enum ClaimOutcome {
     /// Another connection still has the session. The caller notifies that connection, unless it is `None`, that it
     /// must release the session. A serial of 0 stands for any.
     Wait(Option<ConnectionId>),
+}
+
+/// What the caller must do about a client that has connected to another node.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub enum NodeConnect {
+    /// A connection here has the session, or waits for it: its shard decides. The serial is unknown, and the connection may have
+    /// another key by now.
+    Connected(ConnectionId),
+    /// The client is away, or unknown. The will to publish, if its session has ended.
+    Away(Option<Will>),
 }
 
 /// The outcome for a connection that has waited for a session.

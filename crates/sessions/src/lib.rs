@@ -40,8 +40,8 @@ use std::sync::Arc;
 use model::NodeId;
 
 pub use contract::{
-    Claim, ClaimOutcome, Done, Ended, Found, Limits, Now, Part, RedispatchOutcome, Released,
-    SessionInfo, Sessions, Stats, Storage, WaitOutcome,
+    Claim, ClaimOutcome, Done, Ended, Found, Limits, NodeConnect, Now, Part, RedispatchOutcome,
+    Released, SessionInfo, Sessions, Stats, Storage, WaitOutcome,
 };
 pub use flow::{Confirmed, Flow, FlowRecord, Incoming, Outgoing, Source, State};
 pub use interests::Interests;

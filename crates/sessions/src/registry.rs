@@ -7,13 +7,13 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use model::{ConnectionId, Name, NodeId};
+use model::{ConnectionId, LogicalTime, Name, NodeId};
 
 use crate::away::Away;
 use crate::connected::Connected;
 use crate::contract::{
-    Claim, ClaimOutcome, Done, Ended, Found, Limits, Now, Part, RedispatchOutcome, Released,
-    SessionInfo, Sessions, Stats, Storage, WaitOutcome,
+    Claim, ClaimOutcome, Done, Ended, Found, Limits, NodeConnect, Now, Part, RedispatchOutcome,
+    Released, SessionInfo, Sessions, Stats, Storage, WaitOutcome,
 };
 use crate::flow::Source;
 use crate::interests::Interests;
@@ -418,6 +418,17 @@ impl Local {
             .insert(key.clone(), PersistentSession { away: Some(Box::new(away)), interests });
     }
 
+    /// The will of a client that is away waits no longer.
+    fn drop_will(&self, key: &Name, away: &mut Away, due: &mut BTreeSet<(u64, Name)>) {
+        let due_s = away.due_s();
+        drop(self.take_will(away));
+        if let Some(due_s) = due_s {
+            due.remove(&(due_s, key.clone()));
+        }
+        due.extend(away.due_s().map(|due_s| (due_s, key.clone())));
+        self.store_away(key, Some(away));
+    }
+
     /// The will of a client that is away is published, or dropped.
     fn take_will(&self, away: &mut Away) -> Option<Will> {
         let before = away.bytes;
@@ -566,6 +577,31 @@ impl Sessions for Local {
         segment.claims.get(key).is_some_and(awaited)
     }
 
+    fn on_connected_to_node(&self, key: &str, time: LogicalTime, is_clean: bool) -> NodeConnect {
+        let (hash, mut segment) = self.segment(key);
+        if let Some((shard, slot)) = segment.connected.owner(hash) {
+            return NodeConnect::Connected(ConnectionId {
+                node: self.node,
+                shard,
+                slot,
+                serial: 0,
+            });
+        }
+        let Segment { persistent, due, .. } = &mut *segment;
+        let away = persistent.get_mut(key).and_then(|it| it.away.as_deref_mut());
+        let is_earlier = |away: &&mut Away| {
+            LogicalTime { number: away.session.connect_number, node: self.node } < time
+        };
+        let Some(away) = away.filter(is_earlier) else { return NodeConnect::Away(None) };
+        if is_clean {
+            return NodeConnect::Away(self.end_persistent(&mut segment, key));
+        }
+        if away.will.is_some() {
+            self.drop_will(&Name::from(key), away, due);
+        }
+        NodeConnect::Away(None)
+    }
+
     fn keep(&self, key: &str, session: &Session, will: Option<&Will>, done: Option<Done>) {
         let mut segment = self.segment(key).1;
         if !session.outlives() {
@@ -697,16 +733,9 @@ impl Sessions for Local {
             claims.values_mut().for_each(|waiting| drop(waiting.will.take_if(|will| is_due(will))));
             for (key, persistent) in persistent {
                 let Some(away) = &mut persistent.away else { continue };
-                let due_s = away.due_s();
-                if !away.will.as_ref().is_some_and(|(will, _)| is_due(will)) {
-                    continue;
+                if away.will.as_ref().is_some_and(|(will, _)| is_due(will)) {
+                    self.drop_will(key, away, due);
                 }
-                drop(self.take_will(away));
-                if let Some(due_s) = due_s {
-                    due.remove(&(due_s, key.clone()));
-                }
-                due.extend(away.due_s().map(|due_s| (due_s, key.clone())));
-                self.store_away(key, Some(away));
             }
         }
     }

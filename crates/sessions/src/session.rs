@@ -182,6 +182,8 @@ pub struct Session {
     /// Tells it from the sessions of this key before and after it ([`Sessions::new_epoch`](crate::Sessions::new_epoch)); 0
     /// where it is not known.
     pub epoch: u64,
+    /// The number of its newest connect in a cluster ([`model::LogicalTime`]); 0 without.
+    pub connect_number: u64,
     /// For how many seconds it outlives its connection; [`WITHOUT_END`].
     pub seconds: u32,
     /// In the order in which they were made.
@@ -242,6 +244,7 @@ impl Session {
     pub fn bytes(&self) -> usize {
         let Session {
             epoch: _,
+            connect_number: _,
             seconds: _,
             subscriptions,
             flow,
@@ -304,6 +307,9 @@ pub struct SessionRecord {
     /// Earlier versions wrote none.
     #[cbor(n(4), default)]
     epoch: u64,
+    /// The same.
+    #[cbor(n(5), default)]
+    connect_number: u64,
 }
 
 /// The part that changes with each message.
@@ -402,9 +408,10 @@ impl From<SubscriptionRecord> for Subscription {
 impl SessionRecord {
     /// What is stored of a session, its will, and when its connection ended.
     pub fn new(session: &Session, will: Option<&Will>, away_since_s: Option<u64>) -> Self {
-        let Session { epoch, seconds, subscriptions, .. } = session;
+        let Session { epoch, connect_number, seconds, subscriptions, .. } = session;
         SessionRecord {
             epoch: *epoch,
+            connect_number: *connect_number,
             seconds: *seconds,
             subscriptions: subscriptions.iter().map(Into::into).collect(),
             will: will.map(Into::into),
@@ -414,9 +421,11 @@ impl SessionRecord {
 
     /// The session, but for its progress, its will, and when its connection ended.
     pub fn import(self) -> (Session, Option<Will>, Option<u64>) {
-        let SessionRecord { seconds, subscriptions, will, away_since_s, epoch } = self;
+        let SessionRecord { seconds, subscriptions, will, away_since_s, epoch, connect_number } =
+            self;
         let subscriptions = subscriptions.into_iter().map(Into::into).collect();
-        let session = Session { epoch, seconds, subscriptions, ..Session::default() };
+        let session =
+            Session { epoch, connect_number, seconds, subscriptions, ..Session::default() };
         (session, will.map(Into::into), away_since_s)
     }
 }
@@ -426,6 +435,7 @@ impl ProgressRecord {
     pub fn new(session: &Session) -> Self {
         let Session {
             epoch,
+            connect_number: _,
             seconds: _,
             subscriptions: _,
             flow,
@@ -467,6 +477,7 @@ mod tests {
         };
         let mut session = Session {
             epoch: 77,
+            connect_number: 1_700,
             seconds: 60,
             subscriptions: vec![
                 subscription("a/+", None, 0, 0),

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use model::{ConnectionId, Data, NodeId, Publication};
+use model::{ConnectionId, Data, LogicalTime, NodeId, Publication};
 use sessions::{
-    Author, Claim, ClaimOutcome, Local, Now, Part, Session, SessionRecord, Sessions, Will,
+    Author, Claim, ClaimOutcome, Local, NodeConnect, Now, Part, Session, SessionRecord, Sessions,
+    Will,
 };
 
 const NODE: NodeId = NodeId(1);
@@ -52,4 +53,44 @@ fn a_will_that_is_due_is_published_when_its_client_is_back_before() {
     };
     assert_eq!(will("now").unwrap().publication.topic, "now");
     assert_eq!(will("later"), None);
+}
+
+#[test]
+fn a_connect_to_another_node_ends_what_is_earlier_alone() {
+    let away = |will: Option<&Will>| {
+        let sessions = Local::new(NODE, Arc::default(), None);
+        let session = Session { seconds: 60, connect_number: 70, ..Session::default() };
+        let record = minicbor::to_vec(SessionRecord::new(&session, will, None)).unwrap();
+        assert_eq!(sessions.load([(Part::Session, "c".into(), record)], Now::at(1_000)), 0);
+        sessions
+    };
+    let publication = Publication::new("gone", Data::Text("bye".into()));
+    let will = Will { publication, delay_s: 30, expiry_s: None, author: Author::default() };
+    let time = |number, node| LogicalTime { number, node: NodeId(node) };
+    // An earlier connect, of which this node learns late, ends nothing.
+    for (earlier, is_clean) in [(time(69, 2), true), (time(70, 0), true), (time(69, 2), false)] {
+        let sessions = away(Some(&will));
+        let outcome = sessions.on_connected_to_node("c", earlier, is_clean);
+        assert_eq!(outcome, NodeConnect::Away(None));
+        assert_eq!(sessions.end("c"), Some(Some(will.clone())), "{earlier:?}");
+    }
+    // A later one ends the session where it is clean, and else the will.
+    let sessions = away(Some(&will));
+    let outcome = sessions.on_connected_to_node("c", time(70, 2), true);
+    assert_eq!((outcome, sessions.end("c")), (NodeConnect::Away(Some(will.clone())), None));
+    let sessions = away(Some(&will));
+    let outcome = sessions.on_connected_to_node("c", time(71, 0), false);
+    assert_eq!((outcome, sessions.stats().away), (NodeConnect::Away(None), 1));
+    assert!(sessions.sweep(Now::at(1_040)).is_empty(), "the will has gone");
+    assert_eq!(sessions.end("c"), Some(None));
+    // A connection here decides by itself.
+    let sessions = away(None);
+    let by = ConnectionId { node: NODE, shard: 1, slot: 3, serial: 7 };
+    assert!(matches!(
+        sessions.claim(Claim { key: "c", by, clean: false }),
+        ClaimOutcome::Resumed { session, .. } if session.connect_number == 70
+    ));
+    let outcome = sessions.on_connected_to_node("c", time(71, 2), true);
+    assert_eq!(outcome, NodeConnect::Connected(ConnectionId { serial: 0, ..by }));
+    assert_eq!(sessions.on_connected_to_node("d", time(71, 2), true), NodeConnect::Away(None));
 }

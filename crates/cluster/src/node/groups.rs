@@ -1,7 +1,6 @@
 //! A node's part in groups that share messages: it tells others how many members it has of each, and passes on messages
 //! of which it has no member any more.
 
-use bytes::Bytes;
 use model::NodeId;
 
 use super::Node;
@@ -43,17 +42,18 @@ impl Node {
     fn publish_group_diff(&mut self, changes: Vec<GroupMembers>, is_reset: bool, now_us: u64) {
         self.groups.number += 1;
         let diff = Some(GroupDiff { number: self.groups.number, changes, is_reset });
-        self.publish_mqtt_event(&MqttEvent { diff, message: None }, TooLarge::Other, now_us);
+        let event = MqttEvent { diff, ..MqttEvent::default() };
+        self.publish_mqtt_event(&event, TooLarge::Other, now_us);
     }
 
     /// Has another node give a message to a member of a group, and to no one else.
     pub fn pass_to_group(&mut self, message: GroupMessage, now_us: u64) {
         self.counts.groups_passed += 1;
-        let event = MqttEvent { diff: None, message: Some(message) };
+        let event = MqttEvent { message: Some(message), ..MqttEvent::default() };
         self.publish_mqtt_event(&event, TooLarge::Message, now_us);
     }
 
-    fn publish_mqtt_event(&mut self, event: &MqttEvent, content: TooLarge, now_us: u64) {
+    pub(super) fn publish_mqtt_event(&mut self, event: &MqttEvent, content: TooLarge, now_us: u64) {
         let bytes = self.replay.publish(Stream::MQTT, now_us, |out| event.encode_into(out));
         self.send_or_report(Target::Stream(Stream::MQTT), bytes, content);
     }
@@ -81,17 +81,18 @@ impl Node {
         self.on_groups_changed(node, changes);
     }
 
-    /// A message of the stream of MQTT has come.
-    pub(super) fn on_mqtt_event(&mut self, node: NodeId, payload: &Bytes) {
+    /// What a message of the stream of MQTT has about groups.
+    pub(super) fn on_group_event(
+        &mut self,
+        node: NodeId,
+        diff: Option<GroupDiff>,
+        message: Option<GroupMessage>,
+    ) {
         let own = self.settings.node.0;
         let Some(peer) = self.peers.get_mut(&node) else { return };
-        let Ok(event) = MqttEvent::decode(payload) else {
-            self.counts.damaged += 1;
-            return peer.groups.on_gap();
-        };
-        let changes = event.diff.map(|diff| peer.groups.on_diff(diff));
+        let changes = diff.map(|diff| peer.groups.on_diff(diff));
         self.on_groups_changed(node, changes.unwrap_or_default());
-        if let Some(message) = event.message.filter(|message| message.to == own) {
+        if let Some(message) = message.filter(|message| message.to == own) {
             self.counts.groups_received += 1;
             self.outputs.push(Output::DeliverToGroup { node, message });
         }

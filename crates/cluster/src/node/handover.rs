@@ -75,6 +75,9 @@ struct Numbers {
     /// The number of the newest change of groups.
     #[cbor(n(9), default)]
     groups_number: u64,
+    /// The largest number of the logical clock.
+    #[cbor(n(10), default)]
+    clock: u64,
 }
 
 /// A stream: what the node has published to it, and its interest.
@@ -213,6 +216,7 @@ impl Node {
             evicted_us,
             presence_evicted_us,
             groups_number: self.groups.number,
+            clock: self.clock.newest(),
         };
         let streams = Stream::all().filter_map(|stream| {
             let ((head, head_us), evicted, is_changed) = self.replay.stream(stream);
@@ -331,6 +335,7 @@ impl Handover {
         node.request_id = numbers.request_id;
         node.has_left_out_entries = numbers.has_left_out_entries;
         node.groups.number = numbers.groups_number;
+        node.clock.observe(numbers.clock);
         let bytes_max = numbers.packet_bytes_max;
         node.packet_bytes_max =
             bytes_max.map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));

@@ -11,10 +11,10 @@ fn stream() -> impl Strategy<Value = u16> {
 
 fn hello() -> impl Strategy<Value = Hello> {
     let texts = (any::<String>(), any::<String>());
-    let numbers = (any::<u32>(), any::<u64>(), any::<u64>());
+    let numbers = (any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>());
     let heads = vec((stream(), any::<u64>()), 0..20);
     (texts, numbers, heads, any::<[bool; 6]>()).prop_map(
-        |((name, version), (node, number, connections), heads, flags)| {
+        |((name, version), (node, number, connections, clock), heads, flags)| {
             let [is_goodbye, is_reply_requested, is_draining, has_presence, has_calls, has_groups] =
                 flags;
             Hello {
@@ -30,6 +30,7 @@ fn hello() -> impl Strategy<Value = Hello> {
                 has_presence,
                 has_calls,
                 has_groups,
+                clock,
             }
         },
     )
@@ -85,8 +86,13 @@ fn mqtt_event() -> impl Strategy<Value = MqttEvent> {
         any::<(u32, String, Vec<u32>, Vec<u8>)>().prop_map(|(to, group, passed, publication)| {
             GroupMessage { to, group, passed, publication }
         });
-    (prop::option::of(diff), prop::option::of(message))
-        .prop_map(|(diff, message)| MqttEvent { diff, message })
+    let connect = any::<(String, u64, bool)>().prop_map(|(key, number, is_clean)| ClientConnect {
+        key,
+        number,
+        is_clean,
+    });
+    (prop::option::of(diff), prop::option::of(message), vec(connect, 0..20))
+        .prop_map(|(diff, message, connects)| MqttEvent { diff, message, connects })
 }
 
 fn pages() -> impl Strategy<Value = Packet> {

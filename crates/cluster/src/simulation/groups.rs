@@ -49,6 +49,10 @@ impl Relay for Events {
     fn pass_to_node(&self, message: GroupMessage) {
         self.push(Event::Pass(message));
     }
+    fn connect_number(&self, _: u64) -> u64 {
+        0
+    }
+    fn client_connected(&self, _: &Name, _: u64, _: bool) {}
     fn enter(&self, topic: &str, _: &dyn Fn() -> u64) {
         self.push(Event::Enter(Stream::of(topic)));
     }

@@ -3,6 +3,7 @@
 //!
 //! `CLUSTER_SEED=7 cargo test -p cluster simulation` repeats one seed.
 
+mod clients;
 mod groups;
 mod nats;
 mod registry;
@@ -19,6 +20,7 @@ use presence::Presence as _;
 use random::Random;
 
 use crate::{Interest, Node, Output, Settings, Stream, Target};
+use clients::{Clients, Connects};
 use groups::{Groups, MARK, Shares};
 use nats::{Command, Nats, PAYLOAD_BYTES_MAX};
 use registry::Registry;
@@ -28,7 +30,7 @@ const NODES: usize = 4;
 const TOPICS: usize = 12;
 const SECOND_US: u64 = 1_000_000;
 /// How many changes of presence may wait at a node that stands still, in bytes.
-const PENDING_BYTES_MAX: usize = 600;
+const PENDING_BYTES_MAX: usize = 1_500;
 const TICK_US: u64 = 50_000;
 /// A packet's way takes less.
 const WAY_US: u64 = 20_000;
@@ -69,6 +71,7 @@ struct Process {
     interest: Interest,
     registry: Registry,
     groups: Groups,
+    clients: Clients,
     /// Since when each topic has members, and since when the node is interested in it.
     members: BTreeMap<usize, (u64, u64)>,
     /// When interest in each topic began.
@@ -105,6 +108,7 @@ struct World {
     processes: Vec<Option<Process>>,
     published: Vec<Published>,
     shares: Shares,
+    connects: Connects,
     deaths: Vec<(NodeId, u64)>,
     /// When each node lost its connection, most recently, but for upgrades.
     disconnected_us: [Option<u64>; NODES],
@@ -146,6 +150,7 @@ impl World {
             processes: (0..NODES).map(|_| None).collect(),
             published: Vec::new(),
             shares: Shares::default(),
+            connects: Connects::default(),
             deaths: Vec::new(),
             disconnected_us: [None; NODES],
             seed,
@@ -218,6 +223,7 @@ impl World {
             }
             Event::Share => {
                 self.share(true);
+                self.act_as_client(true);
                 let next_us = now_us + SECOND_US / 20;
                 if self.trial.quiet_us().contains(&next_us) {
                     self.push(next_us, Event::Share);
@@ -258,6 +264,7 @@ impl World {
             interest: Interest::new(3 * SECOND_US),
             registry: Registry::new(id, self.trial.entries_bytes_max(), PENDING_BYTES_MAX),
             groups: Groups::new(id),
+            clients: Clients::new(&mut self.random),
             members: BTreeMap::from([(TOPICS - 1, (self.now_us, self.now_us))]),
             interest_begun_us: BTreeMap::new(),
             subscribed: BTreeSet::new(),
@@ -352,6 +359,14 @@ impl World {
                 let now_us = now_us + process.clock_us;
                 process.groups.flush(&mut process.node, &mut process.interest, false, now_us);
                 self.reached.passed += 1;
+            }
+            Output::ClientsConnected { node: by, connects } => {
+                let now_us = now_us + process.clock_us;
+                process.clients.on_connected(by, &connects, &mut process.node, now_us);
+            }
+            Output::RepeatConnects => {
+                process.clients.repeat(&mut process.node, now_us + process.clock_us);
+                self.reached.repeats += 1;
             }
             Output::GroupsChanged { node, changes } => process.groups.on_changed(node, &changes),
             Output::Deliver { node: by, payload, .. } => {
@@ -465,6 +480,7 @@ impl World {
         match self.random.below(20_u32) {
             0 => return self.act_in_group(node),
             1 => return self.share(false),
+            2 => return self.act_as_client(false),
             _ => {}
         }
         let topic = self.random.below(TOPICS);
@@ -580,7 +596,7 @@ impl World {
 
 fn seeds(count: u64) {
     let run = |seed| {
-        let world = World::new(seed).run();
+        let mut world = World::new(seed).run();
         world.verify();
         world.reached
     };
@@ -596,8 +612,10 @@ fn seeds(count: u64) {
         runs(|it| it.returns),
         runs(|it| it.upgrades),
         runs(|it| it.passed),
+        runs(|it| it.repeats),
+        runs(|it| it.causal),
     ];
-    let reached = "limits, resets, unreachable, returns, upgrades, passed";
+    let reached = "limits, resets, unreachable, returns, upgrades, passed, repeats, causal";
     assert!(runs.iter().all(|runs| *runs > 2), "{reached}: {runs:?}");
 }
 

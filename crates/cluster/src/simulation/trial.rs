@@ -82,4 +82,8 @@ pub struct Reached {
     pub upgrades: usize,
     /// A message for a group passed from a node without members to another one.
     pub passed: usize,
+    /// A node published the connects of its MQTT clients again, since it had lost some of another one.
+    pub repeats: usize,
+    /// A client whose last connect came when all nodes knew of those before.
+    pub causal: usize,
 }

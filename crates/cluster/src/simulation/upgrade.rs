@@ -51,13 +51,14 @@ impl World {
         let (settings, bytes_max) = (self.settings(node, id), self.trial.entries_bytes_max());
         let Some(old) = self.processes[node].take() else { return };
         let now_us = self.now_us + old.clock_us;
-        let new = Process {
+        let mut new = Process {
             registry: old.registry.passed(bytes_max, PENDING_BYTES_MAX, seed),
             groups: old.groups.passed(),
             node: passed(&old.node, settings, now_us),
             subscribed: BTreeSet::new(),
             ..old
         };
+        new.clients.on_upgraded(&new.node);
         let is_missing_some = new.node.is_missing_messages();
         self.reached.upgrades += usize::from(is_missing_some);
         self.processes[node] = Some(new);

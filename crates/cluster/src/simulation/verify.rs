@@ -9,7 +9,7 @@ use super::{Process, Published, SECOND_US, World, stream};
 
 impl World {
     /// Verifies what the members of each process got, whom it knows, and who is present.
-    pub fn verify(&self) {
+    pub fn verify(&mut self) {
         let seed = self.seed;
         let alive: Vec<NodeId> = self.nats.ids.clone();
         let mut expected = 0;
@@ -26,6 +26,7 @@ impl World {
         }
         assert!(expected > 200, "seed {seed}: only {expected}");
         self.verify_groups();
+        self.verify_clients();
         let registries: Vec<&Registry> =
             self.processes.iter().flatten().map(|process| &process.registry).collect();
         let present = registry::verify(&registries, seed);

@@ -350,6 +350,13 @@ impl Reading {
         counters(encoder, "mqtt_sessions_ended", help, None, rows)?;
         let help = "MQTT connections that another one of the same client has replaced";
         counter(encoder, "mqtt_taken_over", help, None, sessions.taken_over as f64)?;
+        let value = self.sum(|metrics| metrics.mqtt_taken_over_by_nodes.get());
+        let help = "MQTT connections that ended because their client connected to another node of the cluster";
+        counter(encoder, "mqtt_taken_over_by_nodes", help, None, value)?;
+        let value = self.sum(|metrics| metrics.mqtt_node_connects_outdated.get());
+        let help = "Connects of MQTT clients to other nodes that were known here late: the connection here stayed, for it \
+                    is the later one";
+        counter(encoder, "mqtt_node_connects_outdated", help, None, value)?;
         let value = self.sum(|metrics| metrics.mqtt_repeated.get());
         let help = "Messages that MQTT clients were sent again when they came back";
         counter(encoder, "mqtt_messages_repeated", help, None, value)?;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use auth::TokenMark;
 use broker::{Delivery, Gap};
-use model::{CloseReason, CodedError, ConnectionId, ErrorCode, Name};
+use model::{CloseReason, CodedError, ConnectionId, ErrorCode, LogicalTime, Name};
 use protocol::phoenix::ClientMessage;
-use sessions::{Author, Listing, Token};
+use sessions::{Author, Listing, Token, Will};
 
 use crate::core::reply::Reply;
 use crate::core::reply_target::ReplyTarget;
@@ -224,6 +224,21 @@ pub enum Command {
         /// The session's key.
         key: Name,
     },
+    /// An MQTT client that has, or waits for, a session here has connected to another node.
+    MqttConnectedToNode {
+        /// Where it was last.
+        slot: u32,
+        /// The session's key.
+        key: Name,
+        /// When it connected there.
+        time: LogicalTime,
+        /// Its session begins anew there (Clean Start).
+        is_clean: bool,
+    },
+    /// Other nodes are to be told of all MQTT clients again.
+    MqttRepeatConnects,
+    /// Publish the will of an MQTT client that was away.
+    MqttPublishWill(Box<Will>),
     /// The store may have other records of a session than it should.
     MqttStoreAgain {
         /// The connection that has the session.

@@ -168,6 +168,11 @@ impl Shared {
         (self.clock_began_us.load(Ordering::Relaxed) + now_us) / 1_000_000
     }
 
+    /// The same in microseconds.
+    pub fn unix_us(&self, now_us: u64) -> u64 {
+        self.clock_began_us.load(Ordering::Relaxed) + now_us
+    }
+
     /// The same in milliseconds.
     pub fn unix_ms(&self, now_us: u64) -> u64 {
         (self.clock_began_us.load(Ordering::Relaxed) + now_us) / 1_000

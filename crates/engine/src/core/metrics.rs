@@ -356,6 +356,10 @@ pub struct Metrics {
     /// Messages that waited for MQTT clients and were dropped meanwhile by limits of the history, or had
     /// expired, and those for which no member of a group had capacity.
     pub mqtt_gone: Counter,
+    /// MQTT connections that ended because their client has connected to another node.
+    pub mqtt_taken_over_by_nodes: Counter,
+    /// Connects of MQTT clients to other nodes that were earlier than their connection here.
+    pub mqtt_node_connects_outdated: Counter,
     /// Messages that MQTT clients were sent again on a new connection.
     pub mqtt_repeated: Counter,
     /// Gauge: the memory that input takes up which is not whole, in bytes.

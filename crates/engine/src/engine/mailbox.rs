@@ -264,6 +264,11 @@ fn run_command(engine: &mut Engine, command: Command) {
         Command::Deliver(delivery) => on_message(engine, delivery),
         Command::Gap(gap) => engine.core.on_gap(&gap),
         Command::MqttTakeOver { slot, key } => engine.mqtt_taken_over(slot, &key),
+        Command::MqttConnectedToNode { slot, key, time, is_clean } => {
+            engine.mqtt_connected_to_node(slot, &key, time, is_clean);
+        }
+        Command::MqttRepeatConnects => engine.core.mqtt.repeat.begin(),
+        Command::MqttPublishWill(will) => engine.core.publish_wills([*will]),
         Command::MqttStoreAgain { slot, key } => engine.core.mqtt_store_again(slot, &key),
         Command::MqttMayTake { slot, serial } => {
             if is_same(&engine.core, slot, serial) {

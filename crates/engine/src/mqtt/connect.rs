@@ -60,7 +60,11 @@ impl Engine {
                     engine.send(Command::MqttTakeOver { slot: old.slot, key });
                 }
                 match self.wait_for_reply(slot, out) {
-                    true => drop(self.core.mqtt.waiters.insert(slot, Waiter { key, connect })),
+                    true => {
+                        // Until it has the session: then its connect gets a number that is later than those of all before.
+                        let number = self.mqtt_connect_number(&connect).unwrap_or_default();
+                        self.core.mqtt.waiters.insert(slot, Waiter { key, connect, number });
+                    }
                     false => self.core.mqtt_release(&key, by, Ended::default()),
                 }
             }
@@ -139,14 +143,15 @@ impl Engine {
 
     /// The session that a client has waited for is free.
     pub(crate) fn mqtt_may_take(&mut self, slot: u32) {
-        let Some(Waiter { key, connect }) = self.core.mqtt.waiters.remove(&slot) else { return };
+        let Some(waiter) = self.core.mqtt.waiters.remove(&slot) else { return };
+        let Waiter { key, connect, number } = waiter;
         let Some(connection) = self.core.table.get(slot) else { return };
         let by = self.core.id(slot, connection.serial);
         let mut out = Vec::new();
         // Much may have changed meanwhile.
         if let Some(close) = self.mqtt_turned_away(&connect, &mut out) {
             // The session is let go of with the connection.
-            self.core.mqtt.waiters.insert(slot, Waiter { key, connect });
+            self.core.mqtt.waiters.insert(slot, Waiter { key, connect, number });
             return self.close_after(slot, close, &mut out);
         }
         let claim = Claim { key: &key, by, clean: connect.clean };
@@ -158,7 +163,7 @@ impl Engine {
             WaitOutcome::Resumed(session) => Some(*session),
             WaitOutcome::Elsewhere => {
                 // It is about to be told so.
-                self.core.mqtt.waiters.insert(slot, Waiter { key, connect });
+                self.core.mqtt.waiters.insert(slot, Waiter { key, connect, number });
                 return;
             }
         };
@@ -184,6 +189,7 @@ impl Engine {
         // That it takes this is known.
         let _ = mqtt.accept(&accepted, &connect.limits, out);
         let seconds = self.core.shared.mqtt_sessions.seconds(connect.seconds);
+        let (number, is_clean) = (self.mqtt_connect_number(&connect), connect.clean);
         let Connect { principal, will, limits, method, encoding, .. } = connect;
         self.mqtt_enter(slot, encoding);
         self.enter_hub(slot, &principal, &[]);
@@ -202,6 +208,7 @@ impl Engine {
             ..Session::default()
         });
         session.seconds = seconds;
+        session.connect_number = number.unwrap_or_default();
         // Its user's stored topics.
         let is_pinned = self.core.hub.topics_of(slot).any(|it| TopicKind::of(it).is_ordinary())
             || principal.users.len() > 1;
@@ -211,6 +218,10 @@ impl Engine {
         let details = Details { session, will, limits, method, is_pinned, ..Details::default() };
         let has_details = needs_details || is_pinned;
         self.core.mqtt.insert(slot, row, has_details.then_some(details));
+        if let Some(number) = number {
+            self.core.mqtt.set_connect_number(slot, number);
+            self.core.broker.client_connected(&key, number, is_clean);
+        }
         let restored: Vec<Subscription> =
             restored.into_iter().filter(|it| self.mqtt_restore(slot, &principal, it)).collect();
         if let Some(details) = self.core.mqtt.details_mut(slot) {
@@ -232,6 +243,12 @@ impl Engine {
             }
         }
         self.core.mqtt.wake(slot);
+    }
+
+    /// The number of a connect now, in a cluster. No other node gives an identifier that this one has assigned.
+    fn mqtt_connect_number(&self, connect: &Connect) -> Option<u64> {
+        let unix_us = self.core.shared.unix_us(self.core.now_us);
+        (!connect.is_assigned).then(|| self.core.broker.connect_number(unix_us)).flatten()
     }
 
     /// The connection speaks MQTT from now on, and lasts.

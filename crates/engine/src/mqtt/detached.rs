@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use model::{ConnectionId, Name, Qos};
-use sessions::{Ended, Session};
+use sessions::{Ended, Session, Will};
 
 use super::ack::MqttAck;
 use crate::core::Core;
@@ -38,9 +38,35 @@ impl Leaving {
         self.all.is_empty()
     }
 
+    /// The client of such a session has connected to another node. `is_later` says of the number of a connect here that it is the
+    /// later one.
+    pub fn on_connected_to_node(
+        &mut self,
+        slot: u32,
+        key: &Name,
+        is_later: impl Fn(u64) -> bool,
+        is_clean: bool,
+    ) {
+        let left = self.all.values_mut().find(|left| left.by.slot == slot && left.key == *key);
+        let Some(Left { ended: Ended { session: Some(session), will }, .. }) = left else { return };
+        if !is_later(session.connect_number) {
+            on_left(session, will, is_clean);
+        }
+    }
+
     /// Whether it is one of these that goes by this slot: it lets go by itself.
     pub fn is(slot: u32) -> bool {
         slot >= FIRST
+    }
+}
+
+/// What becomes of the session and the will of a client that has connected to another node.
+pub(super) fn on_left(session: &mut Session, will: &mut Option<Will>, is_clean: bool) {
+    if is_clean {
+        session.seconds = 0;
+    } else if session.outlives() {
+        // The client is there again before its will is due (MQTT 5.0, section 3.1.3.2.2).
+        will.take_if(|will| will.delay_s > 0);
     }
 }
 

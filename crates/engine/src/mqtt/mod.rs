@@ -20,6 +20,7 @@ mod shared_groups;
 mod simulation;
 mod state;
 mod subscribe;
+mod take_over;
 
 pub use ack::MqttAck;
 pub(crate) use connect::author;

@@ -137,6 +137,7 @@ impl Engine {
     pub(crate) fn mqtt_second(&mut self) {
         let now_s = self.core.unix_s();
         self.core.mqtt_save_some(now_s);
+        self.mqtt_repeat_some();
         if self.core.number == 0 {
             let age_ms = self.core.age_ms();
             let sessions = self.core.shared.mqtt_sessions.clone();

@@ -27,6 +27,9 @@ pub(crate) struct MqttRecord {
     only: Option<(u8, Target)>,
     #[n(3)]
     details: Option<DetailsRecord>,
+    /// The number of its connect in a cluster; 0 without.
+    #[cbor(n(4), default)]
+    connect_number: u64,
 }
 
 #[derive(Encode, Decode)]
@@ -161,15 +164,22 @@ impl Clients {
         let Row { key, keep_alive_s, .. } = row;
         let details = self.details(slot).map(Details::export);
         let only = row.only_bits().filter(|_| details.is_none());
-        Some(MqttRecord { key: key.to_string(), keep_alive_s: *keep_alive_s, only, details })
+        let (key, keep_alive_s) = (key.to_string(), *keep_alive_s);
+        let connect_number = self.connect_number(slot);
+        Some(MqttRecord { key, keep_alive_s, only, details, connect_number })
     }
 
     /// Takes a client in.
     pub fn import(&mut self, slot: u32, record: MqttRecord, hash: impl Fn(&str) -> u64) {
-        let MqttRecord { key, keep_alive_s, only, details } = record;
+        let MqttRecord { key, keep_alive_s, only, details, connect_number } = record;
         let mut row = Row::new(key.into(), keep_alive_s);
         row.set_only_bits(only);
         self.insert(slot, row, details.map(|details| details.import(hash)));
+        if connect_number > 0 {
+            self.set_connect_number(slot, connect_number);
+            // The process before may not have ended what other nodes had taken over.
+            self.repeat.begin();
+        }
         self.changed(slot);
     }
 

@@ -1,6 +1,7 @@
 //! What the engine holds of MQTT clients that are connected.
 
 use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use history::{Piece, Requester, TopicCursor};
@@ -12,11 +13,16 @@ use sessions::{Session, SessionKey, Subscription, SubscriptionOptions, Will};
 use tables::{PageTable, Slab};
 
 use super::detached::Leaving;
+use super::take_over::Repeat;
 
 /// The clients of an engine, by slot.
 #[derive(Default)]
 pub(crate) struct Clients {
     rows: PageTable<Row>,
+    /// The numbers of their connects, in a cluster. Other nodes don't know of those without.
+    connect_numbers: PageTable<NonZeroU64>,
+    /// How far the engine is in telling other nodes of all clients again.
+    pub repeat: Repeat,
     details: Slab<Box<Details>>,
     /// Whose turn it is in the groups that share filters, by the hash of the group's name.
     pub turns: HashMap<u64, u32>,
@@ -36,6 +42,8 @@ pub(crate) struct Clients {
 pub(crate) struct Waiter {
     pub key: Name,
     pub connect: Box<Connect>,
+    /// The number of its connect in a cluster; 0 without.
+    pub number: u64,
 }
 
 /// A client. Its topics are in the hub; what few clients need is in its [`Details`].
@@ -296,6 +304,26 @@ impl Clients {
         self.rows.get(slot).is_some()
     }
 
+    /// The number of a client's connect in a cluster; 0 where other nodes don't know of it.
+    pub fn connect_number(&self, slot: u32) -> u64 {
+        self.connect_numbers.get(slot).map_or(0, |number| number.get())
+    }
+
+    /// Notes the number of a client's connect.
+    pub fn set_connect_number(&mut self, slot: u32, number: u64) {
+        if let Some(number) = NonZeroU64::new(number) {
+            self.connect_numbers.insert(slot, number);
+        }
+    }
+
+    /// The clients of which other nodes know, from a slot on: the slot, the key of the session, and the number of the connect.
+    pub fn connects(&self, first: u32) -> impl Iterator<Item = (u32, &Name, u64)> {
+        (first..self.connect_numbers.end()).filter_map(|slot| {
+            let number = self.connect_numbers.get(slot)?;
+            Some((slot, &self.rows.get(slot)?.key, number.get()))
+        })
+    }
+
     /// All clients, by slot.
     pub fn all(&self) -> impl Iterator<Item = (u32, &Row)> {
         (0..self.rows.end()).filter_map(|slot| Some((slot, self.rows.get(slot)?)))
@@ -410,6 +438,7 @@ impl Clients {
     /// Takes a client away.
     pub fn remove(&mut self, slot: u32) -> Option<(Row, Option<Box<Details>>)> {
         let row = self.rows.remove(slot)?;
+        self.connect_numbers.remove(slot);
         let details = (row.details != NO_DETAILS).then(|| self.details.remove(row.details));
         Some((row, details))
     }
@@ -442,6 +471,7 @@ impl Clients {
     /// Gives room back.
     pub fn shrink(&mut self) {
         self.rows.shrink();
+        self.connect_numbers.shrink();
         self.details.shrink();
     }
 }
@@ -485,6 +515,7 @@ impl Details {
         } = self;
         let Session {
             epoch: _,
+            connect_number: _,
             seconds,
             subscriptions,
             flow,

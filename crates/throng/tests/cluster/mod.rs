@@ -5,6 +5,7 @@ mod credentials;
 mod faults;
 mod max_payload;
 mod mqtt;
+mod mqtt_clients;
 mod older;
 mod presence;
 mod rebalance;

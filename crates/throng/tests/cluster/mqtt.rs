@@ -10,7 +10,7 @@ use crate::mqtt::groups::{Work, member, once, publish};
 use crate::support::*;
 
 /// Starts so many nodes with MQTT, called `a`, `b` and so on, which know each other.
-fn nodes<const N: usize>(nats: &Nats) -> [Server; N] {
+pub fn nodes<const N: usize>(nats: &Nats) -> [Server; N] {
     let names = ["a", "b", "c"];
     let mqtt = ["--mqtt", "127.0.0.1:0"];
     let nodes = std::array::from_fn(|at| nats.node_with(names[at], &mqtt, &[]));

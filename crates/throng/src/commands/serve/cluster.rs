@@ -6,7 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use config::Config;
-use link::{Credentials, Description, Link, Login, Registry, Runtime, Servers, Settings};
+use link::{
+    Credentials, Description, Link, Login, MqttClients, Registry, Runtime, Servers, Settings,
+};
+use model::LogicalTime;
+use sessions::NodeConnect;
+use shard::Command;
 
 use crate::error::CommandError;
 
@@ -55,14 +60,47 @@ impl Cluster {
         broker: Arc<broker::Local>,
         registry: Registry,
         shared: Arc<shard::Shared>,
+        shards: Vec<shard::Handle>,
     ) -> Result<link::Running, CommandError> {
+        let clients = Clients { shared: shared.clone(), shards };
         let describe = move || Description {
             connections: shared.connections.load(Ordering::Relaxed),
             is_draining: shared.draining.load(Ordering::Relaxed),
         };
-        link::spawn(runtime, self.link, self.servers, broker, registry, describe).map_err(|error| {
+        let Cluster { link, servers } = self;
+        let running = link::spawn(runtime, link, servers, broker, registry, describe, clients);
+        running.map_err(|error| {
             CommandError::Runtime(format!("the cluster's thread can't start: {error}"))
         })
+    }
+}
+
+/// The MQTT clients of all shards.
+struct Clients {
+    shared: Arc<shard::Shared>,
+    shards: Vec<shard::Handle>,
+}
+
+impl MqttClients for Clients {
+    fn on_connected_to_node(&self, key: &str, time: LogicalTime, is_clean: bool) {
+        match self.shared.mqtt_sessions.on_connected_to_node(key, time, is_clean) {
+            NodeConnect::Connected(id) => {
+                if let Some(shard) = self.shards.get(usize::from(id.shard)) {
+                    let (slot, key) = (id.slot, key.into());
+                    shard.send(Command::MqttConnectedToNode { slot, key, time, is_clean });
+                }
+            }
+            NodeConnect::Away(Some(will)) => {
+                if let Some(shard) = self.shards.first() {
+                    shard.send(Command::MqttPublishWill(Box::new(will)));
+                }
+            }
+            NodeConnect::Away(None) => {}
+        }
+    }
+
+    fn repeat_connects(&self) {
+        self.shards.iter().for_each(|shard| shard.send(Command::MqttRepeatConnects));
     }
 }
 

@@ -307,7 +307,8 @@ impl Start<'_> {
         let cluster = match (services.cluster, cluster_runtime, link) {
             (Some(cluster), Some(runtime), Some(link)) => {
                 let registry = link::Registry { presence: services.presence, started };
-                Some((link, cluster.start(runtime, broker.clone(), registry, shared.clone())?))
+                let (broker, shards) = (broker.clone(), handles.clone());
+                Some((link, cluster.start(runtime, broker, registry, shared.clone(), shards)?))
             }
             _ => None,
         };
