@@ -161,6 +161,11 @@ impl IncomingStreams {
         self.heads_to_request.push(stream);
     }
 
+    /// Streams of which a number or a message is known to be missing.
+    pub fn pending(&self) -> impl Iterator<Item = Stream> {
+        self.pending.keys().chain(self.tails.keys()).copied()
+    }
+
     /// Interest in a stream has ended.
     pub fn on_interest_ended(&mut self, stream: Stream) {
         self.last.set(stream, UNKNOWN);

@@ -165,6 +165,11 @@ impl Node {
         self.peers.get(&node).map_or(0, |peer| peer.groups.count())
     }
 
+    /// Of how many streams of another node this one awaits messages, or a reply that says whether some are missing.
+    pub fn pending_streams_of(&self, node: NodeId) -> usize {
+        self.peers.get(&node).map_or(0, Peer::pending_streams)
+    }
+
     /// What it has counted.
     pub fn counts(&self) -> Counts {
         let duplicates = self.peers.values().map(|peer| peer.streams.duplicates).sum::<u64>();

@@ -121,6 +121,11 @@ impl Peer {
         self.streams.on_interest_ended(stream);
     }
 
+    /// How many streams the node has not received as far as the peer has sent them, or does not know whether it has.
+    pub fn pending_streams(&self) -> usize {
+        self.streams.pending().chain(self.unsure.iter().copied()).collect::<BTreeSet<_>>().len()
+    }
+
     /// When a node that is silent is taken to be gone for good, where messages of it may be missing.
     pub fn unsure_due_us(&self) -> Option<u64> {
         let is_waiting = !self.state.is_up && !self.unsure.is_empty();

@@ -502,6 +502,8 @@ impl Driver {
         self.link.set_status(|status| {
             status.peers = node.peers().cloned().collect();
             status.groups = node.peers().map(|peer| node.groups_of(peer.node)).collect();
+            status.pending_streams =
+                node.peers().map(|peer| node.pending_streams_of(peer.node)).collect();
             status.counts = node.counts();
             status.streams = node.streams();
             status.replay_bytes = node.replay_bytes();

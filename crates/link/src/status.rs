@@ -33,6 +33,9 @@ pub struct Status {
     pub incomplete: Vec<NodeId>,
     /// How many groups that share messages have members at each node of `peers`.
     pub groups: Vec<usize>,
+    /// Of how many streams of each node of `peers` this node awaits messages, or a reply that says whether some are
+    /// missing.
+    pub pending_streams: Vec<usize>,
     /// Figures of presence.
     pub presence: presence::Stats,
     /// The time of the link's clock, in microseconds.

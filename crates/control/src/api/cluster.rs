@@ -60,6 +60,9 @@ pub(crate) struct OtherNode {
     presence_complete: bool,
     /// Groups of MQTT (`$share/…`) with members there, as far as this node knows.
     groups: usize,
+    /// Parts of all topics of which this node awaits messages of that one, or its reply that none is missing. 0 while
+    /// nothing can be lost when that node dies.
+    pending_streams: usize,
 }
 
 /// The connection to NATS.
@@ -144,8 +147,8 @@ pub(crate) async fn cluster(
     let link = link_of(&node)?;
     let (settings, status) = (link.settings(), link.status());
     let seconds = |since_us: u64| status.now_us.saturating_sub(since_us) as f64 / 1e6;
-    let peers = status.peers.iter().zip(&status.groups);
-    let nodes = peers.map(|(peer, groups)| OtherNode {
+    let peers = status.peers.iter().zip(status.groups.iter().zip(&status.pending_streams));
+    let nodes = peers.map(|(peer, (groups, pending_streams))| OtherNode {
         node: ClusterNode {
             id: peer.node.to_string(),
             name: peer.name.clone(),
@@ -161,6 +164,7 @@ pub(crate) async fn cluster(
         silent_seconds: seconds(peer.received_us),
         presence_complete: peer.is_up && !status.incomplete.contains(&peer.node),
         groups: *groups,
+        pending_streams: *pending_streams,
     });
     let shared = &node.shared;
     let order = std::sync::atomic::Ordering::Relaxed;

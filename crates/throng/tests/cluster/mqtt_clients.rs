@@ -38,7 +38,7 @@ fn connects_to_one_after_the_other(version: Version, [a, b]: [&Server; 2], watch
     let connect = Connect::persistent(version, "c").will("gone", "bye", 1);
     let mut first = connect.open(a.client);
     first.subscribe(&[filter("t", 1)]);
-    is_later();
+    until_known(a, b, Connect::new(version, "known"));
     let mut second = connect.open(b.client);
     assert!(!second.session_present, "its session is that of the other node");
     first.is_ended_for(TAKEN_OVER);
@@ -144,19 +144,42 @@ fn one_remains(mut clients: [Client; 2]) -> usize {
     1 - ended
 }
 
-/// Waits until the nodes have done what each has told the other before.
+/// Waits until each node has done what the other one published before.
 fn settle(nodes: [&Server; 2]) {
+    settle_by(nodes, |name| Connect::new(V5, name));
+}
+
+/// The same, by clients that connect like this.
+fn settle_by(nodes: [&Server; 2], connect: impl Fn(&str) -> Connect) {
     for [from, to] in [nodes, [nodes[1], nodes[0]]] {
-        let mut mark = Connect::new(V5, "mark").open(from.client);
-        is_later();
-        let _later = Connect::new(V5, "mark").open(to.client);
+        let mut mark = connect("mark").open(from.client);
+        until_known(from, to, connect("known"));
+        let _later = connect("mark").open(to.client);
         mark.is_ended_for(TAKEN_OVER);
     }
 }
 
-/// What connects from now on is later by the time of day, too: a node may not know yet who has connected to the other one.
-fn is_later() {
-    thread::sleep(Duration::from_millis(20));
+/// Waits until a node knows of all connects at the other one. It numbers later connects higher than these, whatever its
+/// clock says.
+fn until_known(from: &Server, to: &Server, connect: Connect) {
+    // A node publishes its groups behind the connects.
+    let groups = |to: &Server| {
+        let from = state(from)["node"]["id"].clone();
+        let others = state(to)["nodes"].as_array().unwrap().clone();
+        others.into_iter().find(|other| other["id"] == from).unwrap()["groups"].clone()
+    };
+    let before = groups(to).as_u64().unwrap();
+    let mut client = connect.open(from.client);
+    client.subscribe(&[filter("$share/known/t", 0)]);
+    to.until("the connects are known", |to| groups(to) == before + 1);
+    client.disconnect();
+    to.until("the group is gone", |to| groups(to) == before);
+}
+
+/// Lets time pass until the next turn of each shard is later by the time of day. Only that orders connects at nodes that
+/// can't reach each other, and a shard takes the time of its turn's beginning.
+fn wait_for_later_turns() {
+    thread::sleep(Duration::from_secs(2));
 }
 
 #[test]
@@ -168,7 +191,7 @@ fn of_two_connections_at_the_same_moment_one_remains() {
     nats.kill();
     [&a, &b].into_iter().for_each(until_disconnected);
     let first = Connect::new(V5, "apart").open(b.client);
-    is_later();
+    wait_for_later_turns();
     let apart = [Connect::new(V5, "apart").open(a.client), first];
     nats.run();
     [&a, &b].into_iter().for_each(|node| until_nodes(node, 1));
@@ -187,14 +210,12 @@ fn connects_that_a_node_did_not_retain_are_published_again() {
     nats.kill();
     [&a, &b].into_iter().for_each(until_disconnected);
     // The later one is at the node that has lost what it would tell, and that the other one asks in vain.
-    let pairs: Vec<[Client; 2]> = (0..3)
-        .map(|at| {
-            let name = format!("c{at}");
-            let first = Connect::new(V5, &name).open(a.client);
-            is_later();
-            [first, Connect::new(V5, &name).open(b.client)]
-        })
-        .collect();
+    let connect =
+        |node: &Server| ["c0", "c1", "c2"].map(|name| Connect::new(V5, name).open(node.client));
+    let earlier = connect(&a);
+    wait_for_later_turns();
+    let pairs = earlier.into_iter().zip(connect(&b));
+    let pairs: Vec<[Client; 2]> = pairs.map(|(first, second)| [first, second]).collect();
     for node in [&a, &b] {
         (0..100).for_each(|number| _ = node.publish("t", json!(number)));
     }
@@ -213,20 +234,21 @@ fn users_have_client_identifiers_of_their_own_at_all_nodes() {
     let (mqtt, settings) = (["--mqtt", "127.0.0.1:0"], [("THRONG_AUTH_HMAC_KEY", KEY)]);
     let [a, b] = ["a", "b"].map(|name| nats.node_with(name, &mqtt, &settings));
     [&a, &b].into_iter().for_each(|node| until_nodes(node, 1));
-    let connect = |user: &str, node: &Server| {
+    let connect = |user: &str, name: &str| {
         let signer = token::Signer::new(KEY, "HS256".parse().unwrap(), None).unwrap();
-        let token = signer.sign(&json!({"sub": user, "exp": 4_000_000_000_u32})).unwrap();
-        Connect::new(V5, "phone").authenticates(&token).open(node.client)
+        let grants = json!({"subscribe": ["t"]});
+        let claims = json!({"sub": user, "exp": 4_000_000_000_u32, "throng": grants});
+        Connect::new(V5, name).authenticates(&signer.sign(&claims).unwrap())
     };
-    let mut al = connect("al", &a);
-    let mut bo = connect("bo", &b);
-    settle([&a, &b]);
+    let settle = || settle_by([&a, &b], |name| connect("cy", name));
+    let mut al = connect("al", "phone").open(a.client);
+    let mut bo = connect("bo", "phone").open(b.client);
+    settle();
     al.is_quiet();
     bo.is_quiet();
-    is_later();
-    let mut again = connect("al", &b);
+    let mut again = connect("al", "phone").open(b.client);
     al.is_ended_for(TAKEN_OVER);
-    settle([&a, &b]);
+    settle();
     bo.is_quiet();
     again.is_quiet();
 }
