@@ -115,6 +115,13 @@ function connect(kind, { user, url = `ws://${server.client}/socket`, transport, 
   return socket;
 }
 
+// Sends a heartbeat every so many milliseconds. The client's own ones close its socket when a reply takes longer than
+// that: on a busy machine some do.
+function sendHeartbeats(socket, everyMs) {
+  const beat = () => socket.push({ topic: "phoenix", event: "heartbeat", payload: {}, ref: socket.makeRef() });
+  setInterval(() => socket.isConnected() && beat(), everyMs).unref();
+}
+
 const settled = (push, what) =>
   new Promise((done, failed) => {
     for (const status of ["ok", "error"]) {
@@ -261,7 +268,7 @@ function run(scenarios) {
 }
 
 module.exports = {
-  PATIENCE_MS, assert, WebSocket, KINDS, POLLED, LATEST, OK, Inbox, server, sleep, until, connect, tryJoin, join, push,
-  leave, disconnect, refused, bytes, listen, listenWs, json, api, metric, publish, members, presence, each,
-  report, readInput, run,
+  PATIENCE_MS, assert, WebSocket, KINDS, POLLED, LATEST, OK, Inbox, server, sleep, until, connect,
+  sendHeartbeats, tryJoin, join, push, leave, disconnect, refused, bytes, listen, listenWs, json, api, metric, publish,
+  members, presence, each, report, readInput, run,
 };

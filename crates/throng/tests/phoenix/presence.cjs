@@ -2,7 +2,7 @@
 "use strict";
 
 const {
-  assert, KINDS, POLLED, LATEST, OK, until, connect, push, leave, disconnect,
+  assert, KINDS, POLLED, LATEST, OK, until, connect, sendHeartbeats, push, leave, disconnect,
   listen, listenWs, api, presence, each, run,
 } = require("./lib.cjs");
 
@@ -148,7 +148,8 @@ run({
     }),
 
   a_silent_connection_leaves: async () => {
-    const alice = await enter(LATEST, "room:a", "alice", { heartbeatIntervalMs: 500 });
+    const alice = await enter(LATEST, "room:a", "alice", { heartbeatIntervalMs: 1e6 });
+    sendHeartbeats(alice.socket, 500);
     const bob = await enter(LATEST, "room:a", "bob", { heartbeatIntervalMs: 1e6, reconnectAfterMs: () => 1e6 });
     await alice.seen.are({ alice: 1, bob: 1 });
     bob.socket.conn._socket.pause();
