@@ -54,6 +54,10 @@ pub(crate) struct Giving {
     hashes: Vec<u64>,
     hasher: RandomState,
     still: bool,
+    /// No TLS handshake begins.
+    finishes_handshakes: bool,
+    /// Connections that have sent something, and whose TLS handshake did not begin. The new shard finds it in their sockets.
+    unread: Vec<u32>,
     record: Vec<u8>,
     /// The state of a connection's TLS, with its keys.
     tls: Zeroizing<Vec<u8>>,
@@ -86,6 +90,14 @@ impl Giving {
             self.set_hash(slot, 0);
             self.gone.push(slot);
         }
+    }
+
+    /// Whether a TLS handshake may begin. Where it may not, the connection is read when the upgrade has failed.
+    pub fn may_begin_handshake(&mut self, slot: u32) -> bool {
+        if self.finishes_handshakes {
+            self.unread.push(slot);
+        }
+        !self.finishes_handshakes
     }
 
     fn may_send(&self) -> bool {
@@ -163,6 +175,12 @@ impl Shard {
                     }
                     Ok(())
                 }
+                Give::FinishHandshakes => {
+                    if let Some(giving) = &mut self.giving {
+                        giving.finishes_handshakes = true;
+                    }
+                    Ok(())
+                }
                 Give::StandStill => {
                     self.stand_still();
                     Ok(())
@@ -217,6 +235,8 @@ impl Shard {
             hashes: Vec::new(),
             hasher: RandomState::new(),
             still: false,
+            finishes_handshakes: false,
+            unread: Vec::new(),
             record: Vec::new(),
             tls: Zeroizing::default(),
         }));
@@ -261,6 +281,9 @@ impl Shard {
         let Some(mut giving) = self.giving.take() else {
             return;
         };
+        if giving.finishes_handshakes {
+            self.giver.set_handshakes(self.tls.handshake_count());
+        }
         let mut result = Ok(());
         for _ in giving.under_way..FRAMES_UNDER_WAY {
             if giving.copies && result.is_ok() {
@@ -479,6 +502,7 @@ impl Shard {
                     socket.set(State::Passed, false);
                 }
             }
+            self.unread.extend(giving.unread);
         }
         self.engine.give_owed(std::mem::take(&mut self.owed));
         self.engine.go_on();

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mailbox::Wake;
@@ -16,6 +16,8 @@ pub enum Give {
     Begin(PathBuf),
     /// Copy to it while this one serves.
     Copy,
+    /// Begin no TLS handshake, and finish those that are under way: they can't be passed on.
+    FinishHandshakes,
     /// Read and accept nothing more, and come to rest.
     StandStill,
     /// Send what has changed since it was copied.
@@ -46,6 +48,9 @@ pub enum GiverStage {
     Failed,
 }
 
+/// The shard has not said yet how many handshakes are under way.
+const UNKNOWN: usize = usize::MAX;
+
 /// Tells a shard to give its connections away, and sees how far it is.
 pub struct Giver {
     commands: Arc<Commands>,
@@ -53,6 +58,8 @@ pub struct Giver {
     called: AtomicBool,
     stage: AtomicU8,
     copied: AtomicU64,
+    /// TLS handshakes under way, once no new one begins; before [`UNKNOWN`].
+    handshakes: AtomicUsize,
     /// Grows with everything that a shard that stands still has still done.
     activity: AtomicU64,
     at_rest: AtomicBool,
@@ -67,6 +74,7 @@ impl Giver {
             called: AtomicBool::new(false),
             stage: AtomicU8::new(GiverStage::Idle as u8),
             copied: AtomicU64::new(0),
+            handshakes: AtomicUsize::new(UNKNOWN),
             activity: AtomicU64::new(0),
             at_rest: AtomicBool::new(false),
             error: Mutex::default(),
@@ -90,6 +98,11 @@ impl Giver {
     /// Connections that were copied so far.
     pub fn copied(&self) -> u64 {
         self.copied.load(Ordering::Relaxed)
+    }
+
+    /// True when the shard begins no TLS handshake any more, and none is under way.
+    pub fn has_finished_handshakes(&self) -> bool {
+        self.handshakes.load(Ordering::Acquire) == 0
     }
 
     /// A number that grows with what the shard does while it stands still, and whether it has nothing to do
@@ -121,9 +134,15 @@ impl Giver {
         self.stage.store(stage as u8, Ordering::Release);
     }
 
+    /// No TLS handshake begins any more, and so many are under way.
+    pub(crate) fn set_handshakes(&self, handshakes: usize) {
+        self.handshakes.store(handshakes, Ordering::Release);
+    }
+
     /// The shard is connected.
     pub(crate) fn begin(&self) {
         self.copied.store(0, Ordering::Relaxed);
+        self.handshakes.store(UNKNOWN, Ordering::Release);
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.set(GiverStage::Joined);
     }

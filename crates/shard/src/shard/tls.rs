@@ -88,9 +88,18 @@ impl Shard {
         reading == Reading::More
     }
 
-    /// Returns false if the connection's handshake goes on in a later turn.
+    /// Returns false if the connection's handshake begins at a new process, or goes on in a later turn.
     pub(super) fn may_read_tls(&mut self, slot: u32) -> bool {
-        let may_read = self.tls.is_open(slot) || self.handshakes_left > 0;
+        if self.tls.is_open(slot) {
+            return true;
+        }
+        if !self.tls.is_opening(slot)
+            && let Some(giving) = &mut self.giving
+            && !giving.may_begin_handshake(slot)
+        {
+            return false;
+        }
+        let may_read = self.handshakes_left > 0;
         if !may_read {
             self.postpone_handshake(slot);
         }

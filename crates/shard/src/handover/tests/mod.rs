@@ -1,6 +1,7 @@
 //! An old shard and a new one in one process, and what they say to each other.
 
 mod frames;
+mod handshakes;
 mod hostile;
 mod switch;
 
@@ -14,6 +15,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use auth::CertificateUser;
 use engine::{Listener, Settings};
 use mailbox::Wake;
 use model::NodeId;
@@ -22,6 +24,7 @@ use super::take::{Going, Taking};
 use super::{Channel, Give, Giver, GiverStage, TakeError, TakenShard};
 use crate::settings::Port;
 use crate::shard::Shard;
+use crate::tls::{TlsContext, TlsSettings};
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -37,7 +40,11 @@ fn shard() -> Shard {
         sessions::in_memory(NodeId(1)),
     );
     let policy = auth::Policy::new(model::Rules::default(), auth::LoginRule::Allow);
-    crate::start::for_tests(Settings::for_tests(policy), Arc::new(shared))
+    let mut shard = crate::start::for_tests(Settings::for_tests(policy), Arc::new(shared));
+    let acceptor = tls::testing::acceptor(0);
+    let settings = TlsSettings { acceptor, certificate_user: CertificateUser::None };
+    shard.tls_context = Some(TlsContext::new(settings, 8));
+    shard
 }
 
 /// A path for a socket that nobody else has.
@@ -49,11 +56,17 @@ fn path() -> PathBuf {
 
 /// A new connection; gives the peer's end.
 fn connect(shard: &mut Shard) -> Peer {
+    connect_to(shard, false)
+}
+
+/// The same, at a port with TLS or one without.
+fn connect_to(shard: &mut Shard, tls: bool) -> Peer {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     theirs.set_nonblocking(true).unwrap();
     let (listener, socket) = (Listener::Client, OwnedFd::from(ours));
-    shard.admit(crate::shard::Accepted { port: Port::plain(listener), socket, address: None });
+    let port = Port { listener, tls };
+    shard.admit(crate::shard::Accepted { port, socket, address: None });
     Peer { socket: theirs, got: Vec::new() }
 }
 

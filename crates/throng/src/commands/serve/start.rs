@@ -243,6 +243,7 @@ impl Start<'_> {
             store: store.clone(),
             history: local,
             has_database: services.postgres.is_some(),
+            has_tls: client_tls.or(mqtt_tls).is_some(),
             webhook: webhook.clone(),
             gate: gate.clone(),
             admin: listener.try_clone().map_err(|error| ports::no_admin(&error))?,

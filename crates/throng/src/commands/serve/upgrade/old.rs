@@ -54,6 +54,8 @@ pub(in super::super) struct Old {
     pub history: Arc<history_local::Local>,
     /// The history is in a database.
     pub has_database: bool,
+    /// Clients connect to a port with TLS.
+    pub has_tls: bool,
     pub webhook: Arc<control::webhook::Dispatcher>,
     pub gate: Arc<control::Gate>,
     /// The listener of the admin port, which the new process gets.

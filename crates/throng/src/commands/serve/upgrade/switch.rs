@@ -22,6 +22,9 @@ const CALLS: Patience = Patience {
     interval: POLL_INTERVAL,
 };
 
+/// How long TLS handshakes may take to finish, before all stands still: some round trips. Slower ones end with this process.
+const HANDSHAKES_WAIT: Duration = Duration::from_millis(500);
+
 /// How long all may take to come to rest.
 const STILL_WAIT: Duration = Duration::from_secs(10);
 
@@ -49,6 +52,8 @@ impl Upgrade {
             )
         })?;
         let called = began.elapsed();
+        self.finish_handshakes()?;
+        let handshakes = began.elapsed();
         old.webhook.stand_still();
         // Before the shards stand still: they take what others have published until then.
         if let Some(link) = &old.cluster {
@@ -111,6 +116,7 @@ impl Upgrade {
         let ms = |time: Duration| time.as_millis() as u64;
         tracing::info!(
             called_ms = ms(called),
+            handshakes_ms = ms(handshakes),
             rested_ms = ms(rested),
             parts_ms = ms(parts),
             given_ms = ms(given),
@@ -120,6 +126,22 @@ impl Upgrade {
         );
         old.givers.iter().for_each(|giver| giver.order(Give::Release));
         self.change(|progress| progress.pause_us = Some(pause_us));
+        Ok(())
+    }
+
+    /// Lets TLS handshakes finish that are under way, since they can't be passed on. Others begin at the new process.
+    fn finish_handshakes(&self) -> Result<(), Reason> {
+        if !self.old.has_tls {
+            return Ok(());
+        }
+        let (givers, began) = (&self.old.givers, Instant::now());
+        givers.iter().for_each(|giver| giver.order(Give::FinishHandshakes));
+        while began.elapsed() < HANDSHAKES_WAIT
+            && !givers.iter().all(|giver| giver.has_finished_handshakes())
+        {
+            self.check_progress()?;
+            std::thread::sleep(POLL_INTERVAL / 2);
+        }
         Ok(())
     }
 
