@@ -37,6 +37,8 @@ pub struct PeerState {
     pub has_calls: bool,
     /// It sends hellos.
     pub is_up: bool,
+    /// How often it came or came back, or the connection to NATS of one of both nodes did. A call may have been lost before.
+    pub comings: u64,
     /// It has said that it leaves.
     pub has_left: bool,
     /// When its last packet came, in microseconds.
@@ -86,6 +88,8 @@ impl Peer {
             return false;
         }
         self.hello_number = hello.number;
+        // A node requests replies when it is connected.
+        let has_come = !hello.is_goodbye && (!self.state.is_up || hello.is_reply_requested);
         self.state = PeerState {
             node: self.state.node,
             name: hello.name.clone(),
@@ -94,6 +98,7 @@ impl Peer {
             is_draining: hello.is_draining,
             has_calls: hello.has_calls,
             is_up: !hello.is_goodbye,
+            comings: self.state.comings + u64::from(has_come),
             has_left: hello.is_goodbye,
             received_us: now_us,
         };

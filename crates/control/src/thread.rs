@@ -178,7 +178,8 @@ async fn serve(
     if let Some(link) = node.cluster.clone()
         && let Some(calls) = link.take_calls()
     {
-        tokio::spawn(api::serve_nodes(node.clone(), link, calls));
+        tokio::spawn(api::serve_nodes(node.clone(), link.clone(), calls));
+        tokio::spawn(api::read_revocations(node.clone(), link));
     }
     let (monitor, sampler) = Monitor::new(node, samples);
     let sampler = tokio::spawn(sampler.run());

@@ -147,8 +147,8 @@ mod tests {
     use ::handover::testing::pass_all;
 
     use super::*;
-    use crate::Revocation;
     use crate::jwks::Missing;
+    use crate::{Added, Revocation};
 
     #[test]
     fn another_process_knows_what_is_revoked() {
@@ -161,7 +161,7 @@ mod tests {
             (Revoked::IssuedBefore(3), 40),
         ];
         for (revoked, until) in all {
-            assert!(old.0.add(&Revocation { revoked, until }, 9));
+            assert_eq!(old.0.add(&Revocation { revoked, until }, 9), Added::New);
         }
         let sorted = |part: &RevocationsPart| {
             let mut list = part.0.list(9);

@@ -80,6 +80,17 @@ impl RevocationLists {
     }
 }
 
+/// What became of a revocation that was added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Added {
+    /// It is new, or means more tokens or a longer time than the one before.
+    New,
+    /// It was known.
+    Known,
+    /// There are as many as there may be, and it is not among them.
+    Full,
+}
+
 /// What is known of a token when it is looked for.
 pub(crate) struct Token<'a> {
     pub jti: Option<&'a str>,
@@ -88,9 +99,9 @@ pub(crate) struct Token<'a> {
 }
 
 impl Revocations {
-    /// Takes one up, unless there are `max` and it is not among them: gives false then. The later of two
-    /// that mean the same tokens counts.
-    pub fn add(&self, revocation: &Revocation, max: usize) -> bool {
+    /// Adds a revocation, unless there are `max` and it is not among them. The later of two that mean the same tokens
+    /// counts.
+    pub fn add(&self, revocation: &Revocation, max: usize) -> Added {
         let Revocation { revoked, until } = revocation;
         let mut lists = self.lists.write().unwrap_or_else(PoisonError::into_inner);
         let is_new = match revoked {
@@ -99,23 +110,25 @@ impl Revocations {
             Revoked::IssuedBefore(_) => lists.all.is_none(),
         };
         if is_new && lists.count() >= max {
-            return false;
+            return Added::Full;
         }
         let later = |known: &mut (u64, u64), before: u64| {
-            *known = (known.0.max(before), known.1.max(*until));
+            let latest = (known.0.max(before), known.1.max(*until));
+            std::mem::replace(known, latest) != latest
         };
-        match revoked {
+        let has_changed = match revoked {
             Revoked::Jti(jti) => {
                 let known = lists.ids.entry(jti.as_str().into()).or_default();
-                *known = (*known).max(*until);
+                let latest = (*known).max(*until);
+                std::mem::replace(known, latest) != latest
             }
             Revoked::User { user, issued_before } => {
-                later(lists.users.entry(user.as_str().into()).or_default(), *issued_before);
+                later(lists.users.entry(user.as_str().into()).or_default(), *issued_before)
             }
             Revoked::IssuedBefore(before) => later(lists.all.get_or_insert_default(), *before),
-        }
+        };
         self.count.store(lists.count(), Ordering::Relaxed);
-        true
+        if is_new || has_changed { Added::New } else { Added::Known }
     }
 
     /// Remembers a revocation until then in place of one with the same name; without a time it is forgotten.
@@ -163,7 +176,20 @@ impl Revocations {
         gone
     }
 
-    /// All, the largest `max` of each kind left out beyond that number.
+    /// The first `max` revocations behind a [key](Revoked::key), in the order of their keys.
+    pub fn page(&self, after: &str, max: usize) -> Vec<Revocation> {
+        let all = self.list(usize::MAX).into_iter().map(|it| (it.revoked.key(), it));
+        let mut page: Vec<_> = all.filter(|(key, _)| &**key > after).collect();
+        let by_key = |one: &(String, _), other: &(String, _)| one.0.cmp(&other.0);
+        if page.len() > max {
+            page.select_nth_unstable_by(max, by_key);
+            page.truncate(max);
+        }
+        page.sort_unstable_by(by_key);
+        page.into_iter().map(|(_, revocation)| revocation).collect()
+    }
+
+    /// At most `max` revocations: that of all users first, then those of users, then those of one token each.
     pub fn list(&self, max: usize) -> Vec<Revocation> {
         let lists = self.lists.read().unwrap_or_else(PoisonError::into_inner);
         let ids = lists.ids.iter().map(|(jti, until)| Revocation {

@@ -280,7 +280,10 @@ fn what_is_revoked_counts_no_longer_for_as_long_as_it_is_remembered() {
         let claims = json!({ "sub": user, "jti": jti, "iat": iat });
         authority.verify(&shared(claims), NOW_S).map(|_| ())
     };
-    let add = |revoked| revocations.add(&Revocation { revoked, until: NOW_S + 10 }, 3);
+    let add = |revoked| {
+        let added = revocations.add(&Revocation { revoked, until: NOW_S + 10 }, 3);
+        added != Added::Full
+    };
     assert_eq!(token("al", "t1", 5), Ok(()));
     assert!(add(Revoked::Jti("t1".into())));
     assert_eq!(token("al", "t1", 5), Err(TokenError::Revoked));
@@ -303,6 +306,19 @@ fn what_is_revoked_counts_no_longer_for_as_long_as_it_is_remembered() {
     assert_eq!(
         (revocations.count(), revocations.list(9).len(), revocations.list(1).len()),
         (3, 3, 1)
+    );
+    let again = |revoked, until| revocations.add(&Revocation { revoked, until }, 3);
+    assert_eq!(again(Revoked::IssuedBefore(4), NOW_S + 10), Added::Known);
+    assert_eq!(again(Revoked::IssuedBefore(3), NOW_S + 9), Added::Known, "it means less");
+    assert_eq!(again(Revoked::Jti("t1".into()), NOW_S + 10), Added::Known);
+    let page = |after: &str, max| -> Vec<String> {
+        revocations.page(after, max).iter().map(|it| it.revoked.key()).collect()
+    };
+    let all = page("", 9);
+    assert!(all.is_sorted() && all.len() == 3);
+    assert_eq!(
+        (page("", 2), page(&all[1], 2), page(&all[2], 2)),
+        (all[..2].into(), all[2..].into(), vec![])
     );
     assert!(revocations.sweep(NOW_S + 9).is_empty());
     assert_eq!(revocations.sweep(NOW_S + 10).len(), 3);

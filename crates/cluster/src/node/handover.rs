@@ -136,6 +136,8 @@ struct PeerRecord {
     /// Streams of which it is not known yet where they begin.
     #[n(13)]
     beginning: Vec<u16>,
+    #[cbor(n(14), default)]
+    comings: u64,
 }
 
 #[derive(Encode, Decode)]
@@ -252,7 +254,7 @@ impl Node {
 
 fn peer_record(peer: &Peer) -> PeerRecord {
     let PeerState { name, version, connections, is_draining, .. } = &peer.state;
-    let PeerState { node: _, has_calls, is_up, has_left, received_us, .. } = peer.state;
+    let PeerState { node: _, has_calls, is_up, comings, has_left, received_us, .. } = peer.state;
     let ExportedStreams { last, missing, beginning } = peer.streams.export();
     PeerRecord {
         name: name.clone(),
@@ -269,6 +271,7 @@ fn peer_record(peer: &Peer) -> PeerRecord {
         last,
         missing,
         beginning,
+        comings,
     }
 }
 
@@ -431,6 +434,7 @@ fn restore_peer(node: &mut Node, id: NodeId, record: PeerRecord, now_us: u64) {
         is_draining: record.is_draining,
         has_calls: record.has_calls,
         is_up: record.is_up,
+        comings: record.comings,
         has_left: record.has_left,
         received_us: record.received_us.min(now_us),
     };

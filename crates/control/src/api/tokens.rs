@@ -8,16 +8,16 @@ use axum::extract::State;
 use model::ErrorCode;
 use model::name::check_name;
 use serde::{Deserialize, Serialize};
-use token::{Revocation, Revoked, id_hash};
+use token::{Added, Revocation, Revoked, id_hash};
 use tokio::sync::oneshot;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
-use crate::http::{Body, Rejection};
+use crate::http::{Body, QueryParams, Rejection, checked_limit};
 use crate::monitor::process::unix_seconds;
 use crate::node::Node;
 
-/// Revocations in one answer.
-const LIST_MAX: usize = 1_000;
+/// Revocations in one page at most, and by default.
+pub(super) const LIST_MAX: usize = 1_000;
 
 /// The store's records of revocations: which tokens, and until when, in seconds since 1970.
 pub const REVOCATIONS: &str = "revocations";
@@ -59,18 +59,32 @@ pub(crate) struct Revoking {
     until: u64,
 }
 
-/// Revocations in force.
-#[derive(Serialize, ToSchema)]
+/// Which revocations.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RevocationsQuery {
+    /// Only those behind this one: the `next` of the page before.
+    after: Option<String>,
+    /// At most so many, up to 1,000, which is the default.
+    limit: Option<usize>,
+}
+
+/// A page of the revocations in force.
+#[derive(Serialize, Deserialize, ToSchema)]
 pub(crate) struct RevocationList {
-    /// How many there are.
+    /// How many there are in all.
     #[schema(example = 1)]
     count: usize,
-    /// Up to 1,000 of them.
-    revocations: Vec<RevocationItem>,
+    /// Those of this page.
+    pub(super) revocations: Vec<RevocationItem>,
+    /// Request what is behind it; null on the last page. A version that has no pages leaves it out.
+    #[serde(default)]
+    pub(super) next: Option<String>,
 }
 
 /// A revocation.
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize, Deserialize, ToSchema)]
 pub(crate) struct RevocationItem {
     /// The token with this `jti`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,6 +97,19 @@ pub(crate) struct RevocationItem {
     issued_before: Option<u64>,
     /// Until when it is remembered, in seconds since 1970.
     until: u64,
+}
+
+impl RevocationItem {
+    /// The revocation, if it is one.
+    pub(super) fn revocation(self) -> Option<Revocation> {
+        let revoked = match (self.jti, self.user, self.issued_before) {
+            (Some(jti), None, None) => Revoked::Jti(jti),
+            (None, Some(user), Some(issued_before)) => Revoked::User { user, issued_before },
+            (None, None, Some(before)) => Revoked::IssuedBefore(before),
+            _ => return None,
+        };
+        Some(Revocation { revoked, until: self.until })
+    }
 }
 
 impl Revoke {
@@ -107,8 +134,8 @@ impl Revoke {
     }
 }
 
-/// Make tokens count no longer, and close their connections, which are told `token_revoked` (4403 on a
-/// WebSocket). With a store it is answered when that has it.
+/// Make tokens count no longer, and close their connections, which get `token_revoked` (4403 on a
+/// WebSocket): in a cluster at all nodes. With a store the reply comes when that has it.
 #[utoipa::path(post, path = "/api/revoke", tag = "tokens", request_body = Revoke, responses(
     (status = 200, body = Revoking),
     (status = 409, description = "This server uses no tokens, or remembers as many revocations as it may")))]
@@ -132,15 +159,25 @@ pub(crate) async fn revoke(
         return Err(Rejection::new(ErrorCode::BadRequest, message));
     }
     let revocation = Revocation { revoked, until: now_s + seconds };
-    if !node.revocations.add(&revocation, max) {
+    if node.revocations.add(&revocation, max) == Added::Full {
         let message = "as many revocations are remembered as may be (auth.revocations_max): raise it, or \
                        revoke all tokens that were issued before a time";
         return Err(Rejection::new(ErrorCode::TooManyRevocations, message));
     }
-    let stored = store(&node, &revocation);
     let mut of_shards = of_shards(&revocation.revoked);
     // The token of a connection that is open was issued before now, whatever its issuer's clock says.
     of_shards.before_s = of_shards.before_s.filter(|_| revoke.issued_before.is_some());
+    let closed = enforce(&node, &revocation, of_shards).await?;
+    Ok(Json(Revoking { closed, until: revocation.until }))
+}
+
+/// Closes the connections that a revocation means, and stores it. Returns how many connections it has closed.
+pub(super) async fn enforce(
+    node: &Node,
+    revocation: &Revocation,
+    of_shards: shard::Revocation,
+) -> Result<u64, Rejection> {
+    let stored = store(node, revocation);
     let closing =
         node.request_all(|reply| shard::Command::Revoke { revocation: of_shards.clone(), reply });
     let closed = closing.all().await?.into_iter().map(u64::from).sum();
@@ -149,7 +186,7 @@ pub(crate) async fn revoke(
     if let Some(stored) = stored? {
         stored.await.map_err(|_| Rejection::going_down())?.map_err(|error| not_stored(&error))?;
     }
-    Ok(Json(Revoking { closed, until: revocation.until }))
+    Ok(closed)
 }
 
 type Stored = oneshot::Receiver<Result<(), StoreError>>;
@@ -186,10 +223,19 @@ pub(crate) fn forget(node: &Node, gone: Vec<Revoked>) {
     }
 }
 
-/// The revocations that are remembered, those of everybody first, then those of users.
-#[utoipa::path(get, path = "/api/revocations", tag = "tokens", responses(
+/// The revocations that a node remembers, a page at a time.
+#[utoipa::path(get, path = "/api/revocations", tag = "tokens", params(RevocationsQuery), responses(
     (status = 200, body = RevocationList)))]
-pub(crate) async fn revocations(State(node): State<Arc<Node>>) -> Json<RevocationList> {
+pub(crate) async fn revocations(
+    State(node): State<Arc<Node>>,
+    QueryParams(query): QueryParams<RevocationsQuery>,
+) -> Result<Json<RevocationList>, Rejection> {
+    let limit = checked_limit(query.limit, LIST_MAX, LIST_MAX)?;
+    // One more shows whether there is a next page.
+    let mut page = node.revocations.page(&query.after.unwrap_or_default(), limit + 1);
+    let has_next = page.len() > limit;
+    page.truncate(limit);
+    let next = page.last().filter(|_| has_next).map(|last| last.revoked.key());
     let item = |Revocation { revoked, until }| {
         let (jti, user, issued_before) = match revoked {
             Revoked::Jti(jti) => (Some(jti), None, None),
@@ -198,8 +244,8 @@ pub(crate) async fn revocations(State(node): State<Arc<Node>>) -> Json<Revocatio
         };
         RevocationItem { jti, user, issued_before, until }
     };
-    let revocations = node.revocations.list(LIST_MAX).into_iter().map(item).collect();
-    Json(RevocationList { count: node.revocations.count(), revocations })
+    let revocations = page.into_iter().map(item).collect();
+    Ok(Json(RevocationList { count: node.revocations.count(), revocations, next }))
 }
 
 /// What shards are told of tokens that count no longer.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Number, Value};
 
 /// Numbers of which the largest counts: they can't be added.
-const LARGEST: [&str; 9] = [
+const LARGEST: [&str; 10] = [
     "uptime_seconds",
     "p50",
     "p90",
@@ -15,6 +15,7 @@ const LARGEST: [&str; 9] = [
     "commit_ms_mean",
     "commit_ms_max",
     "offset",
+    "until",
 ];
 
 /// How the replies of several nodes become one.

@@ -6,6 +6,7 @@
 
 mod commands;
 mod merge;
+mod revocations;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +30,7 @@ use crate::http::gate::Pass;
 use crate::node::Node;
 pub(super) use commands::{OtherNodes, PendingCommand};
 use merge::Merge;
+pub(crate) use revocations::read as read_revocations;
 
 /// How long another node may take to reply.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -58,6 +60,8 @@ pub(super) const CALLS: &[(&str, &str, Merge)] = &[
     ("POST", "/api/unsubscribe", Merge::Sum),
     ("POST", "/api/login", Merge::Owner),
     ("POST", "/api/logout", Merge::Owner),
+    ("POST", "/api/revoke", Merge::Sum),
+    ("GET", "/api/revocations", Merge::One),
     ("GET", "/api/drain", Merge::One),
     ("POST", "/api/drain", Merge::One),
     ("DELETE", "/api/drain", Merge::One),
@@ -133,10 +137,12 @@ impl Spread<'_> {
     /// The node with this id or name; `None` for this one.
     fn find(&self, node: &str) -> Result<Option<PeerState>, Rejection> {
         let own = self.link.settings();
-        if node == "self" || node == own.node.to_string() || node == own.name {
+        // A node without a name has its id alone.
+        let has_name = |name: &str| !name.is_empty() && name == node;
+        let is_it = |peer: &PeerState| peer.node.to_string() == node || has_name(&peer.name);
+        if node == "self" || node == own.node.to_string() || has_name(&own.name) {
             return Ok(None);
         }
-        let is_it = |peer: &PeerState| peer.node.to_string() == node || peer.name == node;
         let mut up = self.link.status().peers.into_iter().filter(|peer| peer.is_up);
         up.find(is_it).map(Some).ok_or_else(|| {
             let message =
@@ -239,7 +245,9 @@ fn label(peer: &PeerState) -> String {
 /// The path and query without `node`, and that.
 fn split_node(uri: &Uri) -> (String, Option<String>) {
     let query = uri.query().unwrap_or_default();
-    let is_node = |pair: &&str| pair.starts_with("node=");
+    // The key may be percent-encoded.
+    let is_node =
+        |pair: &&str| protocol::query::pairs(pair).flatten().any(|(key, _)| key == "node");
     let pairs = protocol::query::pairs(query).flatten();
     let node = pairs.filter(|(key, _)| key == "node").map(|(_, value)| value.into_owned()).last();
     let rest: Vec<&str> = query.split('&').filter(|pair| !is_node(pair)).collect();
@@ -318,6 +326,7 @@ mod tests {
         let split = |uri: &str| split_node(&uri.parse().unwrap());
         assert_eq!(split("/api/stats"), ("/api/stats".into(), None));
         assert_eq!(split("/a?node=b%20c"), ("/a".into(), Some("b c".into())));
+        assert_eq!(split("/a?nod%65=b&x=1"), ("/a?x=1".into(), Some("b".into())));
         let both = ("/a?limit=3&x=node=4".into(), Some("self".into()));
         assert_eq!(split("/a?limit=3&node=self&x=node=4"), both);
         assert_eq!((limit_of("/a?limit=3"), limit_of("/a?x=1"), limit_of("/a")), (3, 100, 100));

@@ -15,7 +15,7 @@ use shard::{
     EventSource, ForwardRequest, HookEvent, PendingHook, RequestDetails, SharedHook, Webhook as _,
     WebhookKind, WebhookRequest,
 };
-use token::{Revocation, Revoked};
+use token::{Added, Revocation, Revoked};
 
 use super::super::settings::{self, Fixed};
 use super::super::storage;
@@ -235,7 +235,8 @@ fn filled() -> Process {
     process.presence.enter("room", "al", r#"{"a":1}"#, 5);
     process.subscriptions.edit("al", &["news", "feed"], &[], 10).unwrap();
     for revoked in [Revoked::Jti("t1".into()), Revoked::IssuedBefore(3)] {
-        assert!(process.revocations.add(&Revocation { revoked, until: u64::MAX >> 2 }, 9));
+        let added = process.revocations.add(&Revocation { revoked, until: u64::MAX >> 2 }, 9);
+        assert_eq!(added, Added::New);
     }
     let keys = br#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"k1","use":"sig",
         "x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
