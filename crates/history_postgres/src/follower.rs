@@ -75,6 +75,7 @@ impl Follower {
                     self.deliver_own().await;
                 }
                 NextStep::Reply(batch) => reply(&self.postgres, batch),
+                NextStep::Pause => committed.notified().await,
                 NextStep::Read(after, through) => {
                     if !self.read(database, after, through).await? {
                         // Whatever comes, it is late by this at the most.

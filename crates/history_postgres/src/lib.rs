@@ -17,6 +17,8 @@
 //!
 //! **PostgreSQL is away.** Publishing fails at once, members stay, and reads that memory has go on. The connections are made
 //! again by themselves, and the follower continues where it was.
+//!
+//! **Another process** takes this one's place at an offset: it delivers what comes after that.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::match_wildcard_for_single_variants, clippy::wildcard_enum_match_arm)]
@@ -25,6 +27,7 @@ mod batch;
 mod contract;
 mod driver;
 mod follower;
+mod handover;
 mod jobs;
 mod postgres;
 mod publish;
@@ -42,6 +45,7 @@ mod trimmer;
 mod writer;
 
 pub use batch::BATCH_MESSAGES_MAX;
+pub use handover::{PART, PostgresPart};
 pub use postgres::{OpenError, Postgres};
 pub use runtime::Runtime;
 pub use settings::Settings;

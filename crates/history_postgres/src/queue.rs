@@ -20,6 +20,8 @@ pub(crate) struct Queue {
 struct Waiting {
     items: VecDeque<PendingMessage>,
     bytes: usize,
+    /// The writer has a batch that it has not finished.
+    is_writing: bool,
     /// Nothing is taken: there is no connection.
     is_closed: bool,
 }
@@ -60,12 +62,24 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes the next batch; an empty one where nothing waits.
+    /// Takes the next batch; an empty one where nothing waits. The writer [finishes](Self::finish) it.
     pub fn take(&self) -> Vec<PendingMessage> {
         let mut waiting = self.lock();
         let items = batch::next_batch(&mut waiting.items);
         waiting.bytes -= items.iter().map(PendingMessage::bytes).sum::<usize>();
+        waiting.is_writing = !items.is_empty();
         items
+    }
+
+    /// The batch that was taken last is committed, or its publishers have an error.
+    pub fn finish(&self) {
+        self.lock().is_writing = false;
+    }
+
+    /// True while no message waits, and the writer has none.
+    pub fn is_idle(&self) -> bool {
+        let waiting = self.lock();
+        waiting.items.is_empty() && !waiting.is_writing
     }
 
     pub fn open(&self) {
@@ -98,7 +112,11 @@ mod tests {
         assert!(!push(1));
         queue.open();
         assert!(push(5_000) && !push(1), "a large one alone");
+        assert!(!queue.is_idle());
         assert_eq!((queue.take().len(), queue.waiting()), (1, (0, 0)));
+        assert!(!queue.is_idle(), "the writer has it");
+        queue.finish();
+        assert!(queue.is_idle());
         assert!(push(300) && push(300) && !push(300), "by bytes");
         assert_eq!(queue.take().len(), 2);
         assert!(push(1) && push(1) && push(1) && !push(1), "by number");

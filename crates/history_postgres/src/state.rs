@@ -34,10 +34,22 @@ pub(crate) struct State {
     pub has_passed: bool,
     /// The newest messages of all topics, for operators.
     pub newest: Window,
+    pause: Pause,
     /// The batches of this process that are not delivered, by the offset before each.
     own: BTreeMap<u64, OwnBatch>,
     /// The messages of these batches.
     backlog: Backlog,
+}
+
+/// Whether the follower delivers what others have appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pause {
+    /// It does.
+    None,
+    /// It stops when it has finished its step.
+    Requested,
+    /// It has stopped.
+    Reached,
 }
 
 /// What the follower does next.
@@ -48,6 +60,8 @@ pub(crate) enum NextStep {
     Reply(OwnBatch),
     /// The follower reads the messages after the first offset, up to the second.
     Read(u64, u64),
+    /// The follower waits: another process may take the place of this one.
+    Pause,
 }
 
 impl State {
@@ -60,6 +74,7 @@ impl State {
             windows,
             has_passed: false,
             newest,
+            pause: Pause::None,
             own: BTreeMap::new(),
             backlog: Backlog::default(),
         }
@@ -68,6 +83,23 @@ impl State {
     /// What this process has committed and not begun to deliver.
     pub fn backlog(&self) -> Backlog {
         self.backlog
+    }
+
+    /// The follower stops once it has finished its step, and delivered what this process has committed.
+    pub fn pause(&mut self) {
+        if self.pause == Pause::None {
+            self.pause = Pause::Requested;
+        }
+    }
+
+    /// True when the follower has stopped, and nothing that this process has committed awaits it.
+    pub fn is_paused(&self) -> bool {
+        self.pause == Pause::Reached && self.own.is_empty()
+    }
+
+    /// The follower goes on.
+    pub fn resume(&mut self) {
+        self.pause = Pause::None;
     }
 
     /// Everything up to an offset is delivered, though no member got the message.
@@ -100,8 +132,15 @@ impl State {
     /// The next step. A batch of this process is delivered if all messages before it were; otherwise the follower reads those first.
     pub fn next(&mut self) -> NextStep {
         let Some(first) = self.own.first_entry() else {
-            return NextStep::Read(self.delivered, u64::MAX);
+            if self.pause == Pause::None {
+                return NextStep::Read(self.delivered, u64::MAX);
+            }
+            self.pause = Pause::Reached;
+            return NextStep::Pause;
         };
+        if self.pause == Pause::Reached {
+            self.pause = Pause::Requested;
+        }
         let base = *first.key();
         if base > self.delivered {
             return NextStep::Read(self.delivered, base);
@@ -162,6 +201,27 @@ mod tests {
         let (batch, items) = appended(6, vec![AppendOutcome::Appended(7)]);
         state.add_own(batch, items);
         assert!(matches!(state.next(), NextStep::Reply(_)), "it was read meanwhile");
+    }
+
+    #[test]
+    fn a_pause_begins_when_what_this_process_has_appended_is_delivered() {
+        let mut state = state(5);
+        let (batch, items) = appended(6, vec![AppendOutcome::Appended(7)]);
+        state.add_own(batch, items);
+        state.pause();
+        assert!(matches!(state.next(), NextStep::Read(5, 6)), "what stands before it");
+        state.delivered = 6;
+        assert!(matches!(state.next(), NextStep::Own(_)) && !state.is_paused());
+        state.delivered = 7;
+        assert!(matches!(state.next(), NextStep::Pause) && state.is_paused());
+        let (batch, items) = appended(7, vec![AppendOutcome::Appended(8)]);
+        state.add_own(batch, items);
+        assert!(!state.is_paused());
+        assert!(matches!(state.next(), NextStep::Own(_)) && !state.is_paused(), "it is under way");
+        state.delivered = 8;
+        assert!(matches!(state.next(), NextStep::Pause) && state.is_paused());
+        state.resume();
+        assert!(matches!(state.next(), NextStep::Read(8, u64::MAX)) && !state.is_paused());
     }
 
     #[test]

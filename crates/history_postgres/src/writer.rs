@@ -117,6 +117,7 @@ impl Writer {
         };
         if let Some(Unconfirmed { items, .. }) = self.unconfirmed.take() {
             self.postgres.state().add_own(appended, items);
+            inner.queue.finish();
             self.postgres.set_status(|status| status.batches += 1);
             inner.committed.notify_one();
         }
@@ -134,6 +135,7 @@ impl Writer {
     pub fn fail(&mut self, error: &PublishError) {
         let Some(batch) = self.unconfirmed.take() else { return };
         batch.items.into_iter().for_each(|item| (item.done)(Err(error.clone())));
+        self.postgres.0.queue.finish();
     }
 }
 

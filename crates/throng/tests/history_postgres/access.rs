@@ -94,13 +94,9 @@ fn a_database_that_is_away_or_of_another_encoding_is_refused_at_the_start() {
 }
 
 #[test]
-fn an_upgrade_is_refused_and_what_waits_is_appended_at_the_end() {
+fn what_waits_is_appended_at_the_end() {
     let database = Database::start();
     let mut server = database.server();
-    let admin = format!("http://{}", server.admin);
-    let output = throng(&["upgrade", "--admin", &admin], &[]);
-    assert!(!output.status.success(), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("history.url"), "{output:?}");
     publish(&server, "chat:1", 1);
     server.signal("-TERM");
     assert!(wait_within(&mut server.child).success());

@@ -8,6 +8,7 @@ mod nodes;
 mod refusals;
 mod support;
 mod trim;
+mod upgrade;
 
 use serde_json::{Value, json};
 

@@ -7,7 +7,7 @@ pub use crate::outbox::support::Postgres;
 use crate::support::*;
 
 /// Topics with history, and how many messages.
-const RULES: &str = "[[topics]]\npattern = \"few:*\"\nhistory_messages_max = 3\ndurable = true\n\
+pub const RULES: &str = "[[topics]]\npattern = \"few:*\"\nhistory_messages_max = 3\ndurable = true\n\
                      [[topics]]\npattern = \"old:*\"\nhistory_messages_max = 9\nhistory_seconds_max = 1\n\
                      durable = true\n\
                      [[topics]]\npattern = \"chat:*\"\nhistory_messages_max = 100000\n\

@@ -1,7 +1,7 @@
 //! The history in PostgreSQL, where the configuration has a database for it.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use broker::{Broker, Router};
 use config::Config;
@@ -53,7 +53,28 @@ pub(super) fn settings(config: &Config, address: Address) -> Settings {
     }
 }
 
-/// Appends, hands on and reads until what it returns is dropped.
+/// How long the first connects may take, in all.
+const CONNECT_WAIT: Duration = Duration::from_secs(10);
+
+/// Waits until there are connections to the database, so that no publisher meets a server without.
+///
+/// # Errors
+/// When they take too long.
+pub(super) fn until_connected(postgres: &Postgres) -> Result<(), CommandError> {
+    let began = Instant::now();
+    while !postgres.is_connected() {
+        if began.elapsed() > CONNECT_WAIT {
+            let why = postgres.status().error.unwrap_or_else(|| "it does not reply".into());
+            return Err(CommandError::Runtime(format!(
+                "the history in PostgreSQL (history.url): {why}"
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+/// Appends, delivers and reads until what it returns is dropped.
 pub(super) fn start(
     runtime: Runtime,
     postgres: Postgres,

@@ -46,7 +46,7 @@ struct First {
     cluster: Option<link::Runtime>,
     /// `None` without a database.
     outbox: Option<::outbox::Runtime>,
-    /// The same for the history.
+    /// The same for the history, whose thread takes it.
     history: Option<history_postgres::Runtime>,
     signals: Signals,
 }
@@ -54,6 +54,8 @@ struct First {
 /// A node whose shards run.
 struct Running {
     services: Services,
+    /// The history in a database, and the thread that serves it.
+    postgres: Option<(history_postgres::Postgres, history_postgres::Running)>,
     workers: control::webhook::Workers,
     shards: shard::Running,
     ports: Ports,
@@ -88,7 +90,7 @@ impl Start<'_> {
         let _span = tracing::info_span!("start").entered();
         let config = &self.loaded.config;
         let identity = Identity::new()?;
-        let first = self.first()?;
+        let mut first = self.first()?;
         let prepared = ports::prepare(config, Vec::new())?;
         let mut found = storage::open(config, identity.new_epoch)?;
         let handles = prepared.handles.clone();
@@ -99,7 +101,7 @@ impl Start<'_> {
         if let Some(reader) = found.reader {
             services.load(&reader)?;
         }
-        let running = self.run_shards(&first, prepared, services, workers, configured)?;
+        let running = self.run_shards(&mut first, prepared, services, workers, configured)?;
         let listener = ports::admin(config)?;
         let listener_tls = config.admin.listen_tls.map(ports::admin_tls).transpose()?;
         let came = UpgradeProgress::default();
@@ -110,21 +112,11 @@ impl Start<'_> {
     /// Starts a node with what another process has, which ends with that.
     pub fn take_over(self, old: TakeOver) -> Result<(Server, Signals), CommandError> {
         let _span = tracing::info_span!("start").entered();
-        let config = &self.loaded.config;
-        let identity = Identity::of(&old)?;
-        let first = self.first()?;
-        let prepared = ports::prepare(config, old.shards().map_err(|error| failed(&error))?)?;
-        // The old process has the store until all else has been passed.
-        let mut found = storage::waiting(config, identity.new_epoch);
-        let handles = prepared.handles.clone();
-        let (args, protocols, runtime) = (self.args, self.protocols, first.history.as_ref());
-        let (services, workers) =
-            Services::new(config, args, protocols, handles, identity, &mut found, runtime)?;
-        // Until all of the other process's questions are here.
-        services.webhook.stand_still();
-        let configured = services.configure(config)?;
-        let running = self.run_shards(&first, prepared, services, workers, configured)?;
-        let admin = take(&old, config, &running)?;
+        let (first, running) = self.prepare_take_over(&old)?;
+        let admin = take(&old, &self.loaded.config, &running)?;
+        if let Some((postgres, _)) = &running.postgres {
+            postgres.resume();
+        }
         let (server, signals) = self.serve(first, running, admin)?;
         server.webhook.go_on();
         if let Some(forwarded) = &server.forwarded {
@@ -139,6 +131,35 @@ impl Start<'_> {
             "serving in the place of the process before"
         );
         Ok((server, signals))
+    }
+
+    /// Starts the shards of a node that takes over, which get the other process's connections.
+    fn prepare_take_over(&self, old: &TakeOver) -> Result<(First, Running), CommandError> {
+        let config = &self.loaded.config;
+        let identity = Identity::of(old)?;
+        let mut first = self.first()?;
+        let prepared = ports::prepare(config, old.shards().map_err(|error| failed(&error))?)?;
+        // The old process has the store until all else has been passed.
+        let mut found = storage::waiting(config, identity.new_epoch);
+        let handles = prepared.handles.clone();
+        let (args, protocols, runtime) = (self.args, self.protocols, first.history.as_ref());
+        let made = Services::new(config, args, protocols, handles, identity, &mut found, runtime)
+            .and_then(|(services, workers)| {
+                services.postgres.iter().try_for_each(|postgres| old.verify_log(postgres))?;
+                let configured = services.configure(config)?;
+                Ok((services, workers, configured))
+            });
+        // While the shards of the other process have not seen this one go.
+        let (services, workers, configured) = made.inspect_err(|error| old.refuse(error))?;
+        // Until all of the other process's questions are here.
+        services.webhook.stand_still();
+        // Until this process knows what the other one has delivered.
+        services.postgres.iter().for_each(history_postgres::Postgres::pause);
+        let running = self.run_shards(&mut first, prepared, services, workers, configured)?;
+        if let Some((postgres, _)) = &running.postgres {
+            history::until_connected(postgres).inspect_err(|error| old.refuse(error))?;
+        }
+        Ok((first, running))
     }
 
     fn first(&self) -> Result<First, CommandError> {
@@ -156,7 +177,7 @@ impl Start<'_> {
     /// Starts the shards of these services, and lists all that the node would pass on.
     fn run_shards(
         &self,
-        first: &First,
+        first: &mut First,
         prepared: shard::Prepared,
         services: Services,
         workers: control::webhook::Workers,
@@ -196,9 +217,27 @@ impl Start<'_> {
             handles: &services.handles,
             certificates: services.certificates.clone(),
             cluster: services.cluster.as_ref().map(|cluster| cluster.link.clone()),
+            postgres: services.postgres.clone(),
         });
+        let postgres = match (&services.postgres, first.history.take()) {
+            (Some(postgres), Some(runtime)) => {
+                let running = history::start(runtime, postgres.clone(), services.broker.clone())?;
+                Some((postgres.clone(), running))
+            }
+            _ => None,
+        };
         let connections_max = connections_max.min(capacity);
-        Ok(Running { services, workers, shards, ports, connections_max, live, access, parts })
+        Ok(Running {
+            services,
+            postgres,
+            workers,
+            shards,
+            ports,
+            connections_max,
+            live,
+            access,
+            parts,
+        })
     }
 
     /// Opens the admin port.
@@ -208,14 +247,15 @@ impl Start<'_> {
             runtime,
             cluster: cluster_runtime,
             outbox: outbox_runtime,
-            history: history_runtime,
             signals,
+            history: _,
         }: First,
         running: Running,
         Admin { listener, listener_tls, forwarded, came }: Admin,
     ) -> Result<(Server, Signals), CommandError> {
         let config = &self.loaded.config;
-        let Running { services, workers, shards, live, access, parts, ports, .. } = running;
+        let Running { services, postgres, workers, shards, live, access, parts, ports, .. } =
+            running;
         let Ports { client, client_tls, mqtt, mqtt_tls } = ports;
         let Services { broker, history, local, store, subscriptions, shared, webhook, .. } =
             services;
@@ -242,7 +282,7 @@ impl Start<'_> {
             shared: shared.clone(),
             store: store.clone(),
             history: local,
-            has_database: services.postgres.is_some(),
+            postgres: services.postgres.clone(),
             has_tls: client_tls.or(mqtt_tls).is_some(),
             webhook: webhook.clone(),
             gate: gate.clone(),
@@ -316,12 +356,6 @@ impl Start<'_> {
         let outbox = match (services.outbox, outbox_runtime) {
             (Some(outbox), Some(runtime)) => {
                 Some((outbox.clone(), outbox::start(runtime, outbox, &control)?))
-            }
-            _ => None,
-        };
-        let postgres = match (services.postgres, history_runtime) {
-            (Some(postgres), Some(runtime)) => {
-                Some((postgres.clone(), history::start(runtime, postgres, broker)?))
             }
             _ => None,
         };

@@ -11,7 +11,7 @@ use super::certificates::{Certificates, NoTicketsPart, TicketsPart};
 use super::mqtt::Mqtt;
 
 /// The names of all parts, in the order in which they are passed on.
-pub(super) const NAMES: [&str; 18] = [
+pub(super) const NAMES: [&str; 19] = [
     "recent",
     "history",
     "cursors",
@@ -30,6 +30,7 @@ pub(super) const NAMES: [&str; 18] = [
     "samples",
     "tls-tickets",
     "cluster",
+    "history-postgres",
 ];
 
 /// What the parts are parts of.
@@ -47,13 +48,14 @@ pub(super) struct Services<'a> {
     pub handles: &'a [shard::Handle],
     pub certificates: Option<Arc<Certificates>>,
     pub cluster: Option<Arc<link::Link>>,
+    pub postgres: Option<history_postgres::Postgres>,
 }
 
 /// All parts of this process, in the order of [`NAMES`].
 pub(super) fn all(services: Services<'_>) -> Vec<Arc<dyn Part>> {
     let Services { broker, history, presence, subscriptions, revocations, live, .. } = services;
-    let Services { mqtt_state, access, samples, webhook, handles, certificates, cluster, .. } =
-        services;
+    let Services { mqtt_state, access, samples, webhook, handles, certificates, .. } = services;
+    let Services { cluster, postgres, .. } = services;
     let tickets: Arc<dyn Part> = match certificates {
         Some(certificates) => Arc::new(TicketsPart(certificates)),
         None => Arc::new(NoTicketsPart),
@@ -93,6 +95,7 @@ pub(super) fn all(services: Services<'_>) -> Vec<Arc<dyn Part>> {
         Arc::new(samples),
         tickets,
         Arc::new(link::ClusterPart::new(cluster)),
+        Arc::new(history_postgres::PostgresPart::new(postgres)),
     ];
     debug_assert!(parts.iter().map(|part| part.name()).eq(NAMES));
     parts

@@ -172,6 +172,21 @@ impl TakeOver {
         self.facts.longpoll_key.as_slice().try_into().ok()
     }
 
+    /// Whether a log in PostgreSQL is that of the running server.
+    ///
+    /// # Errors
+    /// When it is another one.
+    pub fn verify_log(&self, postgres: &history_postgres::Postgres) -> Result<(), CommandError> {
+        match self.facts.history_epoch {
+            Some(epoch) if epoch != postgres.log_epoch() => Err(CommandError::Usage(
+                "history.url: this database has another log than that of the running server: an upgrade can't move the \
+                 history to another database; restart to do that"
+                    .into(),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// When the node's clock began.
     pub fn started(&self) -> Instant {
         let now = super::monotonic_ns();
@@ -245,6 +260,8 @@ impl TakeOver {
         let cluster = &config.cluster;
         let cluster = Some(&cluster.name).filter(|_| !cluster.urls.is_empty());
         verify_cluster(facts.cluster.as_deref(), cluster.map(String::as_str))
+            .map_err(CommandError::Usage)?;
+        verify_history(facts.history_epoch.is_some(), !config.history.url.is_empty())
             .map_err(CommandError::Usage)?;
         let has_store = !config.store.data.is_empty();
         match (&facts.store, has_store) {
@@ -404,6 +421,22 @@ impl TakeOver {
         self.main.set_timeout(Some(LAST_WAIT)).ok()?;
         let frame = expect(&self.main, wire::PAUSED).ok()?;
         Some(u64::from_le_bytes(frame.body.try_into().ok()?))
+    }
+}
+
+/// Whether the history of the new process is in PostgreSQL if that of the old one is, and only then.
+///
+/// # Errors
+/// What is otherwise, and what to do.
+fn verify_history(theirs: bool, ours: bool) -> Result<(), String> {
+    match (theirs, ours) {
+        (true, false) => Err("history.url: the running server has its history in PostgreSQL, and the new configuration \
+             names no database: an upgrade can't take it away; restart to do that"
+            .into()),
+        (false, true) => Err("history.url: the running server has no database for its history, and the new configuration \
+             names one: an upgrade can't add it; restart to do that"
+            .into()),
+        _ => Ok(()),
     }
 }
 

@@ -37,10 +37,6 @@ pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(2);
 const NO_CLUSTER: &str = "the thread that connects this node to the others has ended, as the log says: what it had of the cluster can't \
      be passed on; restart this node";
 
-/// Why a node with its history in a database does not upgrade.
-const HAS_DATABASE: &str = "the history is in PostgreSQL (history.url), and in this version connections can't be passed on with it: start the new \
-     version beside this one, or restart";
-
 /// The part without which the new process is no node of a cluster.
 const CLUSTER: &str = "cluster";
 
@@ -52,8 +48,8 @@ pub(in super::super) struct Old {
     pub shared: Arc<shard::Shared>,
     pub store: Option<store::Store>,
     pub history: Arc<history_local::Local>,
-    /// The history is in a database.
-    pub has_database: bool,
+    /// The history, where a database has it.
+    pub postgres: Option<history_postgres::Postgres>,
     /// Clients connect to a port with TLS.
     pub has_tls: bool,
     pub webhook: Arc<control::webhook::Dispatcher>,
@@ -151,9 +147,6 @@ impl Upgrade {
         }
         if self.old.cluster.as_ref().is_some_and(|link| link.is_closed()) {
             return Err(UpgradeRejection::Bad(NO_CLUSTER.into()));
-        }
-        if self.old.has_database {
-            return Err(UpgradeRejection::Bad(HAS_DATABASE.into()));
         }
         if self.under_way.swap(true, Ordering::SeqCst) {
             return Err(UpgradeRejection::UnderWay);
@@ -302,6 +295,13 @@ impl Upgrade {
                 accepted.version
             ));
         }
+        if self.old.postgres.is_some() && unknown.contains(&history_postgres::PART) {
+            return Err(format!(
+                "version {} can't take the place of a server with its history in PostgreSQL: end this one, and start that \
+                 version",
+                accepted.version
+            ));
+        }
         if request.check {
             return Ok(UpgradeStage::Checked);
         }
@@ -338,6 +338,7 @@ impl Upgrade {
             admin: address(&old.admin),
             admin_tls: old.admin_tls.as_ref().and_then(address),
             cluster: old.cluster.as_ref().map(|link| link.settings().cluster.clone()),
+            history_epoch: old.postgres.as_ref().map(history_postgres::Postgres::log_epoch),
             check,
         }
     }

@@ -61,6 +61,7 @@ impl Upgrade {
             self.until(STILL_WAIT, "what other nodes have published", || paused.is_done())?;
         }
         old.givers.iter().for_each(|giver| giver.order(Give::StandStill));
+        old.postgres.iter().for_each(history_postgres::Postgres::pause);
         self.come_to_rest()?;
         if let Some(link) = &old.cluster {
             let rests = link.rest();
@@ -145,13 +146,16 @@ impl Upgrade {
         Ok(())
     }
 
-    /// Waits until nothing is under way between the shards, nor to the store.
+    /// Waits until nothing is under way between the shards, nor to the store or the database.
     fn come_to_rest(&self) -> Result<(), Reason> {
         let old = &self.old;
         let mut before: Option<Vec<u64>> = None;
         self.until(STILL_WAIT, "what was under way", || {
-            let idle =
-                || old.store.as_ref().is_none_or(store::Store::is_idle) && old.history.is_quiet();
+            let idle = || {
+                old.store.as_ref().is_none_or(store::Store::is_idle)
+                    && old.history.is_quiet()
+                    && old.postgres.as_ref().is_none_or(history_postgres::Postgres::is_paused)
+            };
             let still = self.count(GiverStage::Still) == old.givers.len();
             let (numbers, at_rest): (Vec<u64>, Vec<bool>) =
                 old.givers.iter().map(|giver| giver.rest()).unzip();
@@ -180,6 +184,7 @@ impl Upgrade {
         if let Some(link) = &old.cluster {
             link.resume();
         }
+        old.postgres.iter().for_each(history_postgres::Postgres::resume);
         old.givers.iter().for_each(|giver| giver.order(Give::Resume));
         old.webhook.go_on();
         old.gate.release();

@@ -91,6 +91,9 @@ pub(super) struct Facts {
     /// The name of its cluster; `None` for a node that is alone.
     #[n(17)]
     pub cluster: Option<String>,
+    /// The epoch of its log in PostgreSQL; `None` where no database has its history.
+    #[n(18)]
+    pub history_epoch: Option<u32>,
     /// Whether the new one is only asked whether it could.
     #[cbor(n(14), default)]
     pub check: bool,
@@ -273,6 +276,7 @@ mod tests {
             limits: vec![("a".into(), 1)],
             admin: Some("b".into()),
             admin_tls: None,
+            history_epoch: None,
             cluster: None,
             check: true,
         }

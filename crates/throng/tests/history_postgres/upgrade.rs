@@ -1,0 +1,113 @@
+//! A new process takes a server's place while the history is in PostgreSQL: no client and no publisher notices.
+
+use std::thread;
+
+use super::*;
+use crate::upgrade::member::{ALL, Member, Publisher, numbers};
+use crate::upgrade::node::{Node, Options};
+
+fn node(database: &Database) -> Node {
+    let url = database.postgres.url("postgres");
+    let topics = format!(
+        "[timeouts]\ndrain_seconds = 0\n\n[mqtt]\nsession_seconds_max = 0\n\n[history]\nurl = \"{url}\"\n\n{RULES}"
+    );
+    let node = Node::with(Options { topics, ..Options::default() });
+    until_connected(&node);
+    node
+}
+
+/// Publishes numbers to `chat:a` at the first server and to `chat:b` at the second one, while `act` runs. Each member has
+/// then got each number of its topic once, in order.
+fn all_the_while(nodes: &[Node; 2], members: Vec<Member>, act: impl FnOnce()) {
+    let publishers = [Publisher::default(), Publisher::default()];
+    thread::scope(|scope| {
+        let publishing = [("chat:a", 0), ("chat:b", 1)].map(|(topic, at)| {
+            let (publisher, node) = (&publishers[at], &nodes[at]);
+            scope.spawn(move || publisher.run(node, &[topic]))
+        });
+        let read = |mut member: Member| {
+            let received = member.before_end();
+            (member, received)
+        };
+        let reading: Vec<_> =
+            members.into_iter().map(|member| scope.spawn(move || read(member))).collect();
+        publishers[0].meanwhile(|| publishers[1].meanwhile(act));
+        let counts = publishing.map(|it| it.join().unwrap());
+        for thread in reading {
+            let (member, received) = thread.join().unwrap();
+            let count = counts[usize::from(member.topic == "chat:b")];
+            member.check_received(&received, &numbers(0..count));
+        }
+    });
+    for node in nodes {
+        assert_eq!(node.metric("throng_history_gaps_total"), 0.0, "{}", node.log());
+    }
+}
+
+/// Members of each transport in both topics at the first server, and one of each at the second.
+fn members(nodes: &[Node; 2]) -> Vec<Member> {
+    let mut members = Vec::new();
+    for topic in ["chat:a", "chat:b"] {
+        members.extend(ALL.map(|kind| Member::open(&nodes[0], kind, topic)));
+        members.push(Member::open(&nodes[1], ALL[0], topic));
+    }
+    members
+}
+
+#[test]
+fn each_transport_receives_what_all_servers_append_once_through_upgrades() {
+    let database = Database::start();
+    let nodes = [node(&database), node(&database)];
+    all_the_while(&nodes, members(&nodes), || (0..3).for_each(|_| nodes[0].upgrade()));
+    // The new process reads what it has not delivered itself.
+    let [all, same] = nodes.each_ref().map(|node| history(node, "chat:a"));
+    assert!(all == same && all.len() > 40);
+    let mut back = member(&nodes[0], &format!("topic=chat:a&since={}", all[2].0));
+    assert_eq!(until_data(&mut back, &json!("end")), all[3..]);
+    let again = json!({"topic": "chat:b", "data": 1, "idempotency_key": "k"});
+    let first = nodes[0].post("/api/publish", again.clone());
+    nodes[0].upgrade();
+    assert_eq!(nodes[0].post("/api/publish", again)["id"], first["id"]);
+}
+
+#[test]
+fn an_upgrade_that_fails_leaves_the_server_with_its_history() {
+    let database = Database::start();
+    let nodes = [node(&database), node(&database)];
+    all_the_while(&nodes, members(&nodes), || {
+        nodes[0].upgrade_fails(&["--binary", "/bin/false"]);
+        let outcome = nodes[0].try_upgrade(&["--check"]);
+        assert_eq!(outcome.code, Some(0), "{outcome:?}");
+        // The new process ends when it has everything but the word to go.
+        let failing = format!("exec {} \"$@\"", crate::upgrade::node::throng());
+        let failing = nodes[0].script(
+            "other.sh",
+            &format!("export THRONG_HISTORY_URL='{}'\n{failing}", other(&database)),
+        );
+        let text = nodes[0].upgrade_fails(&["--binary", failing.to_str().unwrap()]);
+        assert!(text.contains("history.url: this database has another log"), "{text}");
+        nodes[0].upgrade();
+    });
+}
+
+/// The URL of another database with a history of its own.
+fn other(database: &Database) -> String {
+    database.postgres.psql("CREATE DATABASE other");
+    database.postgres.url("postgres").replace("/app", "/other")
+}
+
+#[test]
+fn a_client_that_catches_up_goes_on_at_the_new_process() {
+    let database = Database::start();
+    let node = node(&database);
+    let count = 400;
+    let text = |number: usize| format!("{number} {}", "x".repeat(10_000));
+    (0..count).for_each(|number| _ = publish(&node, "chat:a", text(number)));
+    // More than its socket and its outbox take: it does not read.
+    let mut slow = member(&node, "topic=chat:a&since=start");
+    node.upgrade();
+    publish(&node, "chat:a", "end");
+    let expected = (0..count).map(|number| json!(text(number)));
+    let expected: Vec<Value> = expected.chain([json!("end")]).collect();
+    assert_eq!(data(&until_data(&mut slow, &json!("end"))), expected);
+}
