@@ -4,6 +4,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::support::Scratch;
+
 /// More connections than any host of ours holds: they would take 400 GiB.
 const TOO_MANY: &str = "100000000";
 
@@ -130,6 +132,18 @@ fn the_unit_runs_this_binary_with_sufficient_limits() {
         assert!(keys[key].parse::<u64>().unwrap() > 0, "{key}");
     }
     assert!(keys["LimitNOFILE"].parse::<u64>().unwrap() >= 1000);
+}
+
+/// An upgrade follows the link when it points elsewhere.
+#[test]
+fn the_unit_names_the_link_that_the_command_was_called_by() {
+    let folder = Scratch::new("tune");
+    let link = folder.path().join("throng");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_throng"), &link).unwrap();
+    let mut command = Command::new(&link);
+    let output = command.args(["tune", "--connections", "1000", "--systemd"]).output().unwrap();
+    let unit = String::from_utf8(output.stdout).unwrap();
+    assert!(unit.contains(&format!("\nExecStart={} serve ", link.display())), "{unit}");
 }
 
 /// A host that a user has recorded gives the same advice elsewhere.

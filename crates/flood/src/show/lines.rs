@@ -209,9 +209,6 @@ pub fn result(summary: &Summary) -> String {
             summary.memory_per_connection_bytes, summary.cpu_per_message_us
         ),
     );
-    for sentence in summary.kernels.iter().flat_map(|host| host.sentences()) {
-        row("kernel", sentence);
-    }
     out
 }
 
@@ -268,4 +265,26 @@ pub fn server_line(sample: &Sample) -> Option<String> {
         thousands(server.connections),
         server.memory_per_connection_bytes
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use kernel::{Finding, FindingKind};
+
+    use super::*;
+    use crate::kernels::HostFindings;
+
+    #[test]
+    fn each_finding_of_a_kernel_is_shown_once() {
+        let (what, advice) = ("the kernel dropped 312 attempts to connect", "raise it");
+        let finding = Finding {
+            kind: FindingKind::ListenOverflows,
+            what: what.into(),
+            advice: advice.into(),
+            seconds_ago: None,
+        };
+        let host = HostFindings { host: "a".into(), kernel_id: None, findings: vec![finding] };
+        let summary = Summary { kernels: vec![host], ..Summary::default() };
+        assert_eq!(result(&summary).matches(&format!("a: {what}: {advice}")).count(), 1);
+    }
 }

@@ -504,6 +504,8 @@ impl Shard {
             }
             self.unread.extend(giving.unread);
         }
+        // The channel took its place.
+        self.spare = self.spare.take().or_else(crate::shard::spare);
         self.engine.give_owed(std::mem::take(&mut self.owed));
         self.engine.go_on();
         self.perform();

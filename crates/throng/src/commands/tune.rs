@@ -75,7 +75,9 @@ fn host_json(host: &Host) -> Result<String, CommandError> {
     text.map(|text| text + "\n").map_err(|error| CommandError::Runtime(error.to_string()))
 }
 
-/// The path of this program; the usual one if the system does not tell.
+/// The path of this program as it was called: a unit with a symbolic link is upgraded when the link points elsewhere.
+/// The usual path if the system does not tell.
 fn binary() -> std::path::PathBuf {
-    std::env::current_exe().unwrap_or_else(|_| "/usr/local/bin/throng".into())
+    let called = crate::binary::path();
+    if called.as_os_str().is_empty() { "/usr/local/bin/throng".into() } else { called }
 }

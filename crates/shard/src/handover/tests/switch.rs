@@ -164,6 +164,7 @@ fn no_client_notices_that_another_shard_did_not_go_on() {
     scene.old.giver.order(Give::Resume);
     turns(&mut scene.old, "resume", |old| old.giver.stage() == GiverStage::Idle);
     scene.new.abandon();
+    assert!(scene.old.spare.is_some(), "it can reject a connection when descriptors are short");
     scene.goes_on(&broker, some_turns);
 }
 
